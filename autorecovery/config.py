@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from autorecovery.checks import Depth
+from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.types import MIB
+
+_RACKS: Final = "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy"
+_RANDOM: Final = "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy"
+
+# Groups of bookies count with each of them (`isolation`), so this one is the policy of racks.
+_GROUPS: Final = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+
+PLACEMENT_POLICIES: Final = (_RACKS, regions.POLICY_CLASS, _GROUPS, _RANDOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +77,12 @@ class AutoRecoveryConfig:
     placement_check_s: int = setting(
         "auditorPeriodicPlacementPolicyCheckInterval",
         0,
-        help="seconds between two checks whether the copies of each ledger are in enough racks and hosts; 0: never",
+        help="seconds between two checks whether the copies of each ledger are spread enough; 0: never",
     )
     mends_placement: bool = setting(
         "repairedPlacementPolicyNotAdheringBookieEnabled",
         False,
-        help="copies that the placement check finds in too few racks or hosts are moved",
+        help="copies that the placement check finds in too few regions, racks or hosts are moved",
     )
     racks_min: int = setting(
         "minNumRacksPerWriteQuorum",
@@ -86,6 +96,27 @@ class AutoRecoveryConfig:
         help="no copy is made that leaves the copies of an entry in fewer racks, nor one in /default-rack",
     )
 
+    placement_policy: str = setting(
+        "ensemblePlacementPolicy",
+        _RACKS,
+        help="Apache's class for the place of copies: by racks, by regions (RegionAwareEnsemblePlacementPolicy), or at "
+        "random (DefaultEnsemblePlacementPolicy); as the brokers have it",
+    )
+    regions_to_write: str = setting(
+        "reppRegionsToWrite", "", help="regions, `eu;us;asia`; with it acknowledged entries are in several of them"
+    )
+    regions_min: int = setting(
+        "reppMinimumRegionsForDurability",
+        regions.REGIONS_MIN,
+        help="regions over which any ack quorum is spread, with reppRegionsToWrite",
+    )
+    regions_bind_replacements: bool = setting(
+        "reppEnableDurabilityEnforcementInReplace",
+        True,
+        help="no copy is made that leaves an entry in fewer regions than that",
+    )
+    regions_validated: bool = setting("reppEnableValidation", True, help="false is refused: every choice is checked")
+
     tokens_file: str = setting(
         "managementTokensFile",
         "",
@@ -98,7 +129,27 @@ class AutoRecoveryConfig:
         """How much of a copy is read before a ledger counts as whole."""
         return Depth.ALL if self.verification_percent == 100 else Depth.ENDS
 
+    @property
+    def knows_regions(self) -> bool:
+        return self.placement_policy == regions.POLICY_CLASS
+
+    @property
+    def knows_racks(self) -> bool:
+        return self.placement_policy != _RANDOM
+
     def problems(self) -> Iterator[str]:
+        if self.placement_policy not in PLACEMENT_POLICIES:
+            known = ", ".join(PLACEMENT_POLICIES)
+            yield f"ensemblePlacementPolicy={self.placement_policy} is not there; there are {known}"
+        if self.racks_enforced and not self.knows_racks:
+            yield f"enforceMinNumRacksPerWriteQuorum=true: with ensemblePlacementPolicy={_RANDOM} nobody looks at racks"
+        yield from regions.problems(
+            self.regions_to_write,
+            self.regions_min,
+            is_validated=self.regions_validated,
+            is_aware=self.knows_regions,
+            switch=f"ensemblePlacementPolicy={regions.POLICY_CLASS}",
+        )
         if self.verification_percent not in (0, 100):
             yield (
                 f"auditorLedgerVerificationPercentage={self.verification_percent} is not supported: a sample proves "

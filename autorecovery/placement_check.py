@@ -1,6 +1,6 @@
-"""The auditor's check of placement: are the copies of each ledger in enough racks and on enough hosts?
+"""The auditor's check of placement: are the copies of each ledger in enough regions, racks and on enough hosts?
 
-    due ──▶ all ledgers ──▶ which windows lack racks or hosts (`topology`) ──▶ told ──▶ marked, if moving is switched on
+    due ──▶ all ledgers ──▶ which windows lack any of them (`topology`) ──▶ told ──▶ marked, if moving is switched on
 
 Rules:
 
@@ -51,7 +51,7 @@ class PlacementStatus:
     looked_at: int = 0
     """Closed ledgers."""
     violating: int = 0
-    """Those of them with copies in too few racks or hosts."""
+    """Those of them with copies in too few regions, racks or hosts."""
     marked: int = 0
     """Those of them that can be placed better, and are to be."""
     named: dict[int, str] = field(default_factory=dict)
@@ -155,7 +155,8 @@ class PlacementCheck:
         await self._marks.set_last_checked(PeriodicCheck.PLACEMENT, status.last_ended_ms)
         log.log(
             logging.WARNING if status.violating else logging.INFO,
-            "placement check: of %d closed ledgers, %d have copies in too few racks or hosts; %d are to be moved",
+            "placement check: of %d closed ledgers, %d have copies in too few regions, racks or hosts; %d are to be "
+            "moved",
             status.looked_at,
             status.violating,
             status.marked,
@@ -169,7 +170,10 @@ class PlacementCheck:
             return False  # deleted, or looked at again in the next check
         return any(
             self._bookkeeper.choose_moves(
-                ensemble, write_quorum=ledger.write_quorum, custom_metadata=metadata.custom_metadata
+                ensemble,
+                write_quorum=ledger.write_quorum,
+                ack_quorum=metadata.ack_quorum,
+                custom_metadata=metadata.custom_metadata,
             )
             for ensemble in dict.fromkeys(ledger.ensembles)
         )

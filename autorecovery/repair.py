@@ -17,8 +17,8 @@ Rules:
    recovered, which fences the writer: it sees that with its next entry and goes on in another ledger (I75).
 5. Ends say nothing about a hole between them. So of the bookies that a mark names and that are there, the list of
    entries is compared, too; where the check of all entries is on, everything that they have is read.
-6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more racks and
-   on more hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
+6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more regions,
+   racks and hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
    ever has fewer copies (I73); a move that does not make it better is not made.
 """
 
@@ -93,7 +93,7 @@ class LedgerRepair:
         suspect_depth: Depth = Depth.LISTS,
     ) -> None:
         """*draining*: bookies that are to hand on what they have, as they are now. *mends_placement*: move copies of
-        closed ledgers that are in too few racks or hosts (rule 6). *suspect_depth*: how bookies are looked at that a
+        closed ledgers that are spread too little (rule 6). *suspect_depth*: how bookies are looked at that a
         mark names (rule 5)."""
         self._bookkeeper = bookkeeper
         self._marks = marks
@@ -293,6 +293,7 @@ class LedgerRepair:
             leaving,
             self._draining(),
             write_quorum=fragment.write_quorum,
+            ack_quorum=metadata.ack_quorum,
             custom_metadata=metadata.custom_metadata,
         )
         targets = {**in_place, **new}
@@ -324,6 +325,7 @@ class LedgerRepair:
                 fragment.ensemble,
                 self._draining(),
                 write_quorum=fragment.write_quorum,
+                ack_quorum=metadata.ack_quorum,
                 custom_metadata=metadata.custom_metadata,
             )
             if not moves:

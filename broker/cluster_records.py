@@ -5,13 +5,15 @@
     /admin/clusters/<cluster>/failureDomain/<domain>       {brokers}: those that may fail together
     /admin/clusters/<cluster>/namespaceIsolationPolicies   which brokers are for which namespaces
 
-The nodes are Apache's, so that brokers of both kinds know the same. Of these only the isolation policies are in force
-here (`broker.ownership.isolation`): there is one cluster, and no group of namespaces is spread over failure domains.
+The nodes are Apache's, so that brokers of both kinds know the same. Isolation policies are in force
+(`broker.ownership.isolation`), and so are failure domains with `failureDomainsEnabled`
+(`broker.ownership.anti_affinity`); the rest is only kept, as there is one cluster.
 """
 
 import contextlib
 from typing import Any, Final
 
+from broker.ownership.anti_affinity import domains_path
 from broker.ownership.isolation import MIN_AVAILABLE, is_pattern, isolation_path, isolation_policy
 from broker.policy_rules import NotAnObject
 from broker.policy_values import NotAValue
@@ -71,8 +73,8 @@ class ClusterRecords:
     async def domains(self, cluster: str) -> dict[str, Any]:
         """Each failure domain by its name; none of a cluster that is not there."""
         found = {}
-        for name in await self._store.children(_domains(cluster)):
-            node = await self._store.get(f"{_domains(cluster)}/{name}")
+        for name in await self._store.children(domains_path(cluster)):
+            node = await self._store.get(f"{domains_path(cluster)}/{name}")
             if node is not None and node.value:
                 found[name] = parse_record(node)
         return found
@@ -80,7 +82,7 @@ class ClusterRecords:
     async def domain(self, cluster: str, name: str) -> dict[str, Any]:
         """Raises InvalidRecord (no such cluster), NoRecord."""
         await self._check_cluster(cluster)
-        node = await self._store.get(f"{_domains(cluster)}/{name}")
+        node = await self._store.get(f"{domains_path(cluster)}/{name}")
         if node is None:
             raise NoRecord(f"Domain {name} for cluster {cluster} does not exist")
         return parse_record(node)
@@ -98,12 +100,12 @@ class ClusterRecords:
             if other != name and both:
                 raise RecordExists(f"[{', '.join(both)}] already exists in {other}")
         value = {} if brokers is None else {"brokers": list(dict.fromkeys(brokers))}
-        await self._store.put(f"{_domains(cluster)}/{name}", to_json(value))
+        await self._store.put(f"{domains_path(cluster)}/{name}", to_json(value))
 
     async def delete_domain(self, cluster: str, name: str) -> None:
         """Raises NoRecord."""
         try:
-            await self._clusters.delete(f"{_domains(cluster)}/{name}")
+            await self._clusters.delete(f"{domains_path(cluster)}/{name}")
         except NoRecord:
             raise NoRecord(f"Domain-name {name} or cluster {cluster} does not exist") from None
 
@@ -143,10 +145,6 @@ class ClusterRecords:
             )
         except NoRecord:
             return
-
-
-def _domains(cluster: str) -> str:
-    return f"{CLUSTERS}/{cluster}/failureDomain"
 
 
 def _checked(name: str, given: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from broker.policy_types import (
     PublishRate,
     SubscribeRate,
 )
+from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, processes_setting, setting
@@ -318,6 +319,11 @@ class BrokerConfig:
     # The load manager.
     load_balancer: bool = setting(
         "loadBalancerEnabled", True, help="tell other brokers the load; the leader moves and splits bundles"
+    )
+    failure_domains: bool = setting(
+        "failureDomainsEnabled",
+        False,
+        help="namespaces of an anti-affinity group are spread over failure domains of brokers first, then over brokers",
     )
     shedding: bool = setting("loadBalancerSheddingEnabled", True, help="move bundles from the most loaded broker")
     auto_split: bool = setting("loadBalancerAutoBundleSplitEnabled", True, help="split bundles above the limits below")
@@ -736,6 +742,25 @@ class BrokerConfig:
         False,
         help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
+    bookkeeper_regionaware: bool = setting(
+        "bookkeeperClientRegionawarePolicyEnabled",
+        False,
+        help="a rack is told as /region/rack; copies of an entry go to all regions, and to different racks in each",
+    )
+    bookkeeper_regions: str = setting(
+        "reppRegionsToWrite", "", help="regions, `eu;us;asia`; with it acknowledged entries are in several of them"
+    )
+    bookkeeper_regions_min: int = setting(
+        "reppMinimumRegionsForDurability",
+        regions.REGIONS_MIN,
+        help="regions over which any ack quorum is spread, with reppRegionsToWrite; a ledger without them is refused",
+    )
+    bookkeeper_regions_bind_replacements: bool = setting(
+        "reppEnableDurabilityEnforcementInReplace", True, help="the same for a bookie that takes the place of another"
+    )
+    bookkeeper_regions_validated: bool = setting(
+        "reppEnableValidation", True, help="false is refused: every choice is checked"
+    )
     bookkeeper_groups: str = setting(
         "bookkeeperClientIsolationGroups",
         "",
@@ -1000,7 +1025,18 @@ class BrokerConfig:
                 f"bookkeeperMetadataServiceUri={self.bookkeeper_store_uri}: ledgers are at /ledgers in the store of "
                 "metadataStoreUrl; remove it"
             )
-        if self.bookkeeper_racks_enforced and not self.bookkeeper_rackaware:
+        yield from regions.problems(
+            self.bookkeeper_regions,
+            self.bookkeeper_regions_min,
+            is_validated=self.bookkeeper_regions_validated,
+            is_aware=self.bookkeeper_regionaware,
+            switch="bookkeeperClientRegionawarePolicyEnabled=true",
+        )
+        rules = regions.rules_of(self.bookkeeper_regions, self.bookkeeper_regions_min, binds_replacements=True)
+        problem = rules.quorum_problem(self.write_quorum, self.ack_quorum) if self.bookkeeper_regionaware else None
+        if problem is not None:
+            yield f"{problem} (managedLedgerDefaultWriteQuorum, managedLedgerDefaultAckQuorum)"
+        if self.bookkeeper_racks_enforced and not (self.bookkeeper_rackaware or self.bookkeeper_regionaware):
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
                 "bookkeeperClientRackawarePolicyEnabled=true: without it nobody looks at racks"
@@ -1290,7 +1326,6 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "entryFilterNames": (("",), "entry filters are Java classes; remove them"),
     "functionsWorkerEnabled": (("false",), "functions are not there; run a functions worker beside the broker"),
     "replicateSubscriptionsState": (("false",), "subscriptions are not replicated"),
-    "failureDomainsEnabled": (("false",), "failure domains of brokers are stored, and nothing is spread over them"),
     "loadManagerClassName": (
         (
             "",
@@ -1309,9 +1344,17 @@ REFUSED_WHEN_ON: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "enableRunBookieTogether": (("false",), "run a bookie in its own process"),
     "webSocketServiceEnabled": (("false",), "the WebSocket API is not there"),
-    "bookkeeperClientRegionawarePolicyEnabled": (
-        ("false",),
-        "regions are not known; racks are, with bookkeeperClientRackawarePolicyEnabled",
+    "reppDisallowBookiePlacementInRegionFeatureName": (
+        ("",),
+        "features of BookKeeper are Java classes; to keep copies out of a region turn its bookies read-only",
+    ),
+    "reppDisableDurabilityFeatureName": (
+        ("",),
+        "features of BookKeeper are switched by Java classes; to ask for no durability, remove reppRegionsToWrite",
+    ),
+    "reppDisableDurabilityEnforcementFeature": (
+        ("",),
+        "features of BookKeeper are switched by Java classes; to ask for no durability, remove reppRegionsToWrite",
     ),
     "bookkeeperClientAuthenticationPlugin": (("",), "bookies know a broker by its certificate (bookkeeperTLS…)"),
     "saslJaasServerRoleTokenSignerSecretPath": (("",), "SASL is not there"),

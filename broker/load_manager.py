@@ -8,7 +8,7 @@ Apache leader moves and splits our bundles.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.broker import Broker
@@ -32,6 +32,10 @@ MINUTE_S: Final = 60.0
 
 # The processor's use over a shorter time says nothing.
 CPU_PERIOD_S: Final = 1.0
+
+# Bundles that are passed over in a round since their anti-affinity groups keep them where they are. Each costs some
+# reads of the metadata store; the next round begins anew.
+KEPT_MAX: Final = 100
 
 # Topics that are measured between two turns of the loop: some milliseconds.
 _PAUSE_EVERY: Final = 500
@@ -144,9 +148,23 @@ class LoadManager:
             def may_serve(bundle: str, broker_id: str) -> bool:
                 return broker_id in candidates(bundle.rpartition("/")[0], hosts, policies)
 
-            move = self._balancer.next_move(loads, self._clock.wall_ms(), may_serve)
+            move = await self._next_move(loads, may_serve)
             if move is not None:
                 await self._move(move, loads, addresses)
+
+    async def _next_move(self, loads: Mapping[str, BrokerLoad], may_serve: Callable[[str, str], bool]) -> Move | None:
+        """The move of this round that keeps anti-affinity groups as far apart as they are. Raises MetadataError,
+        Corruption."""
+        kept: set[str] = set()
+        while len(kept) < KEPT_MAX:
+            move = self._balancer.next_move(
+                loads, self._clock.wall_ms(), lambda one, broker: one not in kept and may_serve(one, broker)
+            )
+            if move is None or await self._ownership.may_move(move.bundle, move.source, move.destination):
+                return move
+            log.info("%s stays: its anti-affinity group would be less apart on %s", move.bundle, move.destination)
+            kept.add(move.bundle)
+        return None
 
     async def _split(self, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
         crowded = {

@@ -93,6 +93,11 @@ def client_config(config: BrokerConfig) -> ClientConfig:
         secondary_isolation_groups=config.bookkeeper_secondary_groups,
         racks_min=config.bookkeeper_racks_min,
         racks_enforced=config.bookkeeper_racks_enforced,
+        regionaware_policy_enabled=config.bookkeeper_regionaware,
+        regions_to_write=config.bookkeeper_regions,
+        regions_min=config.bookkeeper_regions_min,
+        regions_bind_replacements=config.bookkeeper_regions_bind_replacements,
+        local_host=config.advertised_address or "",
     )
 
 

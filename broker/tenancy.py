@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from broker.config import BrokerConfig
 from broker.names import COORDINATORS, Bundles
+from broker.ownership.anti_affinity import domains_path
 from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
 from broker.permissions import forget_topic
@@ -137,7 +138,7 @@ class Tenancy:
 
     async def _delete_beside(self, name: str) -> None:
         """Delete what is kept below the record of a cluster."""
-        domains = f"{CLUSTERS}/{name}/failureDomain"
+        domains = domains_path(name)
         below = [f"{domains}/{one}" for one in await self._store.children(domains)]
         for path in (*below, domains, isolation_path(name), f"{CLUSTERS}/{name}/policies"):
             try:

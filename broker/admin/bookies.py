@@ -22,6 +22,7 @@ class BookiesApi:
         self._store = broker.store
         self._racks = RackRecords(broker.store)
         self._is_rackaware = broker.config.bookkeeper_rackaware
+        self._is_regionaware = broker.config.bookkeeper_regionaware
 
     def add_routes(self, routes: Routes) -> None:
         racks = ADMIN + "/bookies/racks-info"
@@ -59,7 +60,7 @@ class BookiesApi:
             raise Refused(412, "Bookie 'rack' parameter is invalid: it is the name of a rack, for example /rack-1")
         if not isinstance(hostname, str | None):
             raise Refused(400, "hostname is a text")
-        if self._is_rackaware and "/" in rack.strip("/"):
+        if self._is_rackaware and rack.strip("/").count("/") != int(self._is_regionaware):
             raise Refused(
                 412,
                 "Bookie 'rack' parameter is invalid, When `RackawareEnsemblePlacementPolicy` is enabled, the rack name "

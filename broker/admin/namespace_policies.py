@@ -10,6 +10,7 @@ from aiohttp import web
 
 from broker.admin.http import ADMIN, Refused, body_of, done, json_answer, namespace_of, not_there, word_answer
 from broker.admin.rights import Routes
+from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP
 from broker.policies import RESOURCE_GROUP
 from broker.policy_rules import NO_CONTENT, NOTHING, QUOTAS, UNSET
 from broker.policy_types import QUOTA_TYPES, STORAGE
@@ -22,7 +23,6 @@ _OF_SUPER_USERS: Final = frozenset({"delayedDelivery"})
 
 # Members of a namespace's local record.
 AFFINITY_GROUP: Final = "bookieAffinityGroup"
-ANTI_AFFINITY_GROUP: Final = "namespaceAntiAffinityGroup"
 
 
 def _policy_operation(request: web.Request) -> Operation:

@@ -10,7 +10,8 @@ Rules:
 4. A bundle that has moved stays where it is for the grace period, and nothing moves before both brokers have told their
    load after the last move.
 5. A broker that uses little of what it has gives nothing away, however little others use.
-6. No bundle moves to a broker that isolation policies keep from it.
+6. No bundle moves to a broker that isolation policies keep from it, nor to one where the namespaces of its
+   anti-affinity group are less apart (`anti_affinity`).
 7. Of each namespace one bundle is split at a time, the one that is furthest above a limit.
 """
 

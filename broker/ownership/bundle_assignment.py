@@ -3,6 +3,9 @@
     bundle free  ──▶ the broker that comes first in the bundle's order of the living brokers takes it
     bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
 
+Of a namespace with an anti-affinity group, the broker that serves the fewest namespaces of the group comes first, of
+the failure domain that does (`anti_affinity`); all below is among such equals.
+
 Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
 fewest bundles of the namespace comes first; among equals they have turns by the place of the bundle in the range of
 hashes, so that brokers that are asked at the same moment agree without communicating, and each gets as many. How much a
@@ -23,6 +26,7 @@ from itertools import groupby
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from broker.ownership.anti_affinity import Spread
 from broker.ownership.load_report import MANAGER, BrokerLoad, decode_load
 from broker.ownership.rules import BrokerAddress
 from magnetar_core.runtime.json_text import parse_json
@@ -42,12 +46,15 @@ def preference(
     owned: Mapping[str, int],
     usage: Mapping[str, float] | None = None,
     free: Collection[str] = (),
+    spread: Spread | None = None,
 ) -> list[str]:
     """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
     the share of its machine that each uses.
 
     *free*: the bundles of the namespace that nobody owns. They are assigned as well, in an order that all brokers know,
     those before this one first: many are asked for at the same moment, and would all go to who has the fewest.
+
+    *spread*: who serves the namespaces of the anti-affinity group of this one; None: it has none.
     """
     every, counts = tuple(brokers), Counter(owned)
     if len(free) <= FREE_MAX and every:
@@ -55,24 +62,35 @@ def preference(
         for _, other in sorted((_place(one), one) for one in free):
             if (_place(other), other) >= place:
                 break
-            counts[_ranked(other, every, counts, usage)[0]] += 1
-    return _ranked(bundle, every, counts, usage)
+            taker = _ranked(other, every, counts, usage, spread)[0]
+            counts[taker] += 1
+            spread = None if spread is None else spread.with_bundle_on(taker)
+    return _ranked(bundle, every, counts, usage, spread)
 
 
 def _ranked(
-    bundle: str, brokers: Iterable[str], owned: Mapping[str, int], usage: Mapping[str, float] | None
+    bundle: str,
+    brokers: Iterable[str],
+    owned: Mapping[str, int],
+    usage: Mapping[str, float] | None,
+    spread: Spread | None,
 ) -> list[str]:
     every, used = sorted(brokers), usage or {}
     least = min((used.get(broker, 0.0) for broker in every), default=0.0)
 
-    def load(broker: str) -> tuple[float, int]:
+    levels = {} if spread is None else spread.levels(every)
+
+    def load(broker: str) -> tuple[tuple[int, int], float, int]:
         more = used.get(broker, 0.0) - least
-        return (more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0))
+        return levels.get(broker, (0, 0)), more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0)
 
     found: list[str] = []
     for _, group in groupby(sorted(every, key=load), key=load):  # each in the order of the ids still
         equals = list(group)
         turn = _turn(bundle, len(equals))
+        if spread is not None:
+            equals = spread.in_turns(equals)
+            turn = (spread.turn + _place(bundle)) % len(equals)
         found += equals[turn:] + equals[:turn]
     return found
 

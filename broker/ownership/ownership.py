@@ -12,13 +12,14 @@ ended: a client that is refused backs off, and loses more time than this wait ta
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.errors import NotReady
 from broker.names import Bundles
+from broker.ownership.anti_affinity import Spread, may_move, spread_of
 from broker.ownership.bundle_assignment import (
     decode_leader,
     decode_loaded_broker,
@@ -30,6 +31,7 @@ from broker.ownership.bundle_assignment import (
     preference,
     session_has_time,
 )
+from broker.ownership.group_records import GroupRecords
 from broker.ownership.isolation import IsolationPolicy, candidates, host_of, isolation_path, parse_isolation
 from broker.ownership.load_report import BrokerLoad
 from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
@@ -91,12 +93,14 @@ class BundleOwnership:
         persistent: bool = True,
         non_persistent: bool = True,
         takeover_wait_s: float = TAKEOVER_WAIT_S,
+        knows_domains: bool = False,
     ) -> None:
         """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
 
         *cluster*: the one whose isolation policies say which brokers may serve a namespace; empty: there are none.
 
-        *persistent*, *non_persistent*: the kinds of topics that this broker serves.
+        *persistent*, *non_persistent*: the kinds of topics that this broker serves. *knows_domains*: anti-affinity
+        groups are spread over failure domains first (`failureDomainsEnabled`).
         """
         self._store = store
         self._clock = clock
@@ -106,6 +110,7 @@ class BundleOwnership:
         self._bundles_now = bundles_now or bundles_of
         self._version = version
         self._cluster = cluster
+        self._groups = GroupRecords(store, clock, cluster, knows_domains=knows_domains)
         self._kinds = {"persistent": persistent, "non_persistent": non_persistent}
         self._load: Mapping[str, Any] | None = None  # as it was told last
         self._started_ms = clock.wall_ms()
@@ -149,6 +154,7 @@ class BundleOwnership:
             if cancel is not None:
                 cancel()
         await self._tasks.cancel()
+        await self._groups.stop()
         paths = [self._path(bundle) for bundle in self._owned]
         for cancel in self._owned.values():
             cancel()
@@ -364,12 +370,13 @@ class BundleOwnership:
         owned = {broker_id: len(bundles) for broker_id, bundles in owners.items()}
         usage = expected_usage(namespace, {broker_id: load for broker_id, (_, load) in loaded.items()}, owners)
         free = self._free_of(namespace, owners)
+        spread = await self._spread_of(namespace, brokers, owners)
         candidate_ids = brokers if self._is_leaving else (*brokers, self.broker_id)
         hosts = {broker_id: host_of(broker_id) for broker_id in candidate_ids}
         policies = await self.isolation()
         while True:
             allowed = candidates(namespace, hosts, policies)
-            for broker_id in preference(bundle, allowed, owned, usage, free):
+            for broker_id in preference(bundle, allowed, owned, usage, free, spread):
                 if broker_id == self.broker_id:
                     return None
                 if await self.answers(brokers[broker_id]):
@@ -383,6 +390,39 @@ class BundleOwnership:
         raise NoBrokerAvailable(
             f"No broker was available to own {bundle}: isolation policies leave none of {', '.join(sorted(brokers))}"
         )
+
+    async def _spread_of(
+        self, namespace: str, brokers: Mapping[str, BrokerAddress], owners: Mapping[str, Collection[str]]
+    ) -> Spread | None:
+        """Who serves the anti-affinity group of *namespace*, whose own bundles *owners* have; None: it is in none."""
+        members = await self._groups.members(namespace)
+        if not members:
+            return None
+
+        async def serving(member: str) -> Collection[str]:
+            if member == namespace:
+                return owners.keys()
+            try:
+                return (await self._owned_by(member, brokers)).keys()
+            except Corruption as error:  # of a namespace that nobody asked for
+                log.warning("who serves %s is not known: %s", member, error)
+                return ()
+
+        found = await asyncio.gather(*map(serving, members))
+        return spread_of(namespace, dict(zip(members, found, strict=True)), await self._groups.domains())
+
+    async def may_move(self, bundle: str, source: str, destination: str) -> bool:
+        """Whether a bundle may go from one broker to another, both by id, as far as the anti-affinity group of its
+        namespace is concerned. Raises MetadataError, Corruption."""
+        namespace = bundle.rpartition("/")[0]
+        if not await self._groups.members(namespace):
+            return True
+        brokers = await self.brokers()
+        owners = await self._owned_by(namespace, brokers)
+        spread = await self._spread_of(namespace, brokers, owners)
+        allowed = candidates(namespace, {one: host_of(one) for one in brokers}, await self.isolation())
+        is_last = owners.get(source, set()) <= {bundle}
+        return spread is None or may_move(spread, source, destination, allowed, is_last=is_last)
 
     def _free_of(self, namespace: str, owners: Mapping[str, set[str]]) -> frozenset[str]:
         """The bundles of a namespace that no living broker owns."""

@@ -89,7 +89,16 @@ async def open_client(
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
 
-    client = ClientConfig(tls=tls, racks_min=config.racks_min, racks_enforced=config.racks_enforced)
+    client = ClientConfig(
+        tls=tls,
+        rackaware_policy_enabled=config.knows_racks,
+        racks_min=config.racks_min,
+        racks_enforced=config.racks_enforced,
+        regionaware_policy_enabled=config.knows_regions,
+        regions_to_write=config.regions_to_write,
+        regions_min=config.regions_min,
+        regions_bind_replacements=config.regions_bind_replacements,
+    )
     bookkeeper = BookKeeper(store, clock, client, root=root)
     await bookkeeper.open()
     parts.add("ledger client of auto-recovery", bookkeeper.close)

@@ -19,6 +19,16 @@ _REGISTRY: Final = ("tests/conformance/test_callback_registry.py",)
 _REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 
 MUTANTS: Final = (
+    # -- regions of bookies
+    Mutant(
+        "a lost copy is given to a region that makes its ledger less durable",
+        "autorecovery/repair.py",
+        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
+        "            write_quorum=fragment.write_quorum,\n            ack_quorum=metadata.ack_quorum,\n",
+        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
+        "            write_quorum=fragment.write_quorum,\n",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "region"),
+    ),
     # -- groups of bookies
     Mutant(
         "a lost copy is given to a bookie of another group",

@@ -179,8 +179,8 @@ MUTANTS = (
     Mutant(
         "what a subscription that ends had is counted for ever",
         "broker/topic/subscription.py",
-        "        self.is_fenced = True\n        self._share.end()\n",
-        "        self.is_fenced = True\n",
+        "            self._membership.group.forget(self)\n        self._share.end()\n",
+        "            self._membership.group.forget(self)\n",
         UNACKED,
     ),
     # -- de-duplication
@@ -823,6 +823,28 @@ MUTANTS = (
         "            if is_expected and cursor is None:\n",
         "            if False:\n",
         COMPACTED,
+    ),
+    # -- anti-affinity groups
+    Mutant(
+        "an anti-affinity group is spread over brokers, and not over failure domains",
+        "broker/ownership/anti_affinity.py",
+        "return {broker: (in_domain[self._domain(broker)], count) for",
+        "return {broker: (0, count) for",
+        (f"{UNIT}/ownership/test_anti_affinity.py",),
+    ),
+    Mutant(
+        "namespaces of a group that are assigned at the same moment go to the same broker",
+        "broker/ownership/anti_affinity.py",
+        "        waiting.index(namespace),\n",
+        "        0,\n",
+        (f"{UNIT}/ownership/test_anti_affinity.py",),
+    ),
+    Mutant(
+        "the load manager moves a bundle to the namespaces of its anti-affinity group",
+        "broker/load_manager.py",
+        "if move is None or await self._ownership.may_move(move.bundle, move.source, move.destination):",
+        "if True:",
+        (f"{UNIT}/test_load_manager.py", "-k", "move"),
     ),
     Mutant(
         "secondary brokers always serve",

@@ -9,6 +9,8 @@ RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
 WHOLE = ("tests/unit/magnetar_core/bookkeeper/client/test_client.py",)
 ISOLATION = ("tests/unit/magnetar_core/bookkeeper/client/test_isolation.py",)
+REGIONS = ("tests/property/test_placement_in_regions.py",)
+CHANGES_IN_REGIONS = ("tests/unit/magnetar_core/bookkeeper/client/test_regions.py",)
 PLACEMENT = ("tests/property/test_placement.py",)
 READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
@@ -24,7 +26,7 @@ MUTANTS = (
     Mutant(
         "an ensemble change does not look at the groups of its ledger",
         f"{CLIENT}/write_handle.py",
-        "self._pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
+        "pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
         "free,",
         ISOLATION,
     ),
@@ -293,16 +295,51 @@ MUTANTS = (
     Mutant(
         "a replacement comes from any rack",
         f"{CLIENT}/placement.py",
-        "            (one.location.rack != preferred, one.location.host != host,",
-        "            (False, one.location.host != host,",
+        "distance(preferred, one.location.rack) if is_near else",
+        "0 if is_near else",
         PLACEMENT,
     ),
     Mutant(
         "the last window, which meets the first one, is not looked at",
         f"{CLIENT}/placement.py",
-        "for one in self._of[at])",
-        "for one in self._of[at][:-1])",
+        "            for one in self._of[at]\n",
+        "            for one in self._of[at][:-1]\n",
         PLACEMENT,
+    ),
+    Mutant(
+        "a region may have more copies than its share",
+        f"{CLIENT}/topology.py",
+        "shares(write_quorum, among)[0])",
+        "write_quorum)",
+        REGIONS,
+    ),
+    Mutant(
+        "an ack quorum of copies may be in one region less than durability asks for",
+        f"{CLIENT}/placement.py",
+        "    return ack_quorum - 1\n",
+        "    return ack_quorum\n",
+        REGIONS,
+    ),
+    Mutant(
+        "a replacement takes a window out of the regions that durability asks for",
+        f"{CLIENT}/placement.py",
+        "rules.durable) <= limit else None for one in every",
+        "rules.durable) < 0 else None for one in every",
+        REGIONS,
+    ),
+    Mutant(
+        "an ensemble change does not look at the ack quorum",
+        f"{CLIENT}/write_handle.py",
+        "            ack_quorum=writer.quorum.ack,\n",
+        "",
+        CHANGES_IN_REGIONS,
+    ),
+    Mutant(
+        "a bookie that is back is not taken while there is another, which may not be",
+        f"{CLIENT}/write_handle.py",
+        " and self._successors(writer.left_out):",
+        ":",
+        CHANGES_IN_REGIONS,
     ),
     Mutant(
         "copies are moved although nothing is better for it",

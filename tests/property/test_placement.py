@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
 from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
-from magnetar_core.bookkeeper.client.topology import DEFAULT_RACK, Location, Topology
+from magnetar_core.bookkeeper.client.regions import DEFAULT_RACK
+from magnetar_core.bookkeeper.client.topology import Location, Topology
 
 RACKS = (DEFAULT_RACK, "/one", "/two", "/three")
 

@@ -18,11 +18,11 @@ from magnetar_core.bookkeeper.client.ledger_record import as_client_error
 from magnetar_core.bookkeeper.client.long_poll import LongPoll
 from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import check_quorum
+from magnetar_core.bookkeeper.client.quorum import ImpossibleQuorum, check_quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
-from magnetar_core.bookkeeper.client.topology import Topology, locations_of
+from magnetar_core.bookkeeper.client.topology import Topology, locations_of, region_on
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
@@ -103,6 +103,10 @@ class BookKeeper:
         """
         pool = self._open_pool()
         check_quorum(ensemble_size, write_quorum, ack_quorum)  # before anything of that size is made
+        rules = self.topology().regions
+        problem = None if rules is None else rules.quorum_problem(write_quorum, ack_quorum)
+        if problem is not None:
+            raise ImpossibleQuorum(problem)
         writable = self.usable(self.bookies.writable - pool.unreachable, custom_metadata, ensemble_size)
         if len(writable) < ensemble_size:
             writable = self.usable(self.bookies.writable, custom_metadata, ensemble_size)
@@ -113,6 +117,7 @@ class BookKeeper:
                 pool.quarantined,
                 self._rng,
                 write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
                 topology=self.topology(),
             )
         except NotEnoughBookies as error:
@@ -189,11 +194,14 @@ class BookKeeper:
         """Where the bookies stand, as far as it is known now, and what is to be kept."""
         config, hosts, racks = self._config, self.bookies.hosts, self.racks.racks
         if self._topology is None or self._topology[0] is not hosts or self._topology[1] is not racks:
+            rules, locations = config.region_rules, locations_of(racks, hosts)
             made = Topology(
-                locations_of(racks, hosts),
+                locations,
                 config.racks_min,
                 config.racks_enforced,
-                is_aware=config.rackaware_policy_enabled,
+                is_aware=config.rackaware_policy_enabled or rules is not None,
+                regions=rules,
+                local_region=None if rules is None else region_on(config.local_host, locations),
             )
             self._topology = hosts, racks, made
         return self._topology[2]
@@ -221,12 +229,14 @@ class BookKeeper:
         avoided: Collection[str] = (),
         *,
         write_quorum: int | None = None,
+        ack_quorum: int | None = None,
         custom_metadata: Iterable[tuple[str, bytes]] = (),
     ) -> dict[int, str]:
         """Bookies to take the place of those at *positions* of *ensemble*: position → bookie, as far as there are any.
 
         Writable ones only; none of *avoided*, and none that could not be reached a moment ago. *write_quorum* None:
-        every entry is on the whole ensemble. *custom_metadata* of the ledger may name groups of bookies.
+        every entry is on the whole ensemble; *ack_quorum* None: nothing is enforced over regions. *custom_metadata* of
+        the ledger may name groups of bookies.
         """
         pool = self._open_pool()
         stay = [bookie for at, bookie in enumerate(ensemble) if at not in positions]
@@ -239,6 +249,7 @@ class BookKeeper:
             pool.quarantined,
             self._rng,
             write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
             topology=self.topology(),
         )
 
@@ -248,9 +259,10 @@ class BookKeeper:
         avoided: Collection[str] = (),
         *,
         write_quorum: int,
+        ack_quorum: int | None = None,
         custom_metadata: Iterable[tuple[str, bytes]] = (),
     ) -> dict[int, str]:
-        """Members of *ensemble* to exchange so that its copies are in more racks and on more hosts: position → bookie.
+        """Members of *ensemble* to exchange so that its copies are in more regions, racks and hosts: position → bookie.
 
         As few as do; empty where it is well placed, or cannot be better. New members as in `choose_replacements`.
         """
@@ -263,6 +275,7 @@ class BookKeeper:
             pool.quarantined,
             self._rng,
             write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
             topology=self.topology(),
         )
 

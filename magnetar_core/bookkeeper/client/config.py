@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magnetar_core.bookkeeper.client.regions import REGIONS_MIN, RegionRules, problems, rules_of
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import setting
@@ -52,6 +53,23 @@ class ClientConfig:
         False,
         help="no ledger is made that has fewer racks; bookies in /default-rack are not used then",
     )
+    regionaware_policy_enabled: bool = setting(
+        "bookkeeperClientRegionawarePolicyEnabled",
+        False,
+        help="a rack is told as /region/rack; copies of an entry go to all regions, and to different racks in each",
+    )
+    regions_to_write: str = setting(
+        "reppRegionsToWrite", "", help="regions, `eu;us;asia`; with it acknowledged entries are in several of them"
+    )
+    regions_min: int = setting(
+        "reppMinimumRegionsForDurability",
+        REGIONS_MIN,
+        help="regions over which any ack quorum is spread, with reppRegionsToWrite",
+    )
+    regions_bind_replacements: bool = setting(
+        "reppEnableDurabilityEnforcementInReplace", True, help="the same for a bookie that takes the place of another"
+    )
+    regions_validated: bool = setting("reppEnableValidation", True, help="false is refused: every choice is checked")
     isolation_groups: str = setting(
         "bookkeeperClientIsolationGroups",
         "",
@@ -97,12 +115,29 @@ class ClientConfig:
         help="an add that takes longer is logged with its stages and bookies, one line a second at most; 0: none",
     )
 
+    local_host: str = ""
+    """The host of this client: where a bookie runs on it as well, bookies of that one's region are read first."""
+
     tls: TlsFiles | None = None
     """The files for TLS to bookies; None: without TLS. With TLS, a bookie that does not offer it counts as
     unreachable: there is no fallback."""
 
+    @property
+    def region_rules(self) -> RegionRules | None:
+        """None: placement knows racks at most."""
+        if not self.regionaware_policy_enabled:
+            return None
+        return rules_of(self.regions_to_write, self.regions_min, binds_replacements=self.regions_bind_replacements)
+
     def problems(self) -> Iterator[str]:
-        if self.racks_enforced and not self.rackaware_policy_enabled:
+        yield from problems(
+            self.regions_to_write,
+            self.regions_min,
+            is_validated=self.regions_validated,
+            is_aware=self.regionaware_policy_enabled,
+            switch="bookkeeperClientRegionawarePolicyEnabled=true",
+        )
+        if self.racks_enforced and not (self.rackaware_policy_enabled or self.regionaware_policy_enabled):
             yield (
                 "bookkeeperClientEnforceMinNumRacksPerWriteQuorum=true needs "
                 "bookkeeperClientRackawarePolicyEnabled=true: without it nobody looks at racks"

@@ -115,11 +115,17 @@ class ConnectionPool:
         return frozenset(c.bookie_id for c in self._connections.values() if c.is_refusing)
 
     def rank(self, bookie_id: str) -> int:
-        """The order to ask bookies in: 0 for a healthy bookie, 1 for one in quarantine or not registered."""
+        """The order to ask bookies in: 0 for a healthy bookie, 1 for one in another region than the client, 2 for one
+        in quarantine or not registered."""
         until = self._quarantined.get(bookie_id)
         if until is not None and until > self.clock.monotonic():
-            return 1
-        return 0 if bookie_id in self.directory.writable or bookie_id in self.directory.read_only else 1
+            return 2
+        if bookie_id not in self.directory.writable and bookie_id not in self.directory.read_only:
+            return 2
+        if not self.config.regionaware_policy_enabled:
+            return 0
+        topology = self.topology()
+        return int(topology.local_region is not None and topology.of(bookie_id).region != topology.local_region)
 
     def batches_failed(self, bookie_id: str) -> None:
         """The bookie closed the connection instead of answering a batch read: ask it for single entries for a while."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -302,18 +302,7 @@ class LedgerWriteHandle:
                 await self._wait_if_frequent(failed)
                 if not writer.is_open():
                     return
-                stay = [bookie for at, bookie in enumerate(writer.ensemble) if at not in failed]
-                free = self._pool.directory.writable - self._pool.unreachable - set(failed.values())
-                replacements = choose_replacements(
-                    self._pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),
-                    writer.ensemble,
-                    failed,
-                    self._pool.unreachable,
-                    self._pool.quarantined,
-                    self._rng,
-                    write_quorum=writer.quorum.write,
-                    topology=self._pool.topology(),
-                )
+                replacements = self._successors(failed)
                 if replacements:
                     await self._publish(replacements)
         except (BookKeeperError, MetadataError, Corruption) as error:
@@ -340,6 +329,23 @@ class LedgerWriteHandle:
         if changed.effect is not None:
             self._do(changed.effect)
         self._schedule_left_out()
+
+    def _successors(self, failed: Mapping[int, str]) -> dict[int, str]:
+        """Bookies that may take the positions of *failed*, as far as there are any."""
+        writer, pool = self._writer, self._pool
+        stay = [bookie for at, bookie in enumerate(writer.ensemble) if at not in failed]
+        free = pool.directory.writable - pool.unreachable - set(failed.values())
+        return choose_replacements(
+            pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),
+            writer.ensemble,
+            failed,
+            pool.unreachable,
+            pool.quarantined,
+            self._rng,
+            write_quorum=writer.quorum.write,
+            ack_quorum=writer.quorum.ack,
+            topology=pool.topology(),
+        )
 
     async def _wait_if_frequent(self, failed: dict[int, str]) -> None:
         """Delay the change where this ledger or its bookies change too often (change_limits.py)."""
@@ -395,7 +401,8 @@ class LedgerWriteHandle:
             return
         writable = self._pool.directory.writable
         unreachable = self._pool.unreachable
-        if not writable <= {*writer.ensemble, *unreachable}:
+        # A bookie that is there may still be none for this ledger: its group, rack or region may keep it out.
+        if not writable <= {*writer.ensemble, *unreachable} and self._successors(writer.left_out):
             effect = writer.replace_left_out()
             if effect is not None:
                 self._do(effect)

@@ -27,6 +27,7 @@ class Nodes:
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.writer: BookKeeper
+        self.client_config = CLIENT
         self.deaths: list[NodeDied] = []
         self._nodes: list[AutoRecoveryNode] = []
         self._stores: dict[str, MemoryStore] = {}
@@ -34,7 +35,7 @@ class Nodes:
     async def start(self, name: str, config: AutoRecoveryConfig = FAST) -> AutoRecoveryNode:
         assert isinstance(self.cluster.store, MemoryStore)
         store = self._stores[name] = self.cluster.store.session()
-        client = BookKeeper(store, self.cluster.clock, CLIENT)
+        client = BookKeeper(store, self.cluster.clock, self.client_config)
         await client.open()
         self.cluster._clients.append(client)
         node = AutoRecoveryNode(name, store, client, self.cluster.clock, config, on_death=self.deaths.append)
@@ -94,10 +95,11 @@ class Nodes:
 
 
 @asynccontextmanager
-async def nodes_over(bookies: int) -> AsyncIterator[Nodes]:
+async def nodes_over(bookies: int, client_config: ClientConfig = CLIENT) -> AsyncIterator[Nodes]:
     async with fake_cluster(bookies) as cluster:
         nodes = Nodes(cluster)
-        nodes.writer = await cluster.client(CLIENT)
+        nodes.client_config = client_config
+        nodes.writer = await cluster.client(client_config)
         try:
             yield nodes
         finally:

@@ -1,13 +1,21 @@
-"""Copies in too few racks: found, told of, and moved where that is switched on."""
+"""Copies in too few racks or regions: found, told of, and moved where that is switched on."""
 
+import re
+from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from autorecovery.config import AutoRecoveryConfig
+from autorecovery.outcome import Hindrance
 from magnetar_core.bookkeeper.client.isolation import Isolation
+from magnetar_core.bookkeeper.client.regions import POLICY_CLASS
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
+from magnetar_core.runtime.config import load
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.waiting import eventually
-from tests.unit.autorecovery.test_node import Nodes, nodes_over
+from tests.unit.autorecovery.test_node import CLIENT, Nodes, nodes_over
 
 CHECKING = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000, placement_check_s=3_600)
 MOVING = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000, placement_check_s=3_600, mends_placement=True)
@@ -143,3 +151,88 @@ async def test_copies_are_not_moved_out_of_the_groups_of_their_ledger() -> None:
         await node.marks.mark(kept, None, 0)
         await eventually(partial(nodes.has_no_marks, node))
         assert (await nodes.writer.read_metadata(kept)).bookies() == {"bookie-0", "bookie-1"}
+
+
+IN_REGIONS = replace(CLIENT, regionaware_policy_enabled=True)
+DURABLE = replace(IN_REGIONS, regions_to_write="eu;us")
+
+
+async def test_ledgers_of_one_region_are_told_and_moved_until_they_are_in_both() -> None:
+    async with nodes_over(4, IN_REGIONS) as nodes:
+        await put_racks(nodes, "/eu/1", "/eu/2")
+        ledgers = [await nodes.written(count, ensemble=2, write=2) for count in (0, 1, 7, 60) * 2]
+        await put_racks(nodes, "/eu/1", "/eu/2", "/us/1", "/us/2")
+        bad = [ledger_id for ledger_id in ledgers if not await is_adhering(nodes, ledger_id)]
+        looking = await nodes.start("looking", CHECKING)
+        await eventually(lambda: looking.placement_check.status.last_ended_ms is not None)
+        status = looking.placement_check.status
+        assert (status.violating, status.marked, sorted(status.named)) == (len(bad), 0, bad)
+        assert all("in 1 region (eu) instead of 2" in text for text in status.named.values() if "(eu)" in text)
+        await looking.stop()
+        moving = await nodes.start("moving", MOVING)
+        moving.placement_check.run_now()
+        for ledger_id in ledgers:
+            await eventually(partial(is_adhering, nodes, ledger_id))
+            assert await nodes.is_whole(ledger_id)
+        await eventually(partial(nodes.has_no_marks, moving))
+
+
+async def test_a_lost_bookie_is_replaced_from_its_region_and_its_rack_if_that_can_be() -> None:
+    async with nodes_over(7, DURABLE) as nodes:
+        await put_racks(nodes, "/eu/1", "/us/1", "/eu/1", "/us/1", "/eu/2", "/us/2", "/us/2")
+        ledgers = [await nodes.written(5, ensemble=2, write=2) for _ in range(10)]
+        node = await nodes.start("one")
+        for lost in ("bookie-0", "bookie-2"):
+            await nodes.cluster.kill(lost)
+            for ledger_id in ledgers:
+                await eventually(partial(has_left, nodes, ledger_id, lost))
+                assert await is_adhering(nodes, ledger_id)
+                assert await nodes.is_whole(ledger_id)
+        await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_repair_waits_for_a_region_that_durability_asks_for() -> None:
+    async with nodes_over(4, DURABLE) as nodes:
+        await put_racks(nodes, "/eu/1", "/us/1", "/us/2", "/us/1")
+        ledger_id = await nodes.written(5, ensemble=2, write=2)
+        node = await nodes.start("one")
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.NO_TARGET])
+        await RackRecords(nodes.cluster.store).put("default", "bookie-4", {"rack": "/eu/2"})
+        await nodes.cluster.add_bookie("bookie-4")
+        await eventually(partial(nodes.is_whole, ledger_id))
+        assert "bookie-4" in (await nodes.writer.read_metadata(ledger_id)).bookies()
+
+
+async def test_repair_goes_to_another_region_where_that_is_not_enforced() -> None:
+    async with nodes_over(3, replace(DURABLE, regions_bind_replacements=False)) as nodes:
+        await put_racks(nodes, "/eu/1", "/us/1", "/us/2")
+        ledger_id = await nodes.written(5, ensemble=2, write=2)
+        node = await nodes.start("one", CHECKING)
+        await nodes.cluster.kill("bookie-0")
+        await eventually(partial(nodes.is_whole, ledger_id))
+
+        def is_told() -> bool:
+            node.placement_check.run_now()  # the auditor may not have seen the new record yet
+            return list(node.placement_check.status.named) == [ledger_id]
+
+        await eventually(is_told)
+        assert "in 1 region (us) instead of 2" in node.placement_check.status.named[ledger_id]
+
+
+def test_the_policy_is_named_as_apaches_class_is() -> None:
+    by_region = {"ensemblePlacementPolicy": POLICY_CLASS, "reppRegionsToWrite": "eu;us"}
+    config = load(AutoRecoveryConfig, by_region)
+    assert config.knows_regions
+    assert config.knows_racks
+    assert load(AutoRecoveryConfig, {}).knows_racks
+    assert not load(AutoRecoveryConfig, {}).knows_regions
+    for wrong, text in (
+        ({"ensemblePlacementPolicy": "org.example.Mine"}, "ensemblePlacementPolicy=org.example.Mine is not there"),
+        ({"reppRegionsToWrite": "eu;us"}, "reppRegionsToWrite=eu;us needs ensemblePlacementPolicy="),
+        ({**by_region, "reppMinimumRegionsForDurability": "3"}, "names 2 regions"),
+        ({**by_region, "reppEnableValidation": "false"}, "reppEnableValidation=false is not there"),
+        ({**by_region, "reppDisableDurabilityFeatureName": "x"}, "reppDisableDurabilityFeatureName"),
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(text)):
+            load(AutoRecoveryConfig, wrong)

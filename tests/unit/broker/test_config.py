@@ -17,6 +17,7 @@ from broker.records import to_json
 from broker.security.authorization import Rules
 from broker.storage import client_config, ledger_config
 from broker.tenancy import initial_nodes
+from magnetar_core.bookkeeper.client.regions import RegionRules
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 
@@ -58,6 +59,25 @@ def test_no_setting_has_two_meanings() -> None:
     assert not ours & APACHE_SETTINGS_WITHOUT_EFFECT
     assert not ours & REFUSED_WHEN_ON.keys()
     assert not APACHE_SETTINGS_WITHOUT_EFFECT & REFUSED_WHEN_ON.keys()
+
+
+def test_regions_are_told_to_the_client_and_checked_against_the_quorums() -> None:
+    by_region = {"bookkeeperClientRegionawarePolicyEnabled": "true", "reppRegionsToWrite": "eu;us"}
+    assert client_config(load_broker_config(by_region)).region_rules == RegionRules(2)
+    assert client_config(load_broker_config({})).region_rules is None
+    for changes, text in (
+        ({"managedLedgerDefaultAckQuorum": "1"}, "needs an ack quorum of 2 at least with a write quorum of 2, it is 1"),
+        ({"bookkeeperClientRegionawarePolicyEnabled": "false"}, "reppRegionsToWrite=eu;us needs"),
+        ({"reppMinimumRegionsForDurability": "3"}, "reppMinimumRegionsForDurability=3 asks for more"),
+        ({"reppDisableDurabilityFeatureName": "x"}, "reppDisableDurabilityFeatureName=x: features of BookKeeper"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            load_broker_config({**by_region, **changes})
+
+
+def test_failure_domains_are_off_and_can_be_switched_on() -> None:
+    assert not load_broker_config({}).failure_domains
+    assert load_broker_config({"failureDomainsEnabled": "true"}).failure_domains
 
 
 def test_listeners() -> None:

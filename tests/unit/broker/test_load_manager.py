@@ -11,6 +11,8 @@ import pytest
 
 from broker.load_manager import LoadManager
 from broker.names import Bundles
+from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
+from broker.ownership.balancing import Move
 from broker.ownership.load_report import BrokerLoad, BundleLoad
 from broker.ownership.ownership import BROKERS
 from broker.ownership.rules import BrokerAddress
@@ -115,6 +117,68 @@ async def test_the_leader_moves_a_bundle_from_the_most_to_the_least_loaded_broke
     await head.load.balance()
     assert b.ownership.owned_bundles == [BUNDLE], "nothing moves before both have told their load"
     await world.run(client.close)
+
+
+async def put_into_group(world: AdminWorld, namespace: str) -> None:
+    path = f"{LOCAL_POLICIES}/{namespace}"
+    node = await world.store.get(path)
+    record = {} if node is None else json.loads(node.value)
+    await world.store.put(path, json.dumps({**record, ANTI_AFFINITY_GROUP: "g"}).encode())
+
+
+async def test_no_bundle_moves_to_where_its_anti_affinity_group_is_less_apart(world: AdminWorld) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    answer = await world.call(a, "PUT", "/admin/v2/namespaces/public/other", {"bundles": {"numBundles": 1}})
+    assert answer.status == 204
+    for namespace in (NS, "public/other"):
+        await put_into_group(world, namespace)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    assert await a.ownership.acquire(f"{NS}/{OTHER}")
+    other = TopicName.parse("persistent://public/other/t")
+    assert (await b.ownership.locate(other, authoritative=True)).here
+    await tell(a, 0.9, **{BUNDLE.rpartition("/")[2]: BUSY, OTHER: REST})
+    await tell(b, 0.1)
+    for _ in range(3):
+        await leader(a, b).load.balance()
+    assert a.ownership.owned_bundles == sorted([BUNDLE, f"{NS}/{OTHER}"])
+    c = await world.side(load_balancer=False)
+    await tell(c, 0.05)
+    for _ in range(2):
+        await leader(a, b, c).load.balance()
+    assert c.ownership.owned_bundles == [BUNDLE], "with nobody of its group there it may move"
+
+
+async def test_a_bundle_that_may_move_is_found_behind_those_that_may_not(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    texts = Bundles.equal(16).ranges[:6]
+    bundles = dict(zip(texts, [BundleLoad(bytes_in=100.0 + at, topics=2) for at in range(6)], strict=True))
+    asked: list[str] = []
+    movable: set[str] = set()
+
+    async def may_move(bundle: str, source: str, destination: str) -> bool:
+        asked.append(bundle)
+        return bundle in movable
+
+    head = leader(a, b)
+    monkeypatch.setattr(head.ownership, "may_move", may_move)
+    monkeypatch.setattr("broker.load_manager.KEPT_MAX", 3)
+    moved: list[str] = []
+
+    async def move(move: Move, *_: object) -> None:
+        moved.append(move.bundle)
+
+    monkeypatch.setattr(head.load, "_move", move)
+    await tell(a, 0.9, **bundles)
+    await tell(b, 0.1)
+    for _ in range(2):
+        await head.load.balance()
+    assert len(set(asked)) == len(asked) == 3
+    assert moved == []
+    movable.add(asked[1])
+    await head.load.balance()
+    assert moved == [asked[1]]
 
 
 async def test_shedding_and_splitting_can_be_switched_off(world: AdminWorld) -> None:

@@ -67,6 +67,13 @@ async def test_what_makes_no_sense_is_refused_and_nothing_is_written(
     assert node.value == b"{}", "as the cluster was initialised"
 
 
+async def test_with_regions_a_rack_is_told_with_its_region(world: AdminWorld) -> None:
+    side = await world.side(bookkeeper_regionaware=True)
+    for rack, status in (("/eu/rack-1", 204), ("/rack-1", 412), ("/eu/rack-1/shelf", 412)):
+        assert (await world.call(side, "POST", f"{RACKS}/b:1?group=g", {"rack": rack})).status == status
+    assert (await world.call(side, "GET", f"{RACKS}/b:1")).json == {"rack": "/eu/rack-1"}
+
+
 async def test_a_damaged_node_is_told_of_and_not_written_over(world: AdminWorld) -> None:
     side = await world.side()
     await world.store.put("/bookies", b"damaged")

@@ -8,7 +8,8 @@ import pytest
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
 from magnetar_core.bookkeeper.client.placement import choose_ensemble
-from magnetar_core.bookkeeper.client.topology import DEFAULT_RACK, Demand, Location, Topology, host_of, windows
+from magnetar_core.bookkeeper.client.regions import DEFAULT_RACK
+from magnetar_core.bookkeeper.client.topology import Deficit, Demand, Location, Topology, host_of, windows
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.runtime.config import load
@@ -44,7 +45,7 @@ def test_a_violation_says_what_is_lacking() -> None:
     first, *others = topology.violations(("a", "b", "c"), 2, "abcd")
     assert not others
     assert first.text == "a, b are in 1 rack (/one) instead of 2 and on 1 host (x) instead of 2"
-    assert topology.deficit(("a", "b", "c"), 2, "abcd") == (1, 1)
+    assert topology.deficit(("a", "b", "c"), 2, "abcd") == Deficit(racks=1, hosts=1)
     enforced = Topology({"a": Location("/one", "x"), "b": Location(DEFAULT_RACK, "y")}, is_enforced=True)
     assert enforced.violations(("a", "b"), 2, "ab")[0].text == (
         "a, b are partly in /default-rack, which does not count as a rack"
