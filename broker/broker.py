@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial, reduce
 from typing import Any, Final, Protocol
 
 from broker.binary.connection import LookupAnswer
@@ -354,12 +354,12 @@ class Broker:
             if topic.policies.resource_group == name:
                 self._join(topic)
 
-    def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Record | None) -> NamespacePolicies:
-        """Raises MetadataFailure."""
+    def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Sequence[Record]) -> NamespacePolicies:
+        """*policies* with those of the topic over them, the last ones on top. Raises MetadataFailure."""
         if name.is_system:
             return of_system_topic(policies)
         try:
-            return overlay(policies, own)
+            return reduce(overlay, own, policies)
         except (ValueError, TypeError, AttributeError) as error:
             raise MetadataFailure(f"the policies of {name} cannot be read: {error}") from error
 

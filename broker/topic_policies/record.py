@@ -43,6 +43,9 @@ from magnetar_core.runtime.types import MIB
 Record = Mapping[str, Any]
 """The policies of one topic, with the members of Apache's TopicPolicies."""
 
+SUBSCRIPTION_CREATION: Final = "autoSubscriptionCreationOverride"
+"""The member that says whether consumers create the subscriptions that they name."""
+
 # A topic without policies, as Apache's brokers make it.
 NONE_SET: Final[Record] = {"backLogQuotaMap": {}, "subscriptionPolicies": {}, "subscriptionTypesEnabled": []}
 
@@ -271,7 +274,7 @@ TOPIC_POLICIES: Final[Mapping[str, TopicPolicy]] = {
         "replicationClusters", values.names, lambda config, policies: policies.raw.get("replication_clusters") or []
     ),
     "autoSubscriptionCreation": _policy(
-        "autoSubscriptionCreationOverride",
+        SUBSCRIPTION_CREATION,
         values.auto_subscription_creation,
         lambda config, policies: {
             "allowAutoSubscriptionCreation": _first(
@@ -339,9 +342,7 @@ def overlay(policies: NamespacePolicies, topic: Record | None) -> NamespacePolic
         "deduplication_snapshot_s": topic.get("deduplicationSnapshotIntervalSeconds"),
         "schema_strategy": _strategy(topic.get("schemaCompatibilityStrategy")),
         "schema_validation": topic.get("schemaValidationEnforced"),
-        "auto_subscription_creation": (topic.get("autoSubscriptionCreationOverride") or {}).get(
-            "allowAutoSubscriptionCreation"
-        ),
+        "auto_subscription_creation": (topic.get(SUBSCRIPTION_CREATION) or {}).get("allowAutoSubscriptionCreation"),
         "max_producers_per_topic": topic.get("maxProducerPerTopic"),
         "max_consumers_per_topic": topic.get("maxConsumerPerTopic"),
         "max_consumers_per_subscription": topic.get("maxConsumersPerSubscription"),

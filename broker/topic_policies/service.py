@@ -29,7 +29,7 @@ from broker.topic_policies.events import (
     metadata_of,
     parse_schema,
 )
-from broker.topic_policies.record import NONE_SET, Record
+from broker.topic_policies.record import NONE_SET, SUBSCRIPTION_CREATION, Record
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
@@ -72,12 +72,22 @@ class TopicPolicies:
         self._tasks = Tasks("topic policies")
         self._namespaces: dict[str, _Namespace] = {}
 
-    async def of(self, topic: TopicName) -> Record | None:
-        """The policies of *topic*, or of the partitioned topic that it belongs to. Raises NotReady."""
-        return await self.stored(topic, is_global=False)
+    async def of(self, topic: TopicName) -> list[Record]:
+        """The policies in force for *topic*, or for the partitioned topic that it belongs to: those for all clusters,
+        and those of this cluster, which go over them. Raises NotReady.
+
+        (As Apache's brokers have it since 4.0: a value of the topic, else its global one, else its namespace's. Whether
+        consumers create subscriptions is asked of this cluster's alone.)
+        """
+        own = await self.stored(topic, is_global=False)
+        everywhere = await self.stored(topic, is_global=True)
+        if everywhere is not None:
+            everywhere = {name: value for name, value in everywhere.items() if name != SUBSCRIPTION_CREATION}
+        return [record for record in (everywhere, own) if record]
 
     async def stored(self, topic: TopicName, *, is_global: bool) -> Record | None:
-        """As `of`; *is_global*: those that were set for all clusters, which are not in force here. Raises NotReady."""
+        """What was set for *topic*, or the partitioned topic that it belongs to: for this cluster, or for all
+        (*is_global*). Raises NotReady."""
         if not self.is_on or topic.is_system or not topic.is_persistent:
             return None
         found = (await self._read(topic.namespace)).known.get((topic.base, is_global))
@@ -218,7 +228,7 @@ class _Namespace:
         else:
             # Also the removal of policies is kept, until it is read: older messages may come before that.
             self.known[key] = (position, policies)
-        if before != policies and self.is_read and not key[1]:
+        if before != policies and self.is_read:
             self._changed(key[0])
 
     def on_read(self) -> None:
@@ -227,7 +237,7 @@ class _Namespace:
         self.problem = ""
         for key in self._unseen:
             _, policies = self.known.pop(key)
-            if policies is not None and not key[1]:
+            if policies is not None:
                 self._changed(key[0])
         self._unseen.clear()
         self.bell.ring()

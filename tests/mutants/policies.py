@@ -22,6 +22,13 @@ _BACKLOG: Final = (
 )
 
 MUTANTS: Final = (
+    Mutant(
+        "what is set for all clusters goes over what is set for this one",
+        "broker/topic_policies/service.py",
+        "for record in (everywhere, own) if record",
+        "for record in (own, everywhere) if record",
+        (f"{_UNIT}/topic_policies/test_service.py",),
+    ),
     # -- rates
     Mutant(
         "unused tokens are kept for ever",
@@ -220,7 +227,7 @@ MUTANTS: Final = (
     Mutant(
         "open topics do not hear of a change",
         "broker/topic_policies/service.py",
-        "        if before != policies and self.is_read and not key[1]:\n            self._changed(key[0])\n",
+        "        if before != policies and self.is_read:\n            self._changed(key[0])\n",
         "",
         _SERVICE,
     ),

@@ -109,6 +109,32 @@ async def test_a_namespace_s_policy_counts_again_when_the_topic_s_is_removed(wor
     await eventually(lambda: topic.policies.max_producers_per_topic == 7)
 
 
+async def test_what_is_set_for_all_clusters_counts_below_what_is_set_for_this_one(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    assert (await world.call(side, "POST", f"{ADMIN}/namespaces/public/default/maxProducersPerTopic", 7)).status == 204
+    topic = side.broker.topics[NAME]
+    await put(world, side, "maxProducers?isGlobal=true", 5)
+    await put(world, side, "maxConsumers?isGlobal=true", 4)
+    await put(world, side, "autoSubscriptionCreation?isGlobal=true", {"allowAutoSubscriptionCreation": False})
+    await eventually(lambda: topic.policies.max_consumers_per_topic == 4)
+    assert topic.policies.max_producers_per_topic == 5
+    assert topic.policies.auto_subscription_creation is None, "that is asked of this cluster's alone"
+    await put(world, side, "maxProducers", 3)
+    await eventually(lambda: topic.policies.max_producers_per_topic == 3)
+    assert topic.policies.max_consumers_per_topic == 4
+    await side.broker.unload(NAME)
+    fresh = await world.side()
+    assert (await fresh.broker.policies_of(NAME)).max_consumers_per_topic == 4
+    for policy, expected in (("maxProducers", 5), ("maxProducers?isGlobal=true", 7)):
+        assert (await world.call(side, "DELETE", f"{TOPIC}/{policy}", follow=True)).status == 204
+
+        async def counts_now(expected: int = expected) -> bool:
+            return (await fresh.broker.policies_of(NAME)).max_producers_per_topic == expected
+
+        await eventually(counts_now)
+
+
 async def test_partitions_have_the_policies_of_their_topic(world: AdminWorld) -> None:
     side = await world.side()
     assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 3)).status == 204
@@ -250,8 +276,7 @@ async def test_a_topic_whose_policies_cannot_be_read_is_not_opened(
     with pytest.raises(NotReady, match="the owner does not answer"):
         await fresh.broker.topic_policies.of(NAME)
     monkeypatch.undo()
-    found = await fresh.broker.topic_policies.of(NAME)
-    assert found is not None
+    (found,) = await fresh.broker.topic_policies.of(NAME)
     assert found["maxProducerPerTopic"] == 2
 
 
