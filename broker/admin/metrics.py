@@ -250,22 +250,35 @@ def _throttled(subscription: Subscription, labels: Labels) -> Iterator[Sample]:
             yield Sample(name, count, (*labels, ("reason", reason)), help_of(name))
 
 
+def _of_clients(
+    topic: Topic | NonPersistentTopic,
+    subscriptions: Mapping[str, Mapping[str, float]],
+    rate_in: float,
+    bytes_in: float,
+) -> dict[str, float]:
+    """What every topic tells of its clients and of what went through it; *rate_in*, *bytes_in* are a second's."""
+    every = list(subscriptions.values())
+    return {
+        "pulsar_subscriptions_count": len(subscriptions),
+        "pulsar_producers_count": sum(not one.is_waiting for one in topic.producers.values()),
+        "pulsar_consumers_count": sum(one["pulsar_subscription_consumers_count"] for one in every),
+        "pulsar_rate_in": rate_in,
+        "pulsar_rate_out": sum(one["pulsar_subscription_msg_rate_out"] for one in every),
+        "pulsar_throughput_in": bytes_in,
+        "pulsar_throughput_out": sum(one["pulsar_subscription_msg_throughput_out"] for one in every),
+        "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
+        "pulsar_in_messages_total": topic.messages_in,
+        "pulsar_in_bytes_total": topic.bytes_in,
+        "pulsar_publish_rate_limit_times": topic.publish_throttle.times,
+    }
+
+
 def _of_passing_topic(topic: NonPersistentTopic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     producers = [one for one in topic.producers.values() if not one.is_waiting]
     rate_in = sum(one.rates.values[0] for one in producers)
     bytes_in = sum(one.rates.values[1] for one in producers)
     return {
-        "pulsar_subscriptions_count": len(subscriptions),
-        "pulsar_producers_count": len(producers),
-        "pulsar_consumers_count": sum(one["pulsar_subscription_consumers_count"] for one in subscriptions.values()),
-        "pulsar_rate_in": rate_in,
-        "pulsar_rate_out": sum(one["pulsar_subscription_msg_rate_out"] for one in subscriptions.values()),
-        "pulsar_throughput_in": bytes_in,
-        "pulsar_throughput_out": sum(one["pulsar_subscription_msg_throughput_out"] for one in subscriptions.values()),
-        "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
-        "pulsar_in_messages_total": topic.messages_in,
-        "pulsar_in_bytes_total": topic.bytes_in,
-        "pulsar_publish_rate_limit_times": topic.publish_throttle.times,
+        **_of_clients(topic, subscriptions, rate_in, bytes_in),
         "magnetar_publish_drop_rate": sum(one.rates.values[3] for one in producers),
     }
 
@@ -305,28 +318,17 @@ def _samples(numbers: Mapping[str, float], labels: Labels) -> Iterator[Sample]:
 
 
 def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    producers = [one for one in topic.producers.values() if not one.is_waiting]
     rate_in, bytes_in, written, read, missed = topic.rates.values
     ledger, compaction = topic.ledger, topic.compactor.facts
     backlog = [found["pulsar_subscription_back_log"] for found in subscriptions.values()]
     durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
     numbers: dict[str, float] = {
-        "pulsar_subscriptions_count": len(subscriptions),
-        "pulsar_producers_count": len(producers),
-        "pulsar_consumers_count": sum(one["pulsar_subscription_consumers_count"] for one in subscriptions.values()),
-        "pulsar_rate_in": rate_in,
-        "pulsar_rate_out": sum(one["pulsar_subscription_msg_rate_out"] for one in subscriptions.values()),
-        "pulsar_throughput_in": bytes_in,
-        "pulsar_throughput_out": sum(one["pulsar_subscription_msg_throughput_out"] for one in subscriptions.values()),
-        "pulsar_average_msg_size": bytes_in / rate_in if rate_in else 0.0,
+        **_of_clients(topic, subscriptions, rate_in, bytes_in),
         "pulsar_storage_size": ledger.bytes_total * ledger.config.write_quorum,
         "pulsar_storage_logical_size": ledger.bytes_total,
         "pulsar_storage_backlog_size": ledger.bytes_after(min(durable)) if durable else 0,
         "pulsar_storage_backlog_age_seconds": topic.oldest_backlog()[0],
         "pulsar_msg_backlog": sum(backlog),
-        "pulsar_in_messages_total": topic.messages_in,
-        "pulsar_in_bytes_total": topic.bytes_in,
-        "pulsar_publish_rate_limit_times": topic.publish_throttle.times,
         "pulsar_storage_backlog_quota_limit": topic.limits.storage_quota.limit_bytes,
         "pulsar_storage_backlog_quota_limit_time": topic.limits.age_quota.limit_s,
         "pulsar_delayed_message_index_size_bytes": sum(
