@@ -27,12 +27,17 @@ from magnetar.processes.cluster import Cluster
 ROUNDS = 3
 
 
-def run_json(module: str, *arguments: str) -> dict[str, Any]:
-    """Run a load process; returns the JSON line that it prints."""
+def run_lines(module: str, *arguments: str) -> list[dict[str, Any]]:
+    """Run a load process; returns the JSON lines that it prints."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{module} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return [json.loads(line) for line in done.stdout.strip().splitlines()]
+
+
+def run_json(module: str, *arguments: str) -> dict[str, Any]:
+    """The same for one that prints a single line, or whose last one counts."""
+    return run_lines(module, *arguments)[-1]
 
 
 @contextlib.contextmanager
@@ -200,6 +205,13 @@ def many_takeovers() -> Rows:
     return rows() + rolling()
 
 
+def processes() -> Rows:
+    """Brokers and bookies of two processes beside those of one."""
+    from bench.processes import rows
+
+    return rows(run_lines)
+
+
 def topic_api() -> Rows:
     """The topic API beside the official client, one client process at a time."""
     from bench.topic_api import rows
@@ -247,6 +259,7 @@ GROUPS: dict[str, Callable[[], Rows]] = {
     "bookie-reads": bookie.reads,
     "bookie-replay": bookie.replay,
     "client": client,
+    "processes": processes,
     "topic_api": topic_api,
     "secured": secured,
     "policies": policies,

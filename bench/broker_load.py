@@ -1,4 +1,4 @@
-"""A load process that speaks Pulsar's binary protocol to one broker: `python -m bench.broker_load …`.
+"""A load process that speaks Pulsar's binary protocol to the brokers of this machine: `python -m bench.broker_load …`.
 
     publish    so many messages, in turn to so many topics, one producer each, as fast as a window allows
     consume    so many messages of one topic's backlog, by so many consumers of one subscription
@@ -27,6 +27,7 @@ from managed_ledger.messages_pb2 import MessageMetadata
 KIND: Final = wire.BaseCommand
 FRAME_BYTES_MAX: Final = 6 * 1024 * 1024
 OPENING_AT_ONCE: Final = 64
+REDIRECTS_MAX: Final = 10
 ACK_AFTER: Final = 100
 """Messages that a consumer holds before it acknowledges them, in one command, as the official clients' trackers do."""
 
@@ -36,7 +37,8 @@ Handler = Callable[[wire.BaseCommand, memoryview | None], None]
 class Peer(asyncio.Protocol):
     """One connection: answers go to who asked, receipts and messages to the producer or consumer of that id."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int) -> None:
+        self.port = port
         self._splitter = FrameSplitter(FRAME_BYTES_MAX)
         self._asked: dict[int, asyncio.Future[wire.BaseCommand]] = {}
         self._next_request = 0
@@ -94,7 +96,7 @@ class Peer(asyncio.Protocol):
 
 async def connect(port: int, count: int) -> list[Peer]:
     loop = asyncio.get_running_loop()
-    peers = [(await loop.create_connection(Peer, "127.0.0.1", port))[1] for _ in range(count)]
+    peers = [(await loop.create_connection(lambda: Peer(port), "127.0.0.1", port))[1] for _ in range(count)]
     for peer in peers:
         await peer.greet()
     return peers
@@ -127,6 +129,38 @@ def say(**found: float) -> None:
     print(json.dumps(found), flush=True)
 
 
+class Connections:
+    """So many connections to each broker; topics are spread over those of the broker that serves them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._of_port: dict[int, asyncio.Task[list[Peer]]] = {}
+        self.all: list[Peer] = []
+
+    async def of(self, port: int, number: int) -> Peer:
+        """The connection for topic or consumer *number*."""
+        if port not in self._of_port:
+            self._of_port[port] = asyncio.get_running_loop().create_task(connect(port, self._count))
+            self.all += await asyncio.shield(self._of_port[port])
+        peers = await asyncio.shield(self._of_port[port])
+        return peers[number % len(peers)]
+
+    async def to_owner(self, topic: str, port: int, number: int) -> Peer:
+        """A connection to the broker that serves *topic*; the one at *port* is asked. Brokers are on this machine."""
+        is_authoritative = False
+        for _ in range(REDIRECTS_MAX):
+            peer = await self.of(port, number)
+            answer = await peer.ask(KIND.LOOKUP, topic=topic, authoritative=is_authoritative)
+            found = answer.lookupTopicResponse
+            if found.response == wire.CommandLookupTopicResponse.Failed:
+                raise ConnectionError(f"the lookup of {topic} failed: {found.message}")
+            port = int(found.brokerServiceUrl.rpartition(":")[2])
+            if found.response == wire.CommandLookupTopicResponse.Connect:
+                return await self.of(port, number)
+            is_authoritative = found.authoritative
+        raise ConnectionError(f"{topic}: brokers send its clients to each other")
+
+
 class Publish:
     """*count* messages over all topics; never more than *window* entries without a receipt."""
 
@@ -148,25 +182,25 @@ class Publish:
         self._sequence_ids = [0] * options.topics
         self._next_topic = 0
         self._done: asyncio.Future[None]
-        self._peers: list[Peer] = []
+        self._connections = Connections(min(options.connections, options.topics))
+        self._peer_of: dict[int, Peer] = {}
 
     async def go(self) -> None:
         options = self._options
         self._done = asyncio.get_running_loop().create_future()
-        self._peers = await connect(options.port, min(options.connections, options.topics))
         opened_s = await open_all(self._open(number) for number in range(options.topics))
         say(opened_s=opened_s)
-        for peer in self._peers:
+        for peer in self._connections.all:
             peer.on_receipts = self._on_receipts
         began = time.perf_counter()
         self._fill()
-        await done_or_lost(self._done, self._peers)
+        await done_or_lost(self._done, self._connections.all)
         seconds = time.perf_counter() - began
         say(seconds=seconds, per_s=options.count / seconds)
 
     async def _open(self, number: int) -> None:
-        topic, peer = f"{self._options.topic}-{number}", self._peers[number % len(self._peers)]
-        await peer.ask(KIND.LOOKUP, topic=topic)
+        topic = f"{self._options.topic}-{number}"
+        peer = self._peer_of[number] = await self._connections.to_owner(topic, self._options.port, number)
         await peer.ask(KIND.PRODUCER, topic=topic, producer_id=number)
 
     def _on_receipts(self, count: int) -> None:
@@ -181,12 +215,12 @@ class Publish:
         # Not one by one as receipts come: in chunks, as clients write them.
         if room < min(self._options.window // 4, self._left):
             return
-        buffers: list[list[bytes]] = [[] for _ in self._peers]
+        buffers: dict[Peer, list[bytes]] = {peer: [] for peer in self._connections.all}
         for _ in range(room):
             number = self._next_topic
             self._next_topic = (number + 1) % self._options.topics
-            buffers[number % len(self._peers)].append(self.frame(number))
-        for peer, found in zip(self._peers, buffers, strict=True):
+            buffers[self._peer_of[number]].append(self.frame(number))
+        for peer, found in buffers.items():
             if found:
                 peer.transport.write(b"".join(found))
         self._left -= room
@@ -251,7 +285,9 @@ class Consume:
 
     async def go(self) -> None:
         options = self._options
-        peers = await connect(options.port, min(options.connections, options.consumers))
+        connections = Connections(min(options.connections, options.consumers))
+        owner = await connections.to_owner(options.topic, options.port, 0)
+        peers = [owner, *(peer for peer in connections.all if peer.port == owner.port and peer is not owner)]
         consumers = [
             Consumer(peers[number % len(peers)], number, options.permits, options.batch)
             for number in range(options.consumers)
@@ -271,13 +307,12 @@ class Consume:
 
         for peer in peers:
             peer.on_message = on_message
-        await peers[0].ask(KIND.LOOKUP, topic=options.topic)
         opened_s = await open_all(subscribe(number) for number in range(options.consumers))
         say(opened_s=opened_s)
         began = time.perf_counter()
         for consumer in consumers:
             consumer.give_permits(options.permits)
-        await done_or_lost(self._done, peers)
+        await done_or_lost(self._done, connections.all)
         seconds = time.perf_counter() - began
         for consumer in consumers:
             consumer.acknowledge()
