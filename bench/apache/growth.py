@@ -164,8 +164,8 @@ def backlog(directory: Path, table: Table) -> None:
 
 
 def _run(what: str, broker: Member, *options: object) -> tuple[dict[str, Any], float, float]:
-    """What the load tells, the broker's processor time for each message in µs (opening does not count), and its MiB when
-    all producers or consumers were there.
+    """What the load tells, the broker's processor time for each message in µs (opening does not count), and its MiB
+    when all producers or consumers were there.
 
     Raises BenchError.
     """
