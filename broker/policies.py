@@ -208,7 +208,7 @@ def parse_resource_group(value: bytes, path: str) -> GroupRates:
     """The rates of a resource group, from the node *path*. Raises Corruption."""
     try:
         raw = parse_json(value) if value else {}
-        numbers = [_integer(raw, name) or 0 for name in RESOURCE_GROUP_MEMBERS]
+        numbers = [max(_integer(raw, name) or 0, 0) for name in RESOURCE_GROUP_MEMBERS]
     except (ValueError, TypeError, AttributeError) as error:
         raise Corruption(f"{path}: expected the JSON of a resource group, found {value[:80]!r} ({error})") from error
     publish_messages, publish_bytes, dispatch_messages, dispatch_bytes = numbers

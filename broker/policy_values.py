@@ -135,7 +135,7 @@ dispatch_rate: Final = record(
 
 subscribe_rate: Final = record({"subscribeThrottlingRatePerConsumer": (whole, -1), "ratePeriodInSecond": (whole, 30)})
 
-# Members that are not given are left out, and stay as they are where a group is changed.
+# Members that are not given stay as they are where a group is changed; a new group gets -1 for them (`tenancy`).
 resource_group: Final = record(
     {
         "publishRateInMsgs": (_or_none(whole), None),

@@ -29,6 +29,7 @@ from broker.partitions import partitions_record
 from broker.permissions import forget_topic
 from broker.policies import (
     RESOURCE_GROUP,
+    RESOURCE_GROUP_MEMBERS,
     NamespacePolicies,
     new_cluster,
     new_policies,
@@ -388,7 +389,8 @@ class Tenancy:
             return
         if len(await self._store.children(RESOURCE_GROUPS)) >= RESOURCE_GROUPS_MAX:
             raise InvalidRecord(f"There may be {RESOURCE_GROUPS_MAX} resource groups, and there are; delete one first")
-        await self._resource_groups.create(path, members, "ResourceGroup already exists")
+        every = {**dict.fromkeys(RESOURCE_GROUP_MEMBERS, -1), **members}  # -1: any number, as Apache's brokers store it
+        await self._resource_groups.create(path, every, "ResourceGroup already exists")
 
     async def delete_resource_group(self, name: str) -> None:
         """Raises NoRecord, ResourceGroupInUse."""

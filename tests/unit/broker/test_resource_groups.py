@@ -115,13 +115,14 @@ async def test_a_group_is_made_told_listed_and_deleted(stage: Stage) -> None:
     assert (await stage.ask("DELETE", f"{GROUPS}/g")).status == 404
 
 
-async def test_what_is_not_given_is_not_stored_and_stays_when_a_group_is_changed(stage: Stage) -> None:
+async def test_what_is_not_given_has_no_limit_and_stays_when_a_group_is_changed(stage: Stage) -> None:
     await stage.group(publishRateInMsgs=10)
-    assert await stage.stored() == {"publishRateInMsgs": 10}
+    others = {"publishRateInBytes": -1, "dispatchRateInMsgs": -1}
+    assert await stage.stored() == {"publishRateInMsgs": 10, "dispatchRateInBytes": -1, **others}
     await stage.call("PUT", f"{GROUPS}/g", {"dispatchRateInBytes": 5, "publishRateInBytes": None})
-    assert await stage.stored() == {"publishRateInMsgs": 10, "dispatchRateInBytes": 5}
+    assert await stage.stored() == {"publishRateInMsgs": 10, "dispatchRateInBytes": 5, **others}
     await stage.call("PUT", f"{GROUPS}/g", {"publishRateInMsgs": -1})
-    assert await stage.stored() == {"publishRateInMsgs": -1, "dispatchRateInBytes": 5}
+    assert await stage.stored() == {"publishRateInMsgs": -1, "dispatchRateInBytes": 5, **others}
 
 
 async def test_members_of_another_version_are_kept(stage: Stage) -> None:
@@ -392,7 +393,7 @@ async def test_a_change_is_read_again_until_the_metadata_store_answers(
 
 def test_apaches_record_is_read() -> None:
     stored = b'{"publishRateInMsgs":100,"publishRateInBytes":1048576,"dispatchRateInMsgs":-1}'
-    assert parse_resource_group(stored, NODE) == GroupRates(PublishRate(100, 1 << 20), DispatchRate(-1, 0, 1))
+    assert parse_resource_group(stored, NODE) == GroupRates(PublishRate(100, 1 << 20), DispatchRate(0, 0, 1))
     assert parse_resource_group(b"", NODE) == NO_GROUP_RATES
 
 
