@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from magnetar_core.bookkeeper.client.errors import (
@@ -116,12 +117,11 @@ class Writing:
     def watch_appends(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call *callback* after entries were acknowledged; returns a call that ends this."""
         self._watchers.append(callback)
+        return partial(self._unwatch, callback)
 
-        def cancel() -> None:
-            with contextlib.suppress(ValueError):
-                self._watchers.remove(callback)
-
-        return cancel
+    def _unwatch(self, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(ValueError):
+            self._watchers.remove(callback)
 
     def forget_owner(self) -> None:
         """Drop the listener and the watchers: they are not called any more, nor kept alive by this object."""

@@ -43,6 +43,9 @@ class Pending(NamedTuple):
 class AnsweredProducers(Protocol):
     """Told when a producer has nothing pending (`broker.topic.producers.Producers`)."""
 
+    deduplicates: bool
+    """Whether sequence ids are compared."""
+
     def on_all_answered(self, producer: Producer) -> None:
         """*producer* has nothing pending any more, and it is closed or its client waits for the close."""
         ...
@@ -65,6 +68,11 @@ class Publishing:
         self._ownership = ownership
         self._producers = producers
         self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
+
+    def use_deduplication(self, state: Deduplication | None) -> None:
+        """Compare sequence ids with those in *state* from now on; None: not any more."""
+        self.deduplication = state
+        self._producers.deduplicates = state is not None
 
     def last_sequence_id(self, name: str) -> int:
         """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""

@@ -32,7 +32,6 @@ from broker.policy_types import CAUGHT_UP, STORAGE
 from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
 from broker.topic.compactor import Compactor
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
-from broker.topic.deduplication import Deduplication
 from broker.topic.host import TopicHost
 from broker.topic.limits import TopicLimits, limits_of
 from broker.topic.passing import expire, nth_open
@@ -115,13 +114,7 @@ class Topic:
         )
         self._use_rates()
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
-        publishing, producers = self._publishing, self._producers
-
-        def use_deduplication(state: Deduplication | None) -> None:
-            publishing.deduplication = state
-            producers.deduplicates = state is not None
-
-        self._deduplication = StoredDeduplication(name, ledger, config, clock, use_deduplication)
+        self._deduplication = StoredDeduplication(name, ledger, config, clock, self._publishing.use_deduplication)
         self.rates = Rates(5, clock.wall_ms())
         """Messages in, bytes in, entries stored, entries read by subscriptions, and those of them from the bookies."""
         self.storage_rates = Rates(3, clock.wall_ms())

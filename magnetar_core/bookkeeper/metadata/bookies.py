@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from magnetar_core.bookkeeper.metadata import ledger_store
@@ -305,10 +306,10 @@ class BookieDirectory:
         token = object()
         self._listeners[token] = changed
 
-        def cancel() -> None:
-            self._listeners.pop(token, None)
+        return partial(self._unwatch, token)
 
-        return cancel
+    def _unwatch(self, token: object) -> None:
+        self._listeners.pop(token, None)
 
     async def info_of(self, bookie_id: str) -> BookieServiceInfo:
         """The registration of *bookie_id*. Raises NoNode if it is not registered and its id is not host:port."""

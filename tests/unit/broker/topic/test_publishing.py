@@ -46,6 +46,7 @@ class Session:
 class Answered:
     def __init__(self) -> None:
         self.producers: list[Producer] = []
+        self.deduplicates = False
 
     def on_all_answered(self, producer: Producer) -> None:
         self.producers.append(producer)
@@ -192,3 +193,13 @@ def test_a_producer_that_is_gone_gets_no_receipt_and_is_reported(bench: Bench) -
 def test_what_comes_to_a_closed_topic_only_gives_its_room_back(bench: Bench) -> None:
     bench.publishing.pass_over([(bench.producer, send(1))])
     assert (bench.sink.told, bench.sink.room_given, bench.producer.pending) == ([], 5, 0)
+
+
+def test_producers_know_whether_sequence_ids_are_compared() -> None:
+    bench = Bench()
+    told = []
+    for state in (Deduplication(100), None):
+        bench.publishing.use_deduplication(state)
+        assert bench.publishing.deduplication is state
+        told.append(bench.answered.deduplicates)
+    assert told == [True, False]
