@@ -56,7 +56,7 @@ def ledgers(directory: Path, rounds: int, table: Table) -> None:
                 used_us = (bookie.cpu_s - before) / ADDS * 1e6
                 bookie.stop()
             _clear(directory / "ledgers")
-            what = f"adds to one bookie, {count:,} open ledgers"
+            what = f"adds to one bookie, open ledgers: {count:,}"
             table.add(what, "adds/s", "ours", ran["per_s"], curve="adds, by open ledgers of the bookie", at=count)
             table.add(what, "µs of a core each", "ours", used_us, curve="adds, by open ledgers of the bookie", at=count)
 
@@ -114,7 +114,7 @@ def topics(directory: Path, rounds: int, table: Table) -> None:
                 ran, used_us, opened_mb = _run(
                     "publish", broker, "--topic", name, "--topics", count, "--count", MESSAGES
                 )
-                what = f"messages to {count:,} topics, not batched"
+                what = f"messages, not batched, topics: {count:,}"
                 table.add(what, "msg/s", "ours", ran["per_s"], curve=curve, at=count)
                 table.add(what, "µs of a core each", "ours", used_us, curve=curve, at=count)
                 if count >= 1_000:
@@ -135,7 +135,7 @@ def consumers(directory: Path, rounds: int, table: Table) -> None:
                     "--subscription", f"of-{count}-{turn}",
                 )  # fmt: skip
                 if turn:
-                    what = f"a backlog of single messages read by {count:,} consumers of one subscription"
+                    what = f"a backlog of single messages read, consumers of the subscription: {count:,}"
                     table.add(what, "msg/s", "ours", ran["per_s"], curve=curve, at=count)
                     table.add(what, "µs of a core each", "ours", used_us, curve=curve, at=count)
 
@@ -163,7 +163,8 @@ def backlog(directory: Path, table: Table) -> None:
             table.add(what, "msg/s", "ours", ran["per_s"], curve=curve, at=total)
             table.add(what, "s to open", "ours", ran["opened_s"], curve=curve, at=total)
             table.add(what, "MB resident", "ours", resident_mb(broker.pid), curve=curve, at=total)
-            table.add(what, "ns of a core each", "ours", used_us * 1000, curve=curve, at=total)
+            if used_us:  # the system counts in hundredths of a second
+                table.add(what, "ns of a core each", "ours", used_us * 1000, curve=curve, at=total)
 
 
 def _run(what: str, broker: Member, *options: object) -> tuple[dict[str, Any], float, float]:
