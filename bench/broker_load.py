@@ -280,7 +280,6 @@ class Consume:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._left = options.count
-        self._began = 0.0
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def go(self) -> None:

@@ -207,7 +207,8 @@ async def test_who_publishes_to_one_namespace_of_a_group_holds_those_of_the_othe
     await second.expect(BaseCommand.SEND_RECEIPT)
     second.publish(1, 1)  # its socket is not read until the group owes nothing
     await asyncio.sleep(0.2)
-    assert group.published_messages == 61
+    is_over = group.publish_wait_ms(stage.side.broker.now_ms()) <= 0  # on a machine that stood still meanwhile
+    assert is_over or group.published_messages == 61
     await second.expect(BaseCommand.SEND_RECEIPT)
     assert group.published_messages == 62
 
