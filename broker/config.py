@@ -339,6 +339,15 @@ class BrokerConfig:
     report_interval_max_minutes: int = setting(
         "loadBalancerReportUpdateMaxIntervalMinutes", 15, help="the load is told at least as often", least=1
     )
+    usage_interval_minutes: int = setting(
+        "loadBalancerHostUsageCheckIntervalMinutes", 1, help="the time over which processor use is told", least=1
+    )
+    averages_interval_minutes: int = setting(
+        "loadBalancerResourceQuotaUpdateIntervalMinutes",
+        15,
+        help="how often the leader stores the average traffic of bundles and brokers, for the next leader",
+        least=1,
+    )
     shedding_interval_minutes: int = setting(
         "loadBalancerSheddingIntervalMinutes", 1, help="how often the leader looks at the load of all", least=1
     )
@@ -1378,7 +1387,6 @@ _TUNING: Final = """
     enableRunBookieAutoRecoveryTogether exposePreciseBacklogInPrometheus
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
     keySharedLookAheadMsgInReplayThresholdPerConsumer keySharedLookAheadMsgInReplayThresholdPerSubscription
-    loadBalancerHostUsageCheckIntervalMinutes loadBalancerResourceQuotaUpdateIntervalMinutes
     managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheEvictionWatermark

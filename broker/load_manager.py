@@ -2,6 +2,7 @@
 
     every report interval      measure ──▶ the broker's node, if the load has changed enough (`balancing.is_report_due`)
     every shedding interval    the leader: all nodes ──▶ `balancing` ──▶ splits, then at most one move
+    every quota interval       the leader: averages of bundles and brokers ──▶ nodes that any next leader begins with
 
 The leader asks the owner of a bundle over HTTP, as an administrator would: so owners may be Apache's brokers, and an
 Apache leader moves and splits our bundles.
@@ -16,10 +17,22 @@ from broker.bundles import Asks, BundleWork
 from broker.errors import BrokerError
 from broker.ownership.balancing import Balancer, Move, balance_limits, is_report_due
 from broker.ownership.isolation import candidates, host_of
+from broker.ownership.load_averages import (
+    BROKER_AVERAGES,
+    BUNDLE_DATA,
+    BundleAverages,
+    busiest,
+    decode_bundle,
+    encode_broker,
+    encode_bundle,
+    loads_of_bundles,
+)
 from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
+from broker.records import parse_record, to_json
 from broker.topic.topic_rates import TopicRates, sum_rates
+from magnetar_core.bookkeeper.metadata.store import NoNode
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.process_usage import cpu_seconds, resident_bytes
 from magnetar_core.runtime.tasks import Tasks, attempt
@@ -30,7 +43,7 @@ NAMESPACES: Final = "/admin/v2/namespaces"
 
 MINUTE_S: Final = 60.0
 
-# The processor's use over a shorter time says nothing.
+# The processor's use over a shorter time says nothing; a broker that has just started tells that of so much.
 CPU_PERIOD_S: Final = 1.0
 
 # Bundles that are passed over in a round since their anti-affinity groups keep them where they are. Each costs some
@@ -57,6 +70,11 @@ class LoadManager:
         self._is_changed = True
         self._cpu = 0.0
         self._counted = (self._clock.monotonic(), cpu_seconds())
+        self._cpu_period_s = CPU_PERIOD_S
+        self._averages: dict[str, BundleAverages] = {}
+        """As the leader, of the bundles that brokers have told."""
+        self._written: set[str] = set()
+        """Those with a node that this leader wrote."""
         self._tasks = Tasks("load manager")
 
     async def start(self) -> None:
@@ -66,6 +84,7 @@ class LoadManager:
         self._work.on_changed = self._on_changed
         self._tasks.spawn(self._reports(), "reports")
         self._tasks.spawn(self._rounds(), "rounds")
+        self._tasks.spawn(self._average_rounds(), "averages")
 
     async def stop(self) -> None:
         await self._tasks.cancel()
@@ -93,12 +112,16 @@ class LoadManager:
         )
 
     def _count_cpu(self) -> None:
-        """The share of one core that this process used since the last call: a broker works on one."""
+        """The share of one core that this process used in the last period: a broker works on one.
+
+        The first period is short, so that a new broker does not look idle for long; the next ones are those of
+        `loadBalancerHostUsageCheckIntervalMinutes`."""
         before_s, used_before_s = self._counted
         now_s, used_s = self._clock.monotonic(), cpu_seconds()
-        if now_s - before_s >= CPU_PERIOD_S:
+        if now_s - before_s >= self._cpu_period_s:
             self._cpu = (used_s - used_before_s) / (now_s - before_s)
             self._counted = now_s, used_s
+            self._cpu_period_s = self._config.usage_interval_minutes * MINUTE_S
 
     def encoded(self, load: BrokerLoad) -> dict[str, Any]:
         """*load* as the members of a report."""
@@ -133,6 +156,55 @@ class LoadManager:
             await self._clock.sleep(self._config.shedding_interval_minutes * MINUTE_S)
             if self._ownership.is_leader and (self._config.shedding or self._config.auto_split):
                 await attempt("balancing the load of the brokers", self.balance())
+
+    async def _average_rounds(self) -> None:
+        due_s = 0.0
+        while True:
+            await self._clock.sleep(self._config.shedding_interval_minutes * MINUTE_S)
+            if not self._ownership.is_leader:
+                self._averages, self._written = {}, set()
+                continue
+            now_s = self._clock.monotonic()
+            await attempt("averaging the load of bundles", self.sample())
+            if now_s >= due_s:
+                due_s = now_s + self._config.averages_interval_minutes * MINUTE_S
+                await attempt("writing the average load of bundles and brokers", self.write_averages())
+
+    async def sample(self) -> None:
+        """Take what all bundles pass now into their averages. Raises MetadataError, Corruption."""
+        found = await self._ownership.loaded_brokers()
+        samples = loads_of_bundles({broker_id: load for broker_id, (_, load) in found.items()})
+        self._averages = {
+            bundle: (self._averages.get(bundle) or await self._stored_average(bundle)).with_sample(load)
+            for bundle, load in samples.items()
+        }
+
+    async def write_averages(self) -> None:
+        """Write them, of the busiest bundles and of all brokers. Raises MetadataError, Corruption."""
+        store, averages = self._broker.store, self._averages
+        found = await self._ownership.loaded_brokers()
+        for bundle in busiest(averages):
+            await store.put(f"{BUNDLE_DATA}/{bundle}", to_json(encode_bundle(averages[bundle])))
+            self._written.add(bundle)
+        for bundle in self._written - averages.keys():
+            await self._delete(f"{BUNDLE_DATA}/{bundle}")
+        self._written &= averages.keys()
+        for broker_id, (_, load) in found.items():
+            await store.put(f"{BROKER_AVERAGES}/{broker_id}", to_json(encode_broker(load.bundles, averages)))
+        for broker_id in await store.children(BROKER_AVERAGES):
+            if broker_id not in found:
+                await self._delete(f"{BROKER_AVERAGES}/{broker_id}")
+
+    async def _stored_average(self, bundle: str) -> BundleAverages:
+        """What the leader before this one wrote."""
+        node = await self._broker.store.get(f"{BUNDLE_DATA}/{bundle}")
+        return BundleAverages() if node is None else decode_bundle(parse_record(node))
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._broker.store.delete(path)
+        except NoNode:
+            pass  # somebody else was faster
 
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,9 +13,11 @@ from broker.load_manager import LoadManager
 from broker.names import Bundles
 from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
 from broker.ownership.balancing import Move
+from broker.ownership.load_averages import BROKER_AVERAGES, BUNDLE_DATA
 from broker.ownership.load_report import BrokerLoad, BundleLoad
 from broker.ownership.ownership import BROKERS
 from broker.ownership.rules import BrokerAddress
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -230,6 +232,89 @@ async def test_only_the_leader_works(world: AdminWorld, monkeypatch: pytest.Monk
     a, b = await world.side(), await world.side()
     await eventually(lambda: len(done) > 3)
     assert set(done) == {leader(a, b).load}
+
+
+async def test_the_next_leader_begins_with_the_averages_of_the_former_one(world: AdminWorld) -> None:
+    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    head = leader(a, b)
+    other = next(side for side in (a, b) if side is not head)
+    text = BUNDLE.rpartition("/")[2]
+    await tell(head, 0.1, **{text: BUSY})
+    for _ in range(3):
+        await head.load.sample()
+    await head.load.write_averages()
+    path = f"{BUNDLE_DATA}/{BUNDLE}"
+    assert (await stored(world, path))["longTermData"]["numSamples"] == 3
+    assert (await stored(world, f"{BROKER_AVERAGES}/{head.id}"))["longTermMsgThroughputIn"] == BUSY.bytes_in
+    assert (await stored(world, f"{BROKER_AVERAGES}/{other.id}"))["longTermMsgThroughputIn"] == 0
+    await other.load.sample()
+    await other.load.write_averages()
+    assert (await stored(world, path))["longTermData"]["numSamples"] == 4
+    await world.store.put(f"{BROKER_AVERAGES}/gone:8080", b"{}")
+    await tell(head, 0.1)
+    await other.load.sample()
+    await other.load.write_averages()
+    assert await world.store.get(path) is None, "no broker tells of it"
+    assert await world.store.children(BROKER_AVERAGES) == sorted([a.id, b.id])
+
+
+async def stored(world: AdminWorld, path: str) -> dict[str, Any]:
+    node = await world.store.get(path)
+    assert node is not None
+    found: dict[str, Any] = json.loads(node.value)
+    return found
+
+
+async def test_averages_are_written_at_their_interval_and_by_the_leader(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.load_manager.MINUTE_S", 0.02)
+    done: list[tuple[str, LoadManager]] = []
+
+    async def sample(self: LoadManager) -> None:
+        done.append(("sample", self))
+
+    async def write(self: LoadManager) -> None:
+        done.append(("write", self))
+
+    monkeypatch.setattr(LoadManager, "sample", sample)
+    monkeypatch.setattr(LoadManager, "write_averages", write)
+    a, b = await world.side(averages_interval_minutes=5), await world.side(averages_interval_minutes=5)
+    await eventually(lambda: [what for what, _ in done].count("write") > 2)
+    assert {by for _, by in done} == {leader(a, b).load}
+    kinds = [what for what, _ in done]
+    assert kinds[:2] == ["sample", "write"]
+    gaps = [len(gap) for gap in "".join("w" if kind == "write" else "s" for kind in kinds).split("w")]
+    assert min(gaps[1:-1]) >= 2, "samples between two writes"
+
+
+async def test_processor_use_is_that_of_the_last_interval(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = await world.side(load_balancer=False, usage_interval_minutes=2)
+    now_s, used_s = a.broker.clock.monotonic(), 0.0
+    monkeypatch.setattr("broker.load_manager.cpu_seconds", lambda: used_s)
+    monkeypatch.setattr(a.load, "_counted", (now_s, 0.0))
+    monkeypatch.setattr(a.load, "_clock", StillClock(lambda: now_s))
+
+    async def told() -> float:
+        await a.load.tell_if_due()
+        return (await a.load.measure()).cpu
+
+    now_s, used_s = now_s + 2, used_s + 1
+    assert await told() == 0.5, "a new broker does not wait for the whole interval"
+    now_s, used_s = now_s + 100, used_s + 100
+    assert await told() == 0.5
+    now_s, used_s = now_s + 20, used_s + 20
+    assert await told() == 1.0
+
+
+class StillClock(LoopClock):
+    """Its time is told."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+
+    def monotonic(self) -> float:
+        return self._now()
 
 
 async def test_quotas_are_stored_and_given_back(world: AdminWorld) -> None:
