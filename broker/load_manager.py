@@ -10,6 +10,7 @@ Apache leader moves and splits our bundles.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from broker.broker import Broker
@@ -201,10 +202,8 @@ class LoadManager:
         return BundleAverages() if node is None else decode_bundle(parse_record(node))
 
     async def _delete(self, path: str) -> None:
-        try:
+        with suppress(NoNode):  # somebody else was faster
             await self._broker.store.delete(path)
-        except NoNode:
-            pass  # somebody else was faster
 
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""
