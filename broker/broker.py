@@ -60,6 +60,7 @@ from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
 from broker.topic.trace_context import Tracing
 from broker.topic.traced_topic import TracedTopic
 from broker.topic.unacked import UnackedBudget
+from broker.topic_lists import TopicLists
 from broker.topic_policies.record import Record, of_system_topic, overlay
 from broker.topic_policies.service import TopicPolicies
 from broker.wire import pulsar_pb2 as wire
@@ -110,6 +111,8 @@ class Ledgers(Protocol):
     async def exists(self, name: str) -> bool: ...
 
     async def list(self, namespace: str) -> list[str]: ...
+
+    def watch(self, namespace: str, changed: Callable[[], None]) -> Cancel: ...
 
     async def discard(self, name: str) -> None: ...
 
@@ -180,6 +183,7 @@ class Broker:
         self.quota_checks = Buckets(QUOTA_CHECK_BOUNDS)
         """Milliseconds of each round in which the backlogs of all topics were compared with their quotas."""
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
+        self._topic_lists = TopicLists(self._persistent_topics, ledgers.watch, clock)
         self.server = BinaryServer(self, clock, config)
         self._peers = BrokerClient(config, clock)
         system = SystemClient(
@@ -260,6 +264,7 @@ class Broker:
         await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading.under_way]))
         await self.non_persistent.close_all()
         await self.server.close()
+        await self._topic_lists.close()
         await self._tasks.cancel()
         self.namespaces.close()
         self._tenant_admins.close()
@@ -475,6 +480,13 @@ class Broker:
             raise MetadataFailure(str(error)) from error
         topics = [TopicName.of_managed_ledger(name) for name in names]
         return sorted([*(topic.full for topic in topics if system or not topic.is_system), *passing])
+
+    async def _persistent_topics(self, namespace: str) -> list[str]:
+        return await self.topics_of_namespace(namespace, persistent=True, non_persistent=False)
+
+    async def watch_topics(self, namespace: str, changed: Callable[[list[str]], None]) -> tuple[list[str], Cancel]:
+        """The persistent topics of *namespace*; *changed* gets all of them after each change. Raises BrokerError."""
+        return await self._topic_lists.watch(namespace, changed)
 
     # -------------------------------------------------------------------------------- topics
 

@@ -299,6 +299,14 @@ class BrokerConfig:
     session_timeout_ms: int = setting(
         "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
     )
+    evaluates_patterns: bool = setting(
+        "enableBrokerSideSubscriptionPatternEvaluation",
+        True,
+        help="topics are compared with a client's pattern here, and clients may watch such lists",
+    )
+    pattern_characters_max: int = setting(
+        "subscriptionPatternMaxLength", 50, help="longer patterns are left to the client", least=0
+    )
     default_bundles: int = setting(
         "defaultNumberOfNamespaceBundles",
         4,
@@ -1382,7 +1390,7 @@ _TUNING: Final = """
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
-    dispatcherReadFailureBackoffMaxTimeInMs enableBrokerSideSubscriptionPatternEvaluation enableBusyWait
+    dispatcherReadFailureBackoffMaxTimeInMs enableBusyWait
     enableReplicatedSubscriptions
     enableRunBookieAutoRecoveryTogether exposePreciseBacklogInPrometheus
     internalConfigurationStoreSessionTimeoutMillis isAuthorizationStateless
@@ -1403,7 +1411,7 @@ _TUNING: Final = """
     resourceUsageTransportPublishIntervalInSecs
     skipBrokerShutdownOnOOM
     statsUpdateInitialDelayInSecs statusFilePath
-    subscriptionKeySharedUseClassicPersistentImplementation subscriptionPatternMaxLength
+    subscriptionKeySharedUseClassicPersistentImplementation
     subscriptionSharedUseClassicPersistentImplementation unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
     zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider saslJaasClientAllowedIds

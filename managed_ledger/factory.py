@@ -1,10 +1,11 @@
 """Opens managed ledgers, keeps one object for each name, and maintains them periodically."""
 
 import logging
+from collections.abc import Callable
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import MIB, Corruption
@@ -103,6 +104,10 @@ class ManagedLedgerFactory:
         """Names of the managed ledgers of `<tenant>/<namespace>`, sorted."""
         children = await self._store.children(f"{ROOT}/{namespace}/persistent")
         return [f"{namespace}/persistent/{child}" for child in children]
+
+    def watch(self, namespace: str, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after a managed ledger of `<tenant>/<namespace>` was made or deleted."""
+        return self._store.watch_children(f"{ROOT}/{namespace}/persistent", changed)
 
     async def delete(self, name: str) -> None:
         """Delete a topic's data. Raises ManagedLedgerNotFound, StorageUnavailable."""

@@ -87,15 +87,6 @@ class Answers:
     def ignore(self, body: object) -> None:
         """A command that needs no answer (PONG: whatever arrives is a sign of life)."""
 
-    def refuse_watching(self, body: wire.CommandWatchTopicList) -> None:
-        """Refuse WATCH_TOPIC_LIST; clients then ask for the list again and again, as older ones do."""
-        text = "Topic list watching is not served; supports_topic_watchers is false"
-        self.error(body.request_id, wire.NotAllowedError, text)
-
-    def on_watch_close(self, close: wire.CommandWatchTopicListClose) -> None:
-        """There is no watcher to end, so ending it succeeds."""
-        self.success(close.request_id)
-
     def refuse_transactions(self, body: Any) -> None:
         """Refuse a command about transactions."""
         self.error(body.request_id, wire.NotAllowedError, "Transactions are not enabled.")

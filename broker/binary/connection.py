@@ -27,6 +27,7 @@ from broker.binary.guard import AccessPort, Guard
 from broker.binary.handshake import Doors, Login, facts_of
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
+from broker.binary.watches import ConnectionWatches, WatchBroker
 from broker.config import BrokerConfig
 from broker.errors import BrokerError
 from broker.topic.consumer import Consumer
@@ -69,7 +70,7 @@ class LookupAnswer(NamedTuple):
     authoritative: bool
 
 
-class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, Protocol):
+class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, WatchBroker, Protocol):
     """The broker, as a connection uses it (`broker.broker.Broker`). All coroutines raise BrokerError."""
 
     config: BrokerConfig
@@ -116,8 +117,10 @@ class Connection:
         self._answers = Answers(self.flow, outbox, spawn, address)
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
         self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard)
-        # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS.
-        self._parts = (self._answers, self._producers, self._consumers, Lookups(broker, self._answers, guard))
+        self._watches = ConnectionWatches(broker, self._answers, self.flow, guard, outbox, spawn)
+        lookups = Lookups(broker, self._answers, guard)
+        # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES.
+        self._parts = (self._answers, self._producers, self._consumers, lookups, self._watches)
 
     @property
     def _client(self) -> ClientFacts:
@@ -251,7 +254,8 @@ class Connection:
                 protocol_version=version,
                 max_message_size=self._config.max_message_bytes,
                 feature_flags=wire.FeatureFlags(
-                    supports_topic_watchers=False, supports_get_partitioned_metadata_without_auto_creation=True
+                    supports_topic_watchers=self._config.evaluates_patterns,
+                    supports_get_partitioned_metadata_without_auto_creation=True,
                 ),
             )
         )
@@ -267,6 +271,7 @@ class Connection:
         self.flow.on_lost(self)
         self._producers.on_lost()
         self._consumers.on_lost()
+        self._watches.on_lost()
 
     def on_flushed(self, unsent_bytes: int) -> None:
         """The socket has taken what was written, but for *unsent_bytes*."""
@@ -330,7 +335,7 @@ _TRANSACTION_REQUESTS: Final = (
     _T.END_TXN_ON_SUBSCRIPTION,
 )
 
-_ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS = range(4)
+_ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES = range(5)
 
 # Which part takes a command, and how. One table for all connections: a dict of bound methods would cost each 4 KB.
 _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], None]]]] = {
@@ -350,8 +355,8 @@ _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], None]]]] = {
     _T.CONSUMER_STATS: (_CONSUMERS, ConnectionConsumers.on_consumer_stats),
     _T.GET_SCHEMA: (_LOOKUPS, Lookups.on_get_schema),
     _T.GET_OR_CREATE_SCHEMA: (_LOOKUPS, Lookups.on_get_or_create_schema),
-    _T.WATCH_TOPIC_LIST: (_ANSWERS, Answers.refuse_watching),
-    _T.WATCH_TOPIC_LIST_CLOSE: (_ANSWERS, Answers.on_watch_close),
+    _T.WATCH_TOPIC_LIST: (_WATCHES, ConnectionWatches.on_watch),
+    _T.WATCH_TOPIC_LIST_CLOSE: (_WATCHES, ConnectionWatches.on_close),
     **dict.fromkeys(_TRANSACTION_REQUESTS, (_ANSWERS, Answers.refuse_transactions)),
 }
 

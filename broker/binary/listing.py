@@ -7,20 +7,17 @@ from typing import Final
 from broker.names import parse_topic
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 
-# Longer patterns are left to the client. (subscriptionPatternMaxLength)
-PATTERN_CHARACTERS_MAX: Final = 50
-
 # Only literal text and `.*` is evaluated here. A client's expression may take exponential time in a backtracking
 # engine, and would stop every other client meanwhile; what is not filtered here, the client filters.
 _PLAIN: Final = re.compile(r"(?:\.\*|[A-Za-z0-9_/:%=~@,&!-]|\\[.\-/])*")
 _PIECE: Final = re.compile(r"\.\*|\\?[^\\]")
 
 
-def filter_topics(topics: Iterable[str], pattern: str) -> list[str] | None:
+def filter_topics(topics: Iterable[str], pattern: str, characters_max: int) -> list[str] | None:
     """The topics that match *pattern* (with or without the domain; partitions count as their topic), or None if the
-    pattern is not one that is evaluated here."""
+    pattern is not one that is evaluated here, or longer than *characters_max* (without the domain)."""
     pattern = pattern.partition("://")[2] or pattern
-    if len(pattern) > PATTERN_CHARACTERS_MAX or _PLAIN.fullmatch(pattern) is None:
+    if len(pattern) > characters_max or _PLAIN.fullmatch(pattern) is None:
         return None
     texts = [""]
     for piece in _PIECE.findall(pattern):

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 from broker.binary.answers import Answers
 from broker.binary.guard import Guard
 from broker.binary.listing import filter_topics, topics_hash
+from broker.config import BrokerConfig
 from broker.errors import NotAllowed
 from broker.names import COORDINATORS, parse_namespace
 from broker.security.authorization import Operation, about_namespace
@@ -33,6 +34,8 @@ class Place(Protocol):
 
 class LookupBroker(Protocol):
     """The broker, as questions about topics use it. All coroutines raise BrokerError."""
+
+    config: BrokerConfig
 
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> Place: ...
 
@@ -125,7 +128,9 @@ class Lookups:
                 persistent=request.mode != mode.NON_PERSISTENT,
                 non_persistent=request.mode != mode.PERSISTENT,
             )
-            filtered = filter_topics(topics, request.topics_pattern) if request.topics_pattern else None
+            pattern, config = request.topics_pattern, self._broker.config
+            is_filtered_here = pattern and config.evaluates_patterns
+            filtered = filter_topics(topics, pattern, config.pattern_characters_max) if is_filtered_here else None
             listed = topics if filtered is None else filtered
             hash_ = topics_hash(listed)
             changed = not request.topics_hash or request.topics_hash != hash_

@@ -47,6 +47,21 @@ MUTANTS = (
         "            return",
         (f"{UNIT}/topic/test_rates.py",),
     ),
+    # -- watched lists of topics
+    Mutant(
+        "a watched list goes on for a client that is gone",
+        "broker/binary/watches.py",
+        "            if watch.cancel is not None:\n                watch.cancel()\n\n    def _on_topics",
+        "            pass\n\n    def _on_topics",
+        (f"{UNIT}/binary/test_watches.py",),
+    ),
+    Mutant(
+        "topics that change while the list is made are forgotten",
+        "broker/topic_lists.py",
+        "            found.is_due = False  # what changes from now on may not be in the list\n            topics =",
+        "            topics =",
+        (f"{UNIT}/test_topic_lists.py",),
+    ),
     # -- what is told
     Mutant(
         "consumers are told where topics are not",

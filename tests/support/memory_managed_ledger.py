@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from magnetar_core.bookkeeper.metadata.store import Cancel
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, Buckets, Period
 from magnetar_core.runtime.types import MIB, Buffer
 from managed_ledger.appending import AppendListener, NoListener
@@ -393,11 +394,32 @@ class MemoryManagedLedger:
             cursor.rewind()
 
 
+class _Names(dict[str, MemoryManagedLedger]):
+    """Tells of names that come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watches: list[Callable[[], None]] = []
+
+    def __setitem__(self, name: str, ledger: MemoryManagedLedger) -> None:
+        super().__setitem__(name, ledger)
+        self._tell()
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        found = super().pop(name, default)
+        self._tell()
+        return found
+
+    def _tell(self) -> None:
+        for changed in list(self.watches):
+            asyncio.get_running_loop().call_soon(changed)
+
+
 class MemoryLedgers:
     """Opens managed ledgers in memory; they survive being closed, as they would on bookies."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, MemoryManagedLedger] = {}
+        self.by_name = _Names()
         self.cache = EntryCache(MIB)
         self.next_ledger_id = 1
         self.opened: list[str] = []
@@ -434,6 +456,11 @@ class MemoryLedgers:
 
     async def list(self, namespace: str) -> list[str]:
         return sorted(name for name in self.by_name if name.startswith(f"{namespace}/persistent/"))
+
+    def watch(self, namespace: str, changed: Callable[[], None]) -> Cancel:
+        """Told of all namespaces: that is one too many now and then, and never one too few."""
+        self.by_name.watches.append(changed)
+        return lambda: self.by_name.watches.remove(changed)
 
     async def discard(self, name: str) -> None:
         self.by_name.pop(name, None)

@@ -14,7 +14,7 @@ from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.entry_log.format import LOG_ID_MAX
 from bookie.storage.ledger_storage import RESULT_BYTES_MAX
 from broker.binary.connection import Connection
-from broker.binary.listing import PATTERN_CHARACTERS_MAX, filter_topics
+from broker.binary.listing import filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
 from broker.errors import InvalidTopicName, TooManyRequests
@@ -92,10 +92,11 @@ def test_a_local_name_has_a_limit() -> None:
 
 
 def test_a_long_pattern_is_left_to_the_client() -> None:
-    pattern = "public/default/".ljust(PATTERN_CHARACTERS_MAX, "x")
+    most = BrokerConfig().pattern_characters_max
+    pattern = "public/default/".ljust(most, "x")
     topic = f"persistent://{pattern}"
-    assert filter_topics([topic], pattern) == [topic]
-    assert filter_topics([topic + "x"], pattern + "x") is None
+    assert filter_topics([topic], pattern, most) == [topic]
+    assert filter_topics([topic + "x"], pattern + "x", most) is None
 
 
 # ------------------------------------------------------------------------------------ a subscription

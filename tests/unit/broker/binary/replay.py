@@ -110,12 +110,8 @@ class Replay:
 
     async def _expect(self, peer: "_Peer", frame: bytes, where: str) -> None:
         made, entry = parse_frame(memoryview(frame))
-        if made.type in UNASKED or made.type == wire.BaseCommand.WATCH_TOPIC_UPDATE:
+        if made.type in UNASKED:
             return
-        if made.type == wire.BaseCommand.WATCH_TOPIC_LIST_SUCCESS:  # this broker says in CONNECTED that it has none
-            refused = wire.CommandError(request_id=made.watchTopicListSuccess.request_id, error=wire.NotAllowedError)
-            refused.message = "left aside"
-            made = wire.BaseCommand(type=wire.BaseCommand.ERROR, error=refused)
         if made.type in (wire.BaseCommand.SEND_RECEIPT, wire.BaseCommand.MESSAGE):
             body = getattr(made, BODY_OF_TYPE[made.type])
             recorded = body.message_id.ledgerId

@@ -205,17 +205,17 @@ def short(topics: list[str] | None) -> list[str]:
 
 def test_plain_patterns_are_matched_and_clever_ones_left_to_the_client() -> None:
     topics = [f"persistent://public/default/{name}" for name in ("ab", "ab-partition-3", "axxb", "b", "abab")]
-    assert short(filter_topics(topics, "persistent://public/default/a.*b")) == [
+    assert short(filter_topics(topics, "persistent://public/default/a.*b", 50)) == [
         "ab",
         "ab-partition-3",
         "axxb",
         "abab",
     ]
-    assert short(filter_topics(topics, "public/default/ab")) == ["ab", "ab-partition-3"]
-    assert filter_topics(topics, "public/default/ab.*ab.*") == [topics[4]]
-    assert filter_topics(topics, "public/default/abab.*ab") == []
+    assert short(filter_topics(topics, "public/default/ab", 50)) == ["ab", "ab-partition-3"]
+    assert filter_topics(topics, "public/default/ab.*ab.*", 50) == [topics[4]]
+    assert filter_topics(topics, "public/default/abab.*ab", 50) == []
     for clever in ("(a+)+b", "a|b", "a?", "x" * 51, "a.b"):
-        assert filter_topics(topics, clever) is None
+        assert filter_topics(topics, clever, 50) is None
 
 
 def test_the_replay_set_keeps_its_order() -> None:

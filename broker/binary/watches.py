@@ -1,0 +1,190 @@
+"""Lists of topics that the client of one connection watches (WATCH_TOPIC_LIST). No IO.
+
+Rules:
+
+1. A client is told the list once, then what came and what went, with the hash of the list as it is then.
+2. A client that does not read is told later, of all that changed meanwhile at once.
+3. A pattern that is not evaluated here (`broker.binary.listing`) is refused: the client goes on asking for the list
+   from time to time.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.binary.answers import Answers
+from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
+from broker.binary.guard import Guard
+from broker.binary.listing import filter_topics, topics_hash
+from broker.config import BrokerConfig
+from broker.errors import NotAllowed, NotReady, TooManyRequests
+from broker.names import parse_namespace
+from broker.security.authorization import Operation, about_namespace
+from broker.topic.ports import Outbox, Spawn
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import command
+from magnetar_core.bookkeeper.metadata.store import Cancel
+
+_T: Final = wire.BaseCommand
+
+# Lists that one connection watches: each consumer of a pattern has one. Each costs the names that match.
+WATCHES_MAX: Final = 1_000
+
+
+class WatchBroker(Protocol):
+    """The broker, as watches use it."""
+
+    config: BrokerConfig
+
+    async def watch_topics(self, namespace: str, changed: Callable[[list[str]], None]) -> tuple[list[str], Cancel]:
+        """Raises BrokerError."""
+        ...
+
+
+class _Watch:
+    """One list."""
+
+    __slots__ = ("_characters_max", "cancel", "is_telling", "latest", "pattern", "topics", "watcher_id")
+
+    def __init__(self, watcher_id: int, pattern: str, characters_max: int) -> None:
+        self.watcher_id = watcher_id
+        self.pattern = pattern
+        self._characters_max = characters_max
+        self.topics: list[str] | None = None
+        """What the client knows; None until it was told the first time."""
+        self.latest: list[str] | None = None
+        """All topics of the namespace, of which the client was not told yet."""
+        self.is_telling = False
+        self.cancel: Cancel | None = None
+
+    def matching(self, topics: list[str]) -> list[str]:
+        """Raises NotAllowed."""
+        found = filter_topics(topics, self.pattern, self._characters_max)
+        if found is None:
+            raise NotAllowed(
+                f"The pattern {self.pattern} is left to the client: evaluated here are text and .* in at most "
+                f"{self._characters_max} characters"
+            )
+        return found
+
+    def update(self, topics: list[str]) -> bytes | None:
+        """The frame that tells of the difference; None if there is none."""
+        before, self.topics = self.topics or [], self.matching(topics)
+        known, now = set(before), set(self.topics)
+        new = [topic for topic in self.topics if topic not in known]
+        deleted = [topic for topic in before if topic not in now]
+        if not new and not deleted:
+            return None
+        return command(
+            _T.WATCH_TOPIC_UPDATE,
+            watcher_id=self.watcher_id,
+            new_topics=new,
+            deleted_topics=deleted,
+            topics_hash=topics_hash(self.topics),
+        )
+
+
+class ConnectionWatches:
+    """The watched lists of one connection."""
+
+    __slots__ = ("_answers", "_broker", "_flow", "_guard", "_is_lost", "_outbox", "_spawn", "_watches")
+
+    def __init__(
+        self, broker: WatchBroker, answers: Answers, flow: ClientFlow, guard: Guard, outbox: Outbox, spawn: Spawn
+    ) -> None:
+        self._broker = broker
+        self._answers = answers
+        self._flow = flow
+        self._guard = guard
+        self._outbox = outbox
+        self._spawn = spawn
+        self._watches: dict[int, _Watch] | None = None  # most connections watch nothing
+        self._is_lost = False
+
+    def on_watch(self, request: wire.CommandWatchTopicList) -> None:
+        """WATCH_TOPIC_LIST: the topics that match, and from then on what changes."""
+
+        async def work() -> bytes:
+            namespace, pattern = request.namespace, request.topics_pattern
+            parse_namespace(namespace)
+            await self._guard.check(about_namespace(Operation.GET_TOPICS, namespace))
+            config = self._broker.config
+            if not config.evaluates_patterns:
+                raise NotAllowed("Topic lists are not watched: enableBrokerSideSubscriptionPatternEvaluation is false")
+            if self._is_lost:
+                raise NotReady("The connection is gone")
+            watches = self._watches
+            if watches is None:
+                watches = self._watches = {}
+            watch = watches.get(request.watcher_id)
+            if watch is None:
+                if len(watches) >= WATCHES_MAX:
+                    raise TooManyRequests(f"This connection watches {WATCHES_MAX} lists of topics already")
+                watch = _Watch(request.watcher_id, pattern, config.pattern_characters_max)
+                watch.matching([])
+                watches[request.watcher_id] = watch
+                try:
+                    await self._begin(watch, namespace)
+                except BaseException:
+                    if watches.get(request.watcher_id) is watch:
+                        del watches[request.watcher_id]
+                    raise
+            if watch.topics is None:
+                raise NotReady(f"Watcher {request.watcher_id} is being made")
+            hash_ = topics_hash(watch.topics)
+            return command(
+                _T.WATCH_TOPIC_LIST_SUCCESS,
+                request_id=request.request_id,
+                watcher_id=watch.watcher_id,
+                topic=[] if request.topics_hash == hash_ else watch.topics,
+                topics_hash=hash_,
+            )
+
+        self._answers.later_or_error(work, request.request_id, "watching topics")
+
+    async def _begin(self, watch: _Watch, namespace: str) -> None:
+        def changed(topics: list[str]) -> None:
+            self._on_topics(watch, topics)
+
+        topics, cancel = await self._broker.watch_topics(namespace, changed)
+        if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
+            cancel()
+            raise NotReady("The watcher was closed before it was made")
+        watch.cancel = cancel
+        watch.topics = watch.matching(topics)
+        if watch.latest is not None:  # it has changed meanwhile
+            self._on_topics(watch, watch.latest)
+
+    def on_close(self, request: wire.CommandWatchTopicListClose) -> None:
+        """WATCH_TOPIC_LIST_CLOSE: also of one that is not there."""
+        watch = None if self._watches is None else self._watches.pop(request.watcher_id, None)
+        if watch is not None and watch.cancel is not None:
+            watch.cancel()
+        self._answers.success(request.request_id)
+
+    def on_lost(self) -> None:
+        """The connection is gone."""
+        self._is_lost = True
+        watches, self._watches = self._watches, None
+        for watch in () if watches is None else watches.values():
+            if watch.cancel is not None:
+                watch.cancel()
+
+    def _on_topics(self, watch: _Watch, topics: list[str]) -> None:
+        watch.latest = topics
+        if watch.topics is not None and not watch.is_telling:
+            watch.is_telling = True
+            self._spawn(self._tell(watch), "telling of topics")
+
+    async def _tell(self, watch: _Watch) -> None:
+        try:
+            while watch.latest is not None:
+                if self._flow.unsent_bytes > OUTBOX_HIGH_BYTES:
+                    await self._outbox.until_drained()
+                topics, watch.latest = watch.latest, None
+                if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
+                    return
+                frame = watch.update(topics)
+                if frame is not None:
+                    self._flow.write(frame)
+        finally:
+            watch.is_telling = False
