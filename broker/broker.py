@@ -71,6 +71,7 @@ from magnetar_core.runtime.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
+from magnetar_core.runtime.turns import Rank, Turns
 from magnetar_core.runtime.types import Cancellable, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
@@ -86,6 +87,12 @@ HOUSEKEEPING_S: Final = 30.0
 
 # Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
 COMPACTIONS_MAX: Final = 2
+
+# Topics whose opening begins at the same time: enough that neither this process nor storage waits, and few enough that
+# the first of hundreds are there when the last ones begin. An opening that storage keeps waiting for so long goes on
+# beside the next ones.
+OPENED_AT_ONCE: Final = 48
+OPENING_TURN_S: Final = 0.5
 
 # Topics that are closed at the same time when the broker stops.
 CLOSING_MAX: Final = 100
@@ -204,6 +211,9 @@ class Broker:
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
         self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
+        self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
+        self.expected: dict[TopicName, int] = {}
+        """Topics that come to this broker from another one → their traffic there (`broker.serving.roster`)."""
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
@@ -545,19 +555,24 @@ class Broker:
             return True
         return create and (name.is_system or self._auto_creation(policies).allowed)
 
-    async def _load(self, name: TopicName, policies: NamespacePolicies, *, create: bool = True) -> Topic:
-        """The open topic; it is opened if it is not (rule 1). Raises _NotStored if it is not to be made."""
+    async def _load(
+        self, name: TopicName, policies: NamespacePolicies, *, create: bool = True, is_awaited: bool = True
+    ) -> Topic:
+        """The open topic; it is opened if it is not (rule 1). Topics that a client waits for are opened first, then
+        those with more traffic. Raises _NotStored if it is not to be made."""
         # Another request may have opened it since the caller looked. A second object on the same ledger would share the
         # cursors with the first, so that each delivers only part of the entries; and it would get the answers to
         # messages that were published through the first.
         loaded = self.topics.get(name)
         if loaded is not None and not loaded.is_closed:
             return loaded
+        rank = (0 if is_awaited else 1, -self.expected.get(name, 0))
+        self._openings.hurry(name, rank)
         try:
             async with asyncio.timeout(self.config.topic_load_s):
                 while True:
                     try:
-                        return await self._loading.do(name, lambda: self._open(name, policies, create))
+                        return await self._loading.do(name, lambda: self._open(name, policies, create, rank))
                     except _NotStored:
                         if not create:
                             raise
@@ -576,13 +591,13 @@ class Broker:
         """Open a topic that another broker served, if it is still there and ours. Raises BrokerError."""
         with contextlib.suppress(_NotStored):
             if self.ownership.owns(name) and not self._is_stopping:
-                await self._load(name, await self.namespace(name.namespace), create=False)
+                await self._load(name, await self.namespace(name.namespace), create=False, is_awaited=False)
 
-    async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool) -> Topic:
+    async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
         policies = self._overlay(name, policies, await self.topic_policies.of(name))
-        async with self._load_slots:
+        async with self._load_slots, self._openings.turn(name, rank):
             try:
                 settings = ledger_config(self.config, policies, is_system=name.is_system)
                 ledger = await self.ledgers.open(name.managed_ledger_name, settings, create=create)
@@ -618,6 +633,7 @@ class Broker:
                 raise
             self._join(topic)
             self.topics[name] = topic
+            self.expected.pop(name, None)
             return topic
 
     def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:

@@ -10,7 +10,7 @@ topics are opened when their clients come.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.broker import Broker
@@ -169,12 +169,12 @@ class Takeovers:
                 continue
             elif broker_id not in self._gone:
                 self._gone[broker_id] = now_s
-                names = others.topics_of(broker_id)
-                if names:
-                    log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(names))
+                traffic = others.topics_of(broker_id)
+                if traffic:
+                    log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
                     former = self._last_addresses.get(broker_id)
                     is_dead = former is None or not await self._ownership.answers(former)
-                    self._tasks.spawn(self._take_over(names, is_dead), f"take over from {broker_id}")
+                    self._tasks.spawn(self._take_over(traffic, is_dead), f"take over from {broker_id}")
             elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
                 del self._gone[broker_id]
                 await others.remove(broker_id)
@@ -186,9 +186,10 @@ class Takeovers:
 
     # ------------------------------------------------------------------------------ their topics
 
-    async def _take_over(self, names: Iterable[str], is_dead: bool) -> None:
+    async def _take_over(self, traffic: Mapping[str, int], is_dead: bool) -> None:
+        """*traffic*: of the topics by name, the busiest first; they are prepared and opened in this order."""
         by_bundle: dict[str, list[TopicName]] = {}
-        for text in names:
+        for text in traffic:
             try:
                 topic = TopicName.parse(text)
                 bundles = await self._broker.bundles_of(topic.namespace)
@@ -203,21 +204,27 @@ class Takeovers:
                     ours.append((bundle, topics))
             except MagnetarError as error:
                 log.info("%s is left to its clients: %s", bundle, error)
-        ours.sort(key=lambda one: (-len(one[1]), one[0]))  # the order in which they are given away
+        expected = {topic: traffic[topic.full] for _, topics in ours for topic in topics}
+        self._broker.expected |= expected
         for bundle, topics in ours:
             self._tasks.spawn(self._take(bundle, topics), f"take {bundle}")
-        for _, topics in ours:
-            for topic in topics:
-                self.prepare(topic, is_dead=is_dead)
+        # A bundle is given away with all its topics, so those of one bundle come together where its owner still lives:
+        # in the order in which that gives its bundles away, the ones with most topics first.
+        order = {bundle: at for at, (bundle, _) in enumerate(sorted(ours, key=lambda one: (-len(one[1]), one[0])))}
+        bundle_of = {topic: bundle for bundle, topics in ours for topic in topics}
+        for topic in sorted(expected, key=lambda one: (0 if is_dead else order[bundle_of[one]], -expected[one])):
+            self.prepare(topic, is_dead=is_dead)
 
     async def _take(self, bundle: str, topics: Iterable[TopicName]) -> None:
         try:
             is_ours = await self._ownership.take_when_free(bundle, FREE_S)
         except MagnetarError as error:
             log.info("%s is left to its clients: %s", bundle, error)
-            return
+            is_ours = False
         if is_ours:
             await asyncio.gather(*map(self._open, topics))
+        for topic in topics:
+            self._broker.expected.pop(topic, None)
 
     async def _open(self, topic: TopicName) -> None:
         async with self._slots:

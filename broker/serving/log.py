@@ -160,10 +160,10 @@ class OtherLogs:
         """The brokers whose logs are read."""
         return list(self._followed)
 
-    def topics_of(self, broker_id: str) -> list[str]:
-        """What a broker has told that it serves, the busiest first; empty if nothing is known."""
+    def topics_of(self, broker_id: str) -> dict[str, int]:
+        """What a broker has told that it serves, with the traffic, the busiest first; empty if nothing is known."""
         followed = self._followed.get(broker_id)
-        return [] if followed is None else followed[0].by_traffic()
+        return {} if followed is None else {name: followed[0].topics[name] for name in followed[0].by_traffic()}
 
     async def remove(self, broker_id: str) -> None:
         """Remove the log of a broker that is gone for good. Raises LogUnavailable."""

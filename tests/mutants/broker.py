@@ -507,10 +507,23 @@ MUTANTS = (
     Mutant(
         "a topic is opened twice",
         "broker/broker.py",
-        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n"
-        "        try:\n            async with asyncio.timeout",
-        "        try:\n            async with asyncio.timeout",
+        "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        rank =",
+        "        rank =",
         WHOLE,
+    ),
+    Mutant(
+        "a client waits for topics that nobody asked for",
+        "broker/broker.py",
+        "rank = (0 if is_awaited else 1, -self.expected.get(name, 0))",
+        "rank = (1, -self.expected.get(name, 0))",
+        WHOLE,
+    ),
+    Mutant(
+        "a turn that ended is not given on",
+        "magnetar_core/runtime/turns.py",
+        "                waiter.future.set_result(None)\n                return\n        self._taken -= 1",
+        "                waiter.future.set_result(None)\n                break\n        self._taken -= 1",
+        ("tests/unit/magnetar_core/runtime/test_turns.py",),
     ),
     Mutant(
         "what is under way is begun once more",

@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 # must fit into memory. One round trip covers a window of what a pipelining writer had under way.
 _WINDOW: Final = 16
 
-# It begins with so many and doubles with each entry that is found: most ledgers end one entry behind the LAC, and a
-# broker that takes over thousands of them would ask for thousands of windows of entries that nobody wrote.
+# It begins with so many. Most ledgers end one entry behind the LAC: the first entry is found, the second is not, and a
+# broker that takes over thousands of them would ask for thousands of entries that nobody wrote. So the first one that
+# is found leads to no further read; from the second one on the window doubles.
 _WINDOW_FIRST: Final = 2
 
 # Clients that recover or re-replicate the same ledger at the same time cause conflicts; each conflict is one's
@@ -96,6 +97,7 @@ async def _find_end(
     reads: deque[asyncio.Future[Found | Absent]] = deque()
     try:
         entry_id, window = floor, _WINDOW_FIRST
+        found = 0
         while True:
             while len(reads) < window:
                 reads.append(fetcher.recovery_read(segment.ensemble, entry_id + len(reads) + 1, key))
@@ -107,7 +109,8 @@ async def _find_end(
             reads.popleft()
             if isinstance(verdict, Absent):
                 break
-            window = min(window * 2, _WINDOW)
+            found += 1
+            window = min(1 << found, _WINDOW) if found > 1 else 1
             entry = verdict.entry
             writer.set_length(entry.length - len(entry.payload))
             try:

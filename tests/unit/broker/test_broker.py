@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -54,6 +54,47 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: BrokerInMemory) -> 
     world.ledgers.hold_opening.set()
     assert len({id(topic) for topic in await asyncio.gather(*asking)}) == 1
     assert world.ledgers.opened == [NAME.managed_ledger_name]
+
+
+async def test_topics_with_clients_are_opened_first_and_then_those_with_more_traffic(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.broker.OPENED_AT_ONCE", 1)
+    await world.restart()
+    broker, ledgers = world.broker, world.ledgers
+    names = [TopicName.parse(f"{TOPIC}{number}") for number in range(7)]
+    for name in names:
+        await ledgers.open(name.managed_ledger_name)
+    ledgers.opened.clear()
+    broker.expected |= {names[2]: 1, names[3]: 5, names[4]: 3, names[5]: 2}
+    ledgers.hold_opening = asyncio.Event()
+    opening: list[asyncio.Task[Any]] = []
+    for name in names[:6]:  # the first one has the turn; nobody waits for the others
+        opening.append(asyncio.create_task(broker.open_again(name)))
+        await settle()
+    for name in (names[6], names[5]):  # now clients come to two of them
+        opening.append(asyncio.create_task(broker.topic_for_producer(name)))
+        await settle()
+    assert ledgers.opened == [names[0].managed_ledger_name]
+    ledgers.hold_opening.set()
+    await asyncio.gather(*opening)
+    assert ledgers.opened == [names[number].managed_ledger_name for number in (0, 5, 6, 3, 4, 2, 1)]
+    assert broker.expected == {}
+
+
+async def test_an_opening_that_storage_keeps_waiting_does_not_stop_the_others(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.broker.OPENED_AT_ONCE", 1)
+    monkeypatch.setattr("broker.broker.OPENING_TURN_S", 0.05)
+    await world.restart()
+    world.ledgers.hold_opening = asyncio.Event()
+    stuck = asyncio.create_task(world.broker.topic_for_producer(NAME))
+    await settle()
+    waiting = [asyncio.create_task(world.broker.topic_for_producer(TopicName.parse(f"{TOPIC}{n}"))) for n in range(3)]
+    await eventually(lambda: len(world.ledgers.opened) == 4)
+    world.ledgers.hold_opening.set()
+    await asyncio.gather(stuck, *waiting)
 
 
 async def test_who_asked_before_a_topic_was_open_and_goes_on_afterwards_gets_the_same(

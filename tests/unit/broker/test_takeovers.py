@@ -126,6 +126,28 @@ async def test_so_many_topics_that_nobody_asked_for_are_opened_at_once(
     await eventually(lambda: _count(opening, len(TOPICS)))
 
 
+async def test_the_busiest_topics_are_prepared_and_opened_first_whatever_their_bundle(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "OPENED_AT_ONCE", 1)
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    traffic = {name: 20 - number for number, name in enumerate(reversed(TOPICS))}
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    prepared: list[TopicName] = []
+    monkeypatch.setattr(heard, "prepare", lambda topic, *, is_dead: prepared.append(topic))
+    await told.stop()
+    assert heard._others is not None
+    monkeypatch.setattr(heard._others, "topics_of", lambda broker_id: {t.full: n for t, n in traffic.items()})
+    await dying.broker.server.stop_listening()
+    await eventually(lambda: _count(prepared, len(TOPICS)))
+    assert prepared == list(reversed(TOPICS))
+    assert staying.broker.expected == traffic
+    await dying.store.close()
+    await eventually(lambda: _has_open(staying, TOPICS))
+    assert staying.broker.expected == {}
+
+
 async def test_with_the_setting_off_nothing_is_told_and_clients_come_first(world: World) -> None:
     (dying, told), (staying, heard) = await world.side(tells_what_it_serves=False), await world.side()
     await serve(dying)
@@ -133,7 +155,7 @@ async def test_with_the_setting_off_nothing_is_told_and_clients_come_first(world
     await dying.broker.server.stop_listening()
     await dying.store.close()
     assert heard._others is not None
-    assert heard._others.topics_of(dying.id) == []
+    assert heard._others.topics_of(dying.id) == {}
     assert (await staying.ownership.locate(TOPICS[0], authoritative=False)).here
     assert staying.broker.topics == {}
 
