@@ -69,6 +69,7 @@ from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_da
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.turns import Rank, Turns
@@ -173,7 +174,16 @@ class Broker:
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace whose policies changed, for clients that topics do not know."""
-        self.lookups = Lookups(self.namespaces, ownership, lambda: self.address, lambda: config.max_concurrent_lookups)
+        self.lookups = Lookups(
+            self.namespaces,
+            ownership,
+            lambda: self.address,
+            lambda: config.max_concurrent_lookups,
+            clock.monotonic,
+        )
+        self.load_times = Distribution()
+        """Milliseconds until topics were open, the time in which they waited for their turn included."""
+        self.loads_failed = 0
         self.partitioned = Partitions(store, ledgers)
         self._schema_rules = SchemaRules(schemas, config)
         self.address = BrokerAddress("")
@@ -593,7 +603,24 @@ class Broker:
             if self.ownership.owns(name) and not self._is_stopping:
                 await self._load(name, await self.namespace(name.namespace), create=False, is_awaited=False)
 
+    @property
+    def loads_pending(self) -> int:
+        """Topics that are being opened, or wait for it."""
+        return len(self._loading.under_way)
+
     async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
+        began_s = self.clock.monotonic()
+        try:
+            topic = await self._opened(name, policies, create, rank)
+        except _NotStored:
+            raise
+        except Exception:
+            self.loads_failed += 1
+            raise
+        self.load_times.add((self.clock.monotonic() - began_s) * 1000)
+        return topic
+
+    async def _opened(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
         policies = self._overlay(name, policies, await self.topic_policies.of(name))

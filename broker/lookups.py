@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.errors import NotReady, TooManyRequests
+from broker.errors import BrokerError, NotReady, TooManyRequests
 from broker.namespaces import Namespaces
 from broker.ownership.rules import BrokerAddress, Ownership
 from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.runtime.distribution import Distribution
 from managed_ledger.topic_name import TopicName
 
 
@@ -40,13 +41,21 @@ class Lookups:
         ownership: Ownership,
         own_address: Callable[[], BrokerAddress],
         concurrent_max: Callable[[], int],
+        now_s: Callable[[], float],
     ) -> None:
-        """*own_address* is known once the broker listens; *concurrent_max* limits `find_for_client`."""
+        """*own_address* is known once the broker listens; *concurrent_max* limits `find_for_client`; *now_s*: seconds,
+        to measure how long lookups take."""
         self._namespaces = namespaces
         self._ownership = ownership
         self._own_address = own_address
         self._concurrent_max = concurrent_max
-        self._under_way = 0
+        self._now_s = now_s
+        self.pending = 0
+        """Clients' lookups under way."""
+        self.times = Distribution()
+        """Milliseconds of clients' lookups that were answered."""
+        self.redirects = self.answers = self.failures = 0
+        """Clients that were sent on to another broker, that were told who serves the topic, and that were refused."""
 
     async def find(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
         """The broker that serves *topic*, or knows more about it; *authoritative*: another broker sent the client here.
@@ -65,13 +74,25 @@ class Lookups:
 
         Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure.
         """
-        if self._under_way >= self._concurrent_max():
+        if self.pending >= self._concurrent_max():
+            self.failures += 1
             raise TooManyRequests("Failed due to too many pending lookup requests")
-        self._under_way += 1
+        self.pending += 1
+        began_s = self._now_s()
         try:
-            return await self.find(topic, authoritative=authoritative)
+            found = await self.find(topic, authoritative=authoritative)
         except MetadataError as error:
+            self.failures += 1
             raise NotReady(f"KeeperException: {error}") from error
+        except BrokerError:
+            self.failures += 1
+            raise
         finally:
-            self._under_way -= 1
-            assert self._under_way >= 0, "more lookups ended than began"
+            self.pending -= 1
+            assert self.pending >= 0, "more lookups ended than began"
+        self.times.add((self._now_s() - began_s) * 1000)
+        if found.is_redirect:
+            self.redirects += 1
+        else:
+            self.answers += 1
+        return found

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from bookie.admin.operations import BookieOperations
 from bookie.disks.read_only import DiskState
-from bookie.latency import Distribution, Outcomes
+from bookie.latency import Outcomes
+from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.observe import Labels, Sample, Summary
 from magnetar_core.runtime.types import MagnetarError
 

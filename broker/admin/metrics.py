@@ -7,6 +7,7 @@
       and splitTopicAndPartitionLabelInPrometheus  topic of the partition, and partition
     always                                       cluster: `pulsar_broker_…`, the sums over all topics
     `broker.admin.ledger_metrics`                `pulsar_ml_…`
+    `broker.admin.service_metrics`               connections, lookups, topics that are opened
 
 What this broker does not measure is left out rather than shown as zero: what belongs to features that are not there,
 and of non-persistent topics what is about storage.
@@ -25,6 +26,7 @@ from typing import Final, TypeVar
 
 from broker.admin.ledger_metrics import cache_samples, cursor_samples, ledger_samples
 from broker.admin.metric_texts import help_of
+from broker.admin.service_metrics import service_samples
 from broker.broker import Broker
 from broker.config import PROVIDERS, BrokerConfig
 from broker.names import is_internal_subscription
@@ -36,7 +38,7 @@ from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.runtime.buckets import LATENCY_NAMES, QUOTA_CHECK_BOUNDS, SIZE_NAMES, Period
-from magnetar_core.runtime.observe import Labels, Sample
+from magnetar_core.runtime.observe import Labels, Sample, Summary
 from managed_ledger.topic_name import TopicName
 
 C = TypeVar("C")
@@ -88,7 +90,7 @@ _OF_BROKER: Final = (
 )
 
 
-def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
+def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | Summary]:
     """All metrics of a broker that owns *bundles*."""
     config = broker.config
     cluster = ("cluster", config.cluster_name)
@@ -110,6 +112,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample]:
         yield from ledger_samples(cluster, persistent, config.stats_update_s)
     if config.expose_cursor_metrics:
         yield from cursor_samples(cluster, persistent)
+    yield from service_samples(broker)
     yield from _of_security(broker)
 
 
@@ -409,8 +412,6 @@ def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sa
 
 def _of_security(broker: Broker) -> Iterator[Sample]:
     server, doors = broker.server, broker.doors
-    yield Sample("pulsar_active_connections", len(server.clients), help="connections to the binary ports")
-    yield Sample("pulsar_connection_create_fail_count", server.refused, help="connections above a limit, refused")
     failed = server.handshakes_failed
     yield Sample("magnetar_broker_tls_handshakes_failed_total", failed, help="TLS handshakes at the binary port")
     if doors is None:

@@ -113,6 +113,7 @@ class ClientProtocol(asyncio.Protocol):
             self._transport.close()
             return
         self._counted = host
+        self._server.made += 1
         name = common_name(self._transport.get_extra_info("peercert"))
         self._connection = Connection(self._broker, self, self._tasks.spawn, address, common_name=name)
 
@@ -201,6 +202,7 @@ class ClientProtocol(asyncio.Protocol):
         self._server.strangers.discard(self)
         if self._counted is not None:
             self._server.limits.release(self._counted)
+            self._server.ended += 1
             self._counted = None
         if self._timer is not None:
             self._timer.cancel()
@@ -341,6 +343,11 @@ class ClientProtocol(asyncio.Protocol):
         """Whether the handshake is done."""
         return self._connection is not None and self._connection.is_admitted
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether its socket is not read for now."""
+        return self._connection is not None and self._connection.flow.is_paused
+
     def check_login(self) -> None:
         """Close the connection if the client's credentials have expired and it does not renew them."""
         connection = self._connection
@@ -374,7 +381,8 @@ class BinaryServer:
         self.clients: set[ClientProtocol] = set()
         self.strangers: set[ClientProtocol] = set()
         """Those of the clients that may not have finished their handshake."""
-        self.refused = 0
+        self.refused = self.made = self.ended = 0
+        """Connections that were refused above a limit, that were made, and those of them that have ended."""
         """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
 

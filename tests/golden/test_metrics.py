@@ -8,6 +8,7 @@ import pytest
 
 from broker.admin.metrics import broker_samples
 from broker.topic.compactor import CompactionStatus
+from magnetar_core.runtime.observe import Sample, Summary
 from managed_ledger.topic_name import TopicName
 from tests.support.golden import DECODES, Report, golden, text
 from tests.support.waiting import eventually
@@ -21,6 +22,9 @@ DIFFERENT: Final = {
     "pulsar_lb_bundles_owned": "Apache's has it with the load manager, which did not run there",
     "pulsar_active_connections": "Apache's adds labels `broker` and `metric`, which repeat what stands there already",
     "pulsar_connection_create_fail_count": "the same",
+    "pulsar_connection_create_success_count": "the same",
+    "pulsar_connection_closed_total_count": "the same",
+    "pulsar_topic_load_failed_count": "the same",
     "pulsar_compaction_removed_event_count": "nothing was compacted when it was recorded",
     "pulsar_compaction_compacted_entries_count": "the same",
     "pulsar_compaction_duration_time_in_mills": "the same",
@@ -29,7 +33,7 @@ DIFFERENT: Final = {
 
 # Of topics, subscriptions and managed ledgers, with Apache's broker alone; a drop rate of persistent topics would be 0.
 MISSING: Final = re.compile(
-    r"pulsar_(storage_offloaded_size|txn_.*|subscription_(filter_.*|msg_drop_rate)"
+    r"pulsar_(storage_offloaded_size|broker_publish_latency.*|topic_load_(rate_s|time_.*)|txn_.*|subscription_(filter_.*|msg_drop_rate)"
     r"|ml_(ReadEntriesBytesRate|cache_(evictions|hits_throughput|misses_throughput)))"
 )
 
@@ -91,10 +95,16 @@ async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
         topic.compactor.start()
         await eventually(lambda: topic.compactor.facts.status is CompactionStatus.SUCCESS)
         topic.take_rates(side.broker.now_ms() + 1000)
-        samples = [one for one in broker_samples(side.broker, ()) if one.name.startswith("pulsar_")]
+        told = [one for one in broker_samples(side.broker, ()) if one.name.startswith("pulsar_")]
+    samples = [one for one in told if isinstance(one, Sample)]
     ours: dict[str, set[tuple[str, ...]]] = {}
-    for one in samples:
-        ours.setdefault(one.name, set()).add(tuple(sorted(name for name, _ in one.labels)))
+    for one in told:
+        own = sorted(name for name, _ in one.labels)
+        if isinstance(one, Summary):
+            ours[one.name] = {tuple(sorted([*own, "quantile"]))}
+            ours[f"{one.name}_count"] = ours[f"{one.name}_sum"] = {tuple(own)}
+        else:
+            ours.setdefault(one.name, set()).add(tuple(own))
     shown = {tuple(labels) for every in ours.values() for labels in every}
     assert (("cluster", "namespace", "topic") in shown) is by_topic
     for name, labels in ours.items():
@@ -103,6 +113,7 @@ async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
     if by_topic:
         of_topics = {name for name, labels in apaches.items() if any("topic" in one for one in labels)}
         of_topics |= {name for name in apaches if name.startswith("pulsar_ml_") or "backlog_quota" in name}
+        of_topics |= {name for name in apaches if re.match("pulsar_(broker_|connection_|topic_load|active_)", name)}
         missing = {name for name in of_topics - ours.keys() if MISSING.fullmatch(name) is None}
         assert missing == set()
     by_period = {one.name: one.value for one in samples if "entry_size" in one.name or "write_latency" in one.name}

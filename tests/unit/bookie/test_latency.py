@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from bookie.latency import QUANTILES, BookieLatency, Distribution, FlushLatency, GroupTimes, JournalLatency, ReadLatency
+from bookie.latency import BookieLatency, FlushLatency, GroupTimes, JournalLatency, ReadLatency
 from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal
 from bookie.storage.ledger_storage import Found
 from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.runtime.distribution import QUANTILES, Distribution
 from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.observe import SlowOperations
 from tests.support.bookie_disks import Disk, stored_entry

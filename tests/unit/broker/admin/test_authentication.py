@@ -129,7 +129,7 @@ async def test_the_metrics_count_who_came_in_and_who_did_not(world: AdminWorld) 
         'pulsar_authentication_failures_total{auth_method="token"} 1.0',
         'pulsar_authentication_failures_total{auth_method="basic"} 1.0',
         'pulsar_authentication_failures_total{auth_method="anonymous"} 1.0',
-        "pulsar_active_connections 0.0",
+        f'pulsar_active_connections{{cluster="{side.broker.config.cluster_name}"}} 0.0',
     ):
         assert line in lines
 

@@ -1,5 +1,6 @@
 """What is told at /metrics of topics, their clients and their ledgers, and which setting says so."""
 
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -8,14 +9,17 @@ import pytest
 
 from broker.admin import metrics
 from broker.admin.metrics import broker_samples
+from broker.errors import TopicNotFound
 from broker.policy_types import DispatchRate, PublishRate
 from broker.topic.topic import Topic
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.observe import Sample
+from magnetar_core.runtime.observe import Sample, Summary
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.test_official_client import client
 
 TOPIC = "persistent://public/default/t"
 PASSING = "non-persistent://public/default/n"
@@ -55,9 +59,14 @@ def opened(side: Side, topic: str = TOPIC) -> Topic:
 def told(side: Side) -> list[Sample]:
     samples = []
     for one in broker_samples(side.broker, ()):
-        assert isinstance(one, Sample)
-        samples.append(one)
+        if isinstance(one, Sample):
+            samples.append(one)
     return samples
+
+
+def summary(side: Side, name: str) -> Summary:
+    (found,) = [one for one in broker_samples(side.broker, ()) if isinstance(one, Summary) and one.name == name]
+    return found
 
 
 def of(side: Side, name: str, **labels: str) -> list[float]:
@@ -68,6 +77,51 @@ def of(side: Side, name: str, **labels: str) -> list[float]:
 
 def names(side: Side, beginning: str) -> set[str]:
     return {one.name for one in told(side) if one.name.startswith(beginning)}
+
+
+# ------------------------------------------------------------------------------------------ the service
+
+
+async def test_lookups_loads_and_connections_are_told(world: AdminWorld) -> None:
+    side = await owner(world)
+    cluster = side.broker.config.cluster_name
+    assert math.isnan(summary(side, "pulsar_broker_lookup").quantiles[0.5])
+
+    def use() -> None:
+        with client(side.url) as c:
+            c.create_producer(TOPIC).send(b"x")
+
+    await world.run(use)
+    with pytest.raises(TopicNotFound):
+        await side.broker.lookups.find_for_client(TopicName.parse("persistent://no/such/t"), authoritative=False)
+    answers = sum(of(side, "pulsar_broker_lookup_answers_total", cluster=cluster))
+    assert answers >= 1
+    assert of(side, "pulsar_broker_lookup_failures_total", cluster=cluster) == [1]
+    times = summary(side, "pulsar_broker_lookup")
+    assert times.total == answers + side.broker.lookups.redirects
+    assert 0 < times.quantiles[1.0] < 10_000
+    assert times.labels == (("cluster", cluster),)
+    loads = summary(side, "pulsar_topic_load_times")
+    assert loads.total == len(side.broker.topics) == 1
+    assert loads.sum > 0
+    assert of(side, "pulsar_topic_load_failed_count") == [0]
+    assert of(side, "pulsar_broker_topic_load_pending_requests") == [0]
+    made, ended = of(side, "pulsar_connection_create_success_count"), of(side, "pulsar_connection_closed_total_count")
+    assert made == [1]
+    await eventually(lambda: of(side, "pulsar_connection_closed_total_count") == made)
+    assert ended in ([0], [1])
+    assert of(side, "pulsar_broker_throttled_connections") == [0]
+    assert of(side, "pulsar_broker_pending_bytes_to_dispatch") == [0]
+
+
+async def test_a_connection_that_is_not_read_counts_as_throttled(world: AdminWorld) -> None:
+    side = await world.side()
+    raw = await RawClient.connect(side.broker.port)
+    (connection,) = side.broker.server.clients
+    assert connection._connection is not None
+    connection._connection.flow.is_paused = True
+    assert of(side, "pulsar_broker_throttled_connections") == [1]
+    raw.close()
 
 
 # ------------------------------------------------------------------------------------------ clients

@@ -1,0 +1,52 @@
+"""What a broker does for its clients beside topics: connections, lookups, topics that are opened.
+
+Names and labels are Apache's, but for `broker` and `metric`, which repeat there what stands in the name already.
+"""
+
+from collections.abc import Iterator
+
+from broker.broker import Broker
+from magnetar_core.runtime.observe import Labels, Sample, Summary
+
+
+def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
+    """Of one broker since its start; the quantiles are of the last minute or two, in milliseconds."""
+    labels = (("cluster", broker.config.cluster_name),)
+    yield from _of_connections(broker, labels)
+    yield from _of_lookups(broker, labels)
+    yield from _of_loads(broker, labels)
+
+
+def _of_connections(broker: Broker, labels: Labels) -> Iterator[Sample]:
+    server = broker.server
+    throttled = sum(client.is_throttled for client in server.clients)
+    for name, value, text in (
+        ("pulsar_active_connections", len(server.clients), "connections to the binary ports"),
+        ("pulsar_connection_create_success_count", server.made, "connections that were taken"),
+        ("pulsar_connection_create_fail_count", server.refused, "connections above a limit, refused"),
+        ("pulsar_connection_closed_total_count", server.ended, "connections that have ended"),
+        ("pulsar_broker_throttled_connections", throttled, "connections that are not read for now"),
+        ("pulsar_broker_pending_bytes_to_dispatch", broker.reads.used_bytes, "bytes that wait for their consumers"),
+    ):
+        yield Sample(name, value, labels, text, "gauge")
+
+
+def _of_lookups(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
+    lookups, now_s = broker.lookups, broker.clock.monotonic()
+    times, text = lookups.times, "lookups of clients that were answered"
+    yield Summary("pulsar_broker_lookup", times.quantiles(now_s), times.count, times.sum, labels, text)
+    for name, value, text in (
+        ("answers", lookups.answers, "lookups by which clients were told who serves a topic"),
+        ("redirects", lookups.redirects, "lookups by which clients were sent to another broker"),
+        ("failures", lookups.failures, "lookups that were refused"),
+    ):
+        yield Sample(f"pulsar_broker_lookup_{name}_total", value, labels, text)
+    yield Sample("pulsar_broker_lookup_pending_requests", lookups.pending, labels, "lookups under way")
+
+
+def _of_loads(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
+    times, text = broker.load_times, "topics that were opened, until clients could use them"
+    found = times.quantiles(broker.clock.monotonic())
+    yield Summary("pulsar_topic_load_times", found, times.count, times.sum, labels, text)
+    yield Sample("pulsar_topic_load_failed_count", broker.loads_failed, labels, "topics that could not be opened")
+    yield Sample("pulsar_broker_topic_load_pending_requests", broker.loads_pending, labels, "topics being opened")
