@@ -26,7 +26,6 @@ class Topic(NamedTuple):
     size: int
     partitions: int
     batched: bool = True
-    consumed: bool = True
 
     @property
     def words(self) -> str:
@@ -39,7 +38,7 @@ TOPICS: Final = (
     Topic(100, 0),
     Topic(1024, 4),
     Topic(100, 4),
-    Topic(1024, 0, batched=False, consumed=False),
+    Topic(1024, 0, batched=False),
 )
 
 
@@ -59,7 +58,7 @@ def run(directory: Path, rounds: int, seconds: float, table: Table) -> list[str]
                         "msg/s",
                         _publish(pair, side, topic, number, seconds, published),
                     )
-                for side in SIDES if topic.consumed else ():
+                for side in SIDES:
                     attempt(kept, side, f"consume a backlog of {topic.words}", "msg/s",
                             _consume(pair, side, topic, number, published.get(side, 0)))  # fmt: skip
             for side in SIDES:
@@ -79,8 +78,7 @@ def _prepare(table: Table) -> None:
         table.row(f"publish {topic.words}", "msg/s", goal=">= 1" if topic.batched else "")
         table.row(f"publish {topic.words}", "p99 ms", goal="<= 0.5" if topic.batched else "")
     for topic in TOPICS:
-        if topic.consumed:
-            table.row(f"consume a backlog of {topic.words}", "msg/s", goal=">= 1")
+        table.row(f"consume a backlog of {topic.words}", "msg/s", goal=">= 1.2" if topic.size >= 1024 else ">= 1")
     for unit in ("p50 ms", "p99 ms", "p99.9 ms"):
         table.row(_END_TO_END, unit, goal="<= 0.5" if unit == "p99 ms" else "")
     table.row(f"publish at {LATENCY_PER_S:,} msg/s, 1,024 B, send to receipt", "p99 ms", goal="<= 0.5")
