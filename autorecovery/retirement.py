@@ -7,6 +7,8 @@ Rules (I74):
 1. A bookie is removed, or a failed drain called drained, only after one reading of all records in which every record
    could be read and none names the bookie, while it is not registered as writable.
 2. The state is read before that, and the change is made only if it is still the same.
+3. A bookie that is registered in any way runs, or did a moment ago, and is not removed: without its state nothing
+   would keep it from taking entries, and without its cookie it could not start again.
 """
 
 import asyncio
@@ -24,6 +26,11 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 
 # Records that are read at the same time; *progress* is told after each such part.
 _RECORDS_AT_ONCE: Final = 64
+
+# Rule 3. The registration of a bookie that was killed ends with its session: 30 s with our settings, and ZooKeeper
+# grants 40 s at most unless it is set up otherwise. Who waits for that looks so often.
+SESSION_WAIT_S: Final = 45.0
+_SESSION_LOOK_S: Final = 0.5
 
 # Ledgers that a refusal names.
 _NAMED_MAX: Final = 20
@@ -51,6 +58,14 @@ Progress = Callable[[int, int], None]
 
 
 def _silent(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+Waits = Callable[[str], None]
+"""Told once why something is waited for."""
+
+
+def _patient(text: str) -> None:
     """Nobody wants to know."""
 
 
@@ -88,10 +103,13 @@ class BookieLifecycle:
         await self._check_free(bookie_id, progress)
         return await self._move(bookie_id, State.DRAINED, by, why, found)
 
-    async def remove(self, bookie_id: str, by: str, progress: Progress = _silent) -> None:
+    async def remove(
+        self, bookie_id: str, by: str, progress: Progress = _silent, *, wait_s: float = 0.0, waits: Waits = _patient
+    ) -> None:
         """Delete cookie and state; *by* stands in the event of it.
 
-        Raises StillNeeded, IllegalMove, UnknownBookie, MetadataError.
+        *wait_s*: so long the session of a bookie that was stopped is given to end (rule 3). Raises StillNeeded,
+        IllegalMove, UnknownBookie, MetadataError.
         """
         found = await self._states.read(bookie_id)
         if found.lifecycle.state is not State.DRAINED:
@@ -102,7 +120,9 @@ class BookieLifecycle:
                 f"{_count(named)}: `magnetar bookies drain {bookie_id} --wait`",
                 named,
             )
+        await self._until_stopped(bookie_id, wait_s, waits)
         await self._check_free(bookie_id, progress)
+        await self._until_stopped(bookie_id, 0.0, waits)  # the reading may have taken minutes
         await self._states.remove(bookie_id, found, by, self._clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
@@ -121,6 +141,27 @@ class BookieLifecycle:
     ) -> Lifecycle:
         wall_ms = self._clock.wall_ms()
         return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=found)
+
+    async def _until_stopped(self, bookie_id: str, wait_s: float, waits: Waits) -> None:
+        """Rule 3. Raises StillNeeded, MetadataError."""
+        end_s = self._clock.monotonic() + wait_s
+        is_told = False
+        while (mode := await self._registered_as(bookie_id)) is not None:
+            if self._clock.monotonic() >= end_s:
+                raise StillNeeded(
+                    f"bookie {bookie_id} is registered as {mode}: it runs still, so stop it first; if it was stopped "
+                    "or killed just now, its session with the metadata store has to end, which takes up to 40 s",
+                    {},
+                )
+            if not is_told:
+                is_told = True
+                waits(f"bookie {bookie_id} is registered as {mode}; waiting up to {wait_s:g} s for that to end")
+            await self._clock.sleep(_SESSION_LOOK_S)
+
+    async def _registered_as(self, bookie_id: str) -> str | None:
+        if bookie_id in await self._directory.read_writable():
+            return "writable"
+        return "read-only" if bookie_id in await self._directory.read_read_only() else None
 
     async def _check_free(self, bookie_id: str, progress: Progress) -> None:
         """Rule 1. Raises StillNeeded, MetadataError."""

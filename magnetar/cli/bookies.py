@@ -245,16 +245,28 @@ def finish(
 def remove(
     bookie_id: str, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """Delete the cookie and the state of BOOKIE. Refused unless it is drained and no ledger names it.
+    """Delete the cookie and the state of BOOKIE. Refused unless it is drained, stopped, and no ledger names it.
 
-    A bookie that comes back under that name afterwards must have empty disks.
+    One that was killed counts as stopped when its session has ended; this waits up to 45 seconds for that. A bookie
+    that comes back under that name afterwards must have empty disks.
 
     Example:  magnetar bookies remove 127.0.0.1:3183 --yes
     """
+    from autorecovery.retirement import SESSION_WAIT_S
+
     confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
     place = Place(metadata_url, admin_url, tls_directory)
+
+    def waits(text: str) -> None:
+        click.echo(text, err=True)
+
     with show.bar("ledgers") as drawn:
-        _or_refusal(lambda: place.change(lambda lives: lives.remove(bookie_id, who(), drawn.at)), as_json)
+        _or_refusal(
+            lambda: place.change(
+                lambda lives: lives.remove(bookie_id, who(), drawn.at, wait_s=SESSION_WAIT_S, waits=waits)
+            ),
+            as_json,
+        )
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
 
 

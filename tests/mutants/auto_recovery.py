@@ -250,9 +250,23 @@ MUTANTS: Final = (
     Mutant(
         "a bookie is removed while records name it",
         "autorecovery/retirement.py",
-        "        await self._check_free(bookie_id, progress)\n        await self._states.remove(",
-        "        await self._states.remove(",
+        "        await self._check_free(bookie_id, progress)\n        await self._until_stopped(",
+        "        await self._until_stopped(",
         _CALLS,
+    ),
+    Mutant(
+        "a bookie that runs is removed",
+        "autorecovery/retirement.py",
+        '        return "read-only" if bookie_id in await self._directory.read_read_only() else None\n',
+        "        return None\n",
+        _CALLS,
+    ),
+    Mutant(
+        "a bookie that was removed while it runs turns writable",
+        "bookie/disks/draining.py",
+        "            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)\n",
+        "            is_removed = False\n",
+        ("tests/unit/bookie/disks/test_read_only.py",),
     ),
     Mutant(
         "a move has no event",

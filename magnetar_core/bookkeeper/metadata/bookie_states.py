@@ -93,6 +93,10 @@ class BookieStates:
         """Every bookie with a cookie."""
         return await self._store.children(cookies_path(self._root))
 
+    async def has_cookie(self, bookie_id: str) -> bool:
+        """The bookie belongs to the cluster."""
+        return await self._store.exists(cookie_path(self._root, bookie_id))
+
     async def read(self, bookie_id: str) -> VersionedState:
         """The state of a bookie; one without a cookie counts as active. Raises Corruption."""
         node = await self._store.get(state_path(self._root, bookie_id))

@@ -184,6 +184,12 @@ async def test_a_cookie_is_deleted_only_from_a_drained_bookie_that_no_record_nam
         assert (refused.json["state"], refused.json["ledgers_total"]) == ("active", 1)
         await set_state(world, State.DRAINING)
         await world.audit("bookie-0", State.DRAINED)
+        for is_read_only, mode in ((False, "writable"), (True, "read-only")):
+            await world.cluster.set_read_only("bookie-0", is_read_only)
+            refused = await world.call("DELETE", COOKIE)
+            assert refused.status == 409
+            assert f"bookie bookie-0 is registered as {mode}: it runs still, so stop it first" in refused.reason
+            assert refused.json["state"] == "drained"
         await world.cluster.kill("bookie-0")
         refused = await world.call("DELETE", COOKIE)
         assert refused.json["ledgers"] == [{"ledger_id": 1, "why": "names it"}]
