@@ -132,6 +132,8 @@ class AutoRecoveryNode:
         """The slow checks of an auditor: the ends of each copy, all entries, and what bookies list."""
         self.drains = DrainEngine(
             name,
+            store,
+            root,
             states,
             self.state_watch,
             bookkeeper.bookies,

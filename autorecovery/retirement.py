@@ -7,7 +7,8 @@ Rules (I74):
 1. A bookie is removed, or a failed drain called drained, only after one reading of all records in which every record
    could be read and none names the bookie, while it is not registered as writable.
 2. The state is read before that, and the change is made only if it is still the same.
-3. A bookie that is registered in any way runs, or did a moment ago, and is not removed: without its state nothing
+3. A failed drain is called drained only when the copies of all ledgers that were moved were read, or they are deleted.
+4. A bookie that is registered in any way runs, or did a moment ago, and is not removed: without its state nothing
    would keep it from taking entries, and without its cookie it could not start again.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from autorecovery.reports import drains_of, read_nodes
+from autorecovery.unproved import UnprovedLedgers
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, VersionedState
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -27,7 +29,7 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 # Records that are read at the same time; *progress* is told after each such part.
 _RECORDS_AT_ONCE: Final = 64
 
-# Rule 3. The registration of a bookie that was killed ends with its session: 30 s with our settings, and ZooKeeper
+# Rule 4. The registration of a bookie that was killed ends with its session: 30 s with our settings, and ZooKeeper
 # grants 40 s at most unless it is set up otherwise. Who waits for that looks so often.
 SESSION_WAIT_S: Final = 45.0
 _SESSION_LOOK_S: Final = 0.5
@@ -101,6 +103,7 @@ class BookieLifecycle:
         if found.lifecycle.state is not State.DRAINING_FAILED:
             raise IllegalMove(f"bookie {bookie_id} is {found.lifecycle.state}; only a failed drain is finished by hand")
         await self._check_free(bookie_id, progress)
+        await self._check_proved(bookie_id)
         return await self._move(bookie_id, State.DRAINED, by, why, found)
 
     async def remove(
@@ -108,7 +111,7 @@ class BookieLifecycle:
     ) -> None:
         """Delete cookie and state; *by* stands in the event of it.
 
-        *wait_s*: so long the session of a bookie that was stopped is given to end (rule 3). Raises StillNeeded,
+        *wait_s*: so long the session of a bookie that was stopped is given to end (rule 4). Raises StillNeeded,
         IllegalMove, UnknownBookie, MetadataError.
         """
         found = await self._states.read(bookie_id)
@@ -143,7 +146,7 @@ class BookieLifecycle:
         return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=found)
 
     async def _until_stopped(self, bookie_id: str, wait_s: float, waits: Waits) -> None:
-        """Rule 3. Raises StillNeeded, MetadataError."""
+        """Rule 4. Raises StillNeeded, MetadataError."""
         end_s = self._clock.monotonic() + wait_s
         is_told = False
         while (mode := await self._registered_as(bookie_id)) is not None:
@@ -177,6 +180,23 @@ class BookieLifecycle:
                 "another drain move them",
                 named,
             )
+
+    async def _check_proved(self, bookie_id: str) -> None:
+        """Rule 3. Raises StillNeeded, MetadataError."""
+        kept = UnprovedLedgers(self._store, self._root, bookie_id)
+        found = await kept.read()
+        if not (found.ids or found.is_all):
+            return
+        left = [one async for one in self._ledgers.list() if found.is_all or one in found.ids]
+        if left:
+            named = dict.fromkeys(left, "it was moved, and its copies were not all found where they are now")
+            some = ", ".join(map(str, sorted(left)[:_NAMED_MAX]))
+            raise StillNeeded(
+                f"bookie {bookie_id} is still needed: {len(left)} ledgers were moved from it, and not all of their "
+                f"copies were found ({some}); `magnetar bookies drain {bookie_id}` reads them again",
+                named,
+            )
+        await kept.drop(found.ids, was_all=True)
 
     async def _naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
         """(ledgers whose record names the bookie, ledgers whose record cannot be read → why)."""

@@ -10,6 +10,7 @@ _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
 _CATALOGUE: Final = ("tests/unit/autorecovery/test_catalogue.py",)
 _CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
+_DRAINING: Final = ("tests/unit/autorecovery/test_draining.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
 _SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
 _CALLS: Final = ("tests/unit/autorecovery/admin/test_calls.py",)
@@ -267,6 +268,20 @@ MUTANTS: Final = (
         "            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)\n",
         "            is_removed = False\n",
         ("tests/unit/bookie/disks/test_read_only.py",),
+    ),
+    Mutant(
+        "an auditor that takes a drain over does not read the copies of what was moved before",
+        "autorecovery/draining.py",
+        "        await drain.kept.add(left)  # rule 1: before the marks\n",
+        "",
+        _DRAINING,
+    ),
+    Mutant(
+        "a failed drain is called drained although copies of what was moved are missing",
+        "autorecovery/retirement.py",
+        "        await self._check_proved(bookie_id)\n",
+        "",
+        _DRAINING,
     ),
     Mutant(
         "a move has no event",

@@ -8,9 +8,11 @@ import pytest
 from autorecovery import draining
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode
+from autorecovery.retirement import BookieLifecycle, StillNeeded
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, ledger_path
 from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
+from magnetar_core.bookkeeper.metadata.underreplication import drains_path
 from magnetar_core.runtime.types import MagnetarError
 from tests.support import lifecycle
 from tests.support.waiting import eventually
@@ -273,3 +275,64 @@ async def test_while_auto_recovery_is_off_a_drain_waits_and_says_so() -> None:
         await eventually(lambda: "switched off" in str(node.drains.facts()))
         await node.marks.set_enabled(True)
         await becomes(nodes, "bookie-0", State.DRAINED)
+
+
+@pytest.mark.parametrize("how", ["another auditor", "called off and begun again"])
+async def test_what_was_moved_is_proved_by_whoever_goes_on_with_the_drain(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(10, ensemble=4) for _ in range(6)]
+        first = await nodes.start("one", AutoRecoveryConfig(ledger_check_s=0))
+        await eventually(lambda: first.election.is_elected)
+
+        async def unsure(drained: draining._Drain, number: int, metadata: LedgerMetadata) -> str:
+            return "nobody has looked yet"
+
+        with monkeypatch.context() as patched:
+            patched.setattr(first.drains, "_why_not_whole", unsure)
+            await drain(nodes, "bookie-0")
+
+            async def is_moved() -> bool:
+                facts = first.drains.facts().get("bookie-0", {})
+                return facts.get("phase") == "reading the copies" and not await names(nodes, "bookie-0")
+
+            await eventually(is_moved)
+            await eventually(partial(nodes.has_no_marks, first))
+            if how == "another auditor":
+                nodes.session("one").expire()
+                await first.stop()
+            else:
+                await lifecycle.cancel(nodes.cluster.store, "bookie-0")
+                await eventually(lambda: not first.drains.facts())
+        moved = [one for one in ledgers if one in nodes.cluster.bookies["bookie-0"].ledgers]
+        for ledger_id in moved:
+            holder = (await nodes.writer.read_metadata(ledger_id)).ensemble_for(0)[0]
+            del nodes.cluster.bookies[holder].ledgers[ledger_id][0]
+        if how == "another auditor":
+            await nodes.start("two", AutoRecoveryConfig(ledger_check_s=0))
+        else:
+            await lifecycle.drain(nodes.cluster.store, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert moved
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+        assert await nodes.cluster.store.children(drains_path("/ledgers")) == []
+
+
+async def test_a_failed_drain_is_not_called_drained_while_a_moved_ledger_is_not_whole() -> None:
+    async with nodes_over(3) as nodes:
+        store = nodes.cluster.store
+        ledger_id = await nodes.written(5, ensemble=3, write=3, ack=3)
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINING_FAILED)
+        lives = BookieLifecycle(store, "/ledgers", nodes.cluster.clock)
+        versioned = await nodes.writer.ledgers.read(ledger_id)
+        elsewhere = versioned.metadata.with_segment_replaced(0, ("bookie-1", "bookie-2", "bookie-3"))
+        await nodes.writer.ledgers.write(ledger_id, elsewhere, versioned.version)
+        with pytest.raises(StillNeeded, match="1 ledgers were moved from it, and not all of their copies were found"):
+            await lives.finish("bookie-0", "me", "")
+        await nodes.writer.delete_ledger(ledger_id)
+        assert (await lives.finish("bookie-0", "me", "")).state is State.DRAINED
+        assert await store.children(drains_path("/ledgers")) == []
