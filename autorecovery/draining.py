@@ -31,6 +31,7 @@ from autorecovery.drain_rules import Progress, bytes_on, facts_of, has_no_target
 from autorecovery.index import LedgerIndex
 from autorecovery.repair import LedgerRepair
 from autorecovery.reports import Problem
+from autorecovery.turning import TurnBookie, TurnedBookies
 from autorecovery.unproved import UnprovedLedgers, forget_others
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch, VersionedState
@@ -74,9 +75,6 @@ _PROVED_AT_ONCE: Final = 8
 
 # What was proved is taken from the store so often: what stands there too long is only read once more.
 _NOTE_S: Final = 5.0
-
-TurnReadOnly = Callable[[str], Awaitable[None]]
-"""Turn a bookie of Apache's read-only. Raises MagnetarError with the reason why that cannot be done."""
 
 
 @dataclass(slots=True)
@@ -139,7 +137,7 @@ class DrainEngine:
         problems: Callable[[], AsyncIterator[Problem]],
         clock: Clock,
         *,
-        turn: TurnReadOnly | None,
+        turn: TurnBookie | None,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         """*name* stands in the states. *problems* are those that workers tell of. *turn* is None where bookies of
@@ -158,6 +156,7 @@ class DrainEngine:
         self._problems = problems
         self._clock = clock
         self._turn = turn
+        self._turned = TurnedBookies(store, root)
         self._patience_s = patience_s
         self._drains: dict[str, _Drain] = {}
         self._tasks = Tasks("drains")
@@ -209,6 +208,7 @@ class DrainEngine:
         """One round over all drains. Raises MetadataError, BookKeeperError."""
         if not self._is_swept:
             await forget_others(self._store, self._root, self._watch.bookies)
+            await self._turned.forget_others(self._watch.bookies)
             self._is_swept = True
         self._follow_states()
         if not self._drains:
@@ -264,15 +264,26 @@ class DrainEngine:
     async def _turn_read_only(self, drain: _Drain) -> None:
         why = "it does not follow its state, and this node cannot turn it through its HTTP"
         if self._turn is not None:
+            await self._turned.note(drain.bookie)
             try:
-                await self._turn(drain.bookie)
+                await self._turn(drain.bookie, True)
             except MagnetarError as error:
                 why = str(error)
             else:
                 drain.problem = ""
+                await self._turn_back_if_called_off(drain.bookie)
                 return
         drain.problem = f"bookie {drain.bookie} takes entries still, so its drain cannot begin: {why}"
         log.warning("%s", drain.problem)
+
+    async def _turn_back_if_called_off(self, bookie: str) -> None:
+        """Whoever called the drain off meanwhile may have turned the bookie back before it was turned."""
+        assert self._turn is not None
+        if (await self._states.read(bookie)).lifecycle.state is State.ACTIVE:
+            await self._turned.note(bookie)
+            told = await self._turned.turn_back(bookie, self._turn)
+            if told:
+                log.warning("%s", told)
 
     # ------------------------------------------------------------------------------------ what is to be moved
 

@@ -27,7 +27,7 @@ from autorecovery.callbacks import CallbackDelivery, Poster
 from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.checks import Depth
 from autorecovery.config import AutoRecoveryConfig
-from autorecovery.draining import DrainEngine, TurnReadOnly
+from autorecovery.draining import DrainEngine
 from autorecovery.election import AuditorElection
 from autorecovery.history import CopyHistory
 from autorecovery.pace import Pace
@@ -36,6 +36,7 @@ from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.report_sweep import ReportSweep
 from autorecovery.reports import Reporter, read_problems
+from autorecovery.turning import TurnBookie
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
@@ -68,11 +69,11 @@ class AutoRecoveryNode:
         root: str = "/ledgers",
         rng: random.Random | None = None,
         on_death: Callable[[NodeDied], None],
-        turn: TurnReadOnly | None = None,
+        turn: TurnBookie | None = None,
         new_poster: Callable[[], Poster] = HttpPoster,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
-        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only. *new_poster* sends
+        *on_death* is called once, on the loop (rule 1). *turn* turns a bookie of Apache's. *new_poster* sends
         the requests of callbacks."""
         self.name = name
         self._store = store

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from autorecovery.reports import drains_of, read_nodes
+from autorecovery.turning import TurnBookie, TurnedBookies
 from autorecovery.unproved import UnprovedLedgers
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, VersionedState
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
@@ -92,9 +93,14 @@ class BookieLifecycle:
         MetadataError."""
         return await self._move(bookie_id, State.DRAINING, by, why)
 
-    async def cancel(self, bookie_id: str, by: str, why: str) -> Lifecycle:
-        """Make the bookie active again. Raises IllegalMove, UnknownBookie, MetadataError."""
-        return await self._move(bookie_id, State.ACTIVE, by, why)
+    async def cancel(self, bookie_id: str, by: str, why: str, turn: TurnBookie) -> tuple[Lifecycle, str]:
+        """Make the bookie active again, and writable if the drain turned it through its HTTP.
+
+        The text says what the operator has to do; it is empty if nothing. Raises IllegalMove, UnknownBookie,
+        MetadataError.
+        """
+        found = await self._move(bookie_id, State.ACTIVE, by, why)
+        return found, await TurnedBookies(self._store, self._root).turn_back(bookie_id, turn)
 
     async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _silent) -> Lifecycle:
         """Call a failed drain drained, after its ledgers were mended or deleted (rule 1). Raises StillNeeded,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.bookie_turning import turn
+from magnetar.processes.bookie_turning import turn, turn_for_drain
 from magnetar_core.runtime.tasks import Parts
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def start_management(
     parts.add("dashboard", status.stop)
     subjects = (
         OverviewCalls(status),
-        StateCalls(store, root, clock),
+        StateCalls(store, root, clock, partial(turn_for_drain, bookkeeper.bookies)),
         ServingCalls(store, root, clock, partial(turn, bookkeeper.bookies)),
         CookieCalls(store, root, clock, parse_cookie),
         RemovalCalls(store, root, clock),

@@ -284,6 +284,13 @@ MUTANTS: Final = (
         _DRAINING,
     ),
     Mutant(
+        "a bookie that was read-only before its drain is made writable when the drain is called off",
+        "autorecovery/turning.py",
+        '            if not await self.take(bookie_id):\n                return ""\n',
+        "            await self.take(bookie_id)\n",
+        _DRAINING,
+    ),
+    Mutant(
         "a move has no event",
         "magnetar_core/bookkeeper/metadata/bookie_states.py",
         "[Check(cookie.path, cookie.version), change, *event]",

@@ -88,6 +88,11 @@ def drains_path(root: str) -> str:
     return f"{root}/underreplication/magnetar/drains"
 
 
+def turned_path(root: str) -> str:
+    """Above the bookies that drains turned read-only through their HTTP; ours, as `progress_path`."""
+    return f"{root}/underreplication/magnetar/turned"
+
+
 def problems_path(root: str) -> str:
     """Above what workers say about ledgers that they could not repair; ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/problems"

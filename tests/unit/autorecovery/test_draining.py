@@ -215,11 +215,11 @@ async def test_a_bookie_that_does_not_follow_is_turned_or_the_drain_says_why_it_
         ledger_id = await nodes.written(5, ensemble=4)
         tries: list[str] = []
 
-        async def turn(bookie: str) -> None:
+        async def turn(bookie: str, read_only: bool) -> None:
             tries.append(bookie)
             if len(tries) == 1:
                 raise MagnetarError("its HTTP does not answer")
-            await nodes.cluster.set_read_only(bookie, True)
+            await nodes.cluster.set_read_only(bookie, read_only)
 
         node = await nodes.start("one")
         node.drains._turn = turn
@@ -228,6 +228,47 @@ async def test_a_bookie_that_does_not_follow_is_turned_or_the_drain_says_why_it_
         await becomes(nodes, "bookie-0", State.DRAINED)
         assert tries == ["bookie-0"] * 2
         assert await nodes.is_whole(ledger_id)
+
+
+@pytest.mark.parametrize("was_read_only", [False, True])
+async def test_a_bookie_that_the_drain_turned_is_turned_back_when_it_is_called_off(was_read_only: bool) -> None:
+    """One that was read-only before stays so: somebody wanted that."""
+    async with nodes_over(4) as nodes:
+        turns: list[tuple[str, bool]] = []
+
+        async def turn(bookie: str, read_only: bool) -> None:
+            turns.append((bookie, read_only))
+            await nodes.cluster.set_read_only(bookie, read_only)
+
+        node = await nodes.start("one")
+        node.drains._turn = turn
+        await nodes.cluster.set_read_only("bookie-0", was_read_only)
+        await drain(nodes, "bookie-0", turns=False)
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        lives = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
+        assert (await lives.cancel("bookie-0", "me", "", turn))[1] == ""
+        assert turns == ([] if was_read_only else [("bookie-0", True), ("bookie-0", False)])
+        assert nodes.cluster.bookies["bookie-0"].read_only is was_read_only
+
+
+async def test_a_drain_that_is_called_off_while_the_bookie_is_being_turned_leaves_it_writable() -> None:
+    async with nodes_over(4) as nodes:
+        store, turns = nodes.cluster.store, list[bool]()
+        lives = BookieLifecycle(store, "/ledgers", nodes.cluster.clock)
+
+        async def turn(bookie: str, read_only: bool) -> None:
+            if not turns:
+                turns.append(read_only)
+                await lives.cancel(bookie, "me", "", turn)
+            turns.append(read_only)
+            await nodes.cluster.set_read_only(bookie, read_only)
+
+        node = await nodes.start("one")
+        node.drains._turn = turn
+        await drain(nodes, "bookie-0", turns=False)
+        await eventually(lambda: len(turns) == 4)
+        assert turns == [True, False, True, False]
+        await eventually(lambda: not nodes.cluster.bookies["bookie-0"].read_only)
 
 
 async def test_at_no_moment_a_ledger_has_fewer_copies_than_its_write_quorum() -> None:

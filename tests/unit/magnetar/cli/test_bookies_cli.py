@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from autorecovery import retirement
+from autorecovery.turning import TurnedBookies
 from magnetar.cli import bookies as command
 from magnetar.cli import main as cli
 from magnetar_core.bookkeeper.metadata import underreplication as board
@@ -90,6 +91,17 @@ def test_a_drain_is_begun_followed_and_called_off(place: Place) -> None:
     assert (again.exit_code, "it is draining already" in again.stderr) == (1, True)
     assert place.json("cancel", "b-1") == {"bookie": "b-1", "state": "active"}
     assert place.run("status", "b-1").exit_code == 0
+
+
+def test_who_calls_a_drain_off_is_told_that_the_bookie_could_not_be_turned_back(place: Place) -> None:
+    place.run("drain", "b-1")
+    place.change(lambda store: TurnedBookies(store, "/ledgers").note("b-1"))
+    found = place.run("cancel", "b-1")
+    assert (found.exit_code, found.stdout) == (0, "b-1 is active\n")
+    assert "b-1 was turned read-only for its drain" in found.stderr
+    assert 'PUT /api/v1/bookie/state/readonly with {"readOnly": false}' in found.stderr
+    place.run("drain", "b-1")
+    assert place.json("cancel", "b-1") == {"bookie": "b-1", "state": "active"}, "it is tried once"
 
 
 def test_what_the_auditor_tells_is_shown(place: Place) -> None:
