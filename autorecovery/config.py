@@ -57,7 +57,7 @@ class AutoRecoveryConfig:
     retry_ms_max: int = setting(
         "lockReleaseOfFailedLedgerGracePeriod",
         300_000,
-        help="longest wait between two attempts to repair a ledger",
+        help="longest wait between two attempts to repair a ledger; twelve times that while copies of it fail",
         least=1_000,
     )
     bytes_per_s: int = setting(

@@ -65,8 +65,7 @@ _TURN_AGAIN_S: Final = 30.0
 # A worker's report may be as old as two of its rounds; what it says of a ledger counts after it has stood so long.
 _CONFIRM_S: Final = 5.0
 
-# A drain of which every ledger waits, and nothing moves, has failed after this: longer than the longest wait between
-# two attempts of a worker.
+# A drain of which every ledger waits, and nothing moves, has failed after this: a worker has tried eight times by then.
 _PATIENCE_S: Final = 600.0
 
 # Requests to the store, and ledgers that are proved, at the same time.

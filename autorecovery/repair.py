@@ -20,14 +20,17 @@ Rules:
 6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more regions,
    racks and hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
    ever has fewer copies (I73); a move that does not make it better is not made.
+7. Attempts that fail again and again write little (`attempts`), and choose the same targets, whoever makes them.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+import random
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Final
 
+from autorecovery.attempts import Attempt, Attempts
 from autorecovery.checks import (
     Answer,
     Copy,
@@ -102,6 +105,7 @@ class LedgerRepair:
         self._draining = draining
         self._mends_placement = mends_placement
         self._suspect_depth = suspect_depth
+        self._attempts = Attempts()
 
     async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
@@ -288,30 +292,52 @@ class LedgerRepair:
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
-        new = self._bookkeeper.choose_replacements(
-            fragment.ensemble,
-            leaving,
-            self._draining(),
-            write_quorum=fragment.write_quorum,
-            ack_quorum=metadata.ack_quorum,
-            custom_metadata=metadata.custom_metadata,
-        )
+        attempt = self._attempts.of(ledger_id, fragment)
+        new = self._choose(ledger_id, metadata, fragment, leaving, attempt)
         targets = {**in_place, **new}
         if not targets:
             names = ", ".join(sorted(leaving.values()))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
-        copied = await self._copy_entries(ledger_id, metadata, fragment, targets, frozenset(verdict.gone.values()))
-        total.entries += copied.entries
-        total.bytes += copied.bytes
-        if copied.lost:
-            gone = ", ".join(sorted(verdict.gone.values())) or "nobody is away"
-            text = f"no bookie that is there has all entries of it (away: {gone})"
-            raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(copied.lost)))
+        gone = frozenset(verdict.gone.values())
+        lost = await self._copy_entries(ledger_id, metadata, fragment, targets, gone, attempt, total)
+        if lost:
+            away = ", ".join(sorted(gone)) or "nobody is away"
+            text = f"no bookie that is there has all entries of it (away: {away})"
+            raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(lost)))
         if new:
             await self._publish(ledger_id, fragment, new)
+        self._attempts.forget(ledger_id, fragment)
         if len(new) < len(leaving):
             names = ", ".join(sorted(bookie for index, bookie in leaving.items() if index not in new))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+
+    def _choose(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        leaving: Mapping[int, str],
+        attempt: Attempt,
+    ) -> dict[int, str]:
+        """Position → the bookie that takes the place of the one in *leaving*, as far as there are any."""
+
+        def without(avoided: Collection[str]) -> dict[int, str]:
+            return self._bookkeeper.choose_replacements(
+                fragment.ensemble,
+                leaving,
+                avoided,
+                write_quorum=fragment.write_quorum,
+                ack_quorum=metadata.ack_quorum,
+                custom_metadata=metadata.custom_metadata,
+                rng=_rng_of(ledger_id, fragment),
+            )
+
+        draining = frozenset(self._draining())
+        new = without(draining | attempt.failed)
+        if len(new) < len(leaving) and attempt.failed:
+            attempt.failed.clear()
+            new = without(draining)
+        return new
 
     async def _mend_placement(
         self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
@@ -327,15 +353,15 @@ class LedgerRepair:
                 write_quorum=fragment.write_quorum,
                 ack_quorum=metadata.ack_quorum,
                 custom_metadata=metadata.custom_metadata,
+                rng=_rng_of(ledger_id, fragment),
             )
             if not moves:
                 continue
-            copied = await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset())
-            total.entries += copied.entries
-            total.bytes += copied.bytes
-            if copied.lost:
+            attempt = self._attempts.of(ledger_id, fragment)
+            if await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset(), attempt, total):
                 return True  # gone since it was judged
             await self._publish(ledger_id, fragment, moves)
+            self._attempts.forget(ledger_id, fragment)
             is_moved = True
         return is_moved
 
@@ -346,14 +372,31 @@ class LedgerRepair:
         fragment: Fragment,
         targets: dict[int, str],
         gone: frozenset[str],
-    ) -> Copied:
+        attempt: Attempt,
+        total: Copied,
+    ) -> list[tuple[int, int]]:
+        """Returns ranges of entries that are lost; empty: all were copied, and may be published."""
         if fragment.is_empty:
-            return Copied()
+            return []
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
+        copier = FragmentCopier(replicas, fragment, targets, gone, self._pace, attempt.upto)
         try:
-            return await FragmentCopier(replicas, fragment, targets, gone, self._pace).copy()
+            if attempt.lost and await copier.are_lost(attempt.probed()):
+                return attempt.lost
+            if attempt.unreadable is not None:
+                await copier.are_lost((attempt.unreadable,))  # or it is unreadable still
+            attempt.lost, attempt.unreadable = [], None
+            attempt.lost = (await copier.copy()).lost
         except CopyFailed as error:
+            attempt.unreadable = error.unreadable
+            if error.target is not None:
+                attempt.failed.add(error.target)
             raise _Stopped(Hindered(Hindrance.COPY_FAILED, str(error))) from error
+        finally:
+            attempt.upto.update(copier.upto)
+            total.entries += copier.copied.entries
+            total.bytes += copier.copied.bytes
+        return attempt.lost
 
     async def _no_target(self, leaving: str) -> str:
         why = await self._bookkeeper.bookies.shortage()
@@ -397,6 +440,11 @@ class LedgerRepair:
         except MetadataError as error:
             return Hindered(Hindrance.METADATA, str(error))
         return Repaired(is_deleted=True)
+
+
+def _rng_of(ledger_id: int, fragment: Fragment) -> random.Random:
+    """The same targets for each attempt, whoever makes it, as long as the bookies are the same (rule 7)."""
+    return random.Random(f"{ledger_id}/{fragment.first_entry_id}")
 
 
 async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, turns: asyncio.Semaphore) -> Answer:

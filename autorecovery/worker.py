@@ -41,6 +41,9 @@ _LOCKED_S: Final = 5.0
 # Locks of one look: of those that are tried and found taken. A worker that meets only taken ones waits for a hint.
 _TRIES_MAX: Final = 100
 
+# What another set of bookies may end.
+_MAY_HELP: Final = (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT, Hindrance.COPY_FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -163,7 +166,7 @@ class ReplicationWorker:
     def _on_bookies(self) -> None:
         """What was lost may be back, and there may be targets now (rule 3 of `outcome`)."""
         for ledger_id, waiting in self._waiting.items():
-            if waiting.outcome.kind in (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT):
+            if waiting.outcome.kind in _MAY_HELP:
                 self._make_due(ledger_id, waiting)
         self._wake()
 

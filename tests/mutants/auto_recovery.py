@@ -24,18 +24,18 @@ MUTANTS: Final = (
     Mutant(
         "a lost copy is given to a region that makes its ledger less durable",
         "autorecovery/repair.py",
-        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
-        "            write_quorum=fragment.write_quorum,\n            ack_quorum=metadata.ack_quorum,\n",
-        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
-        "            write_quorum=fragment.write_quorum,\n",
+        "                avoided,\n                write_quorum=fragment.write_quorum,\n"
+        "                ack_quorum=metadata.ack_quorum,\n",
+        "                avoided,\n                write_quorum=fragment.write_quorum,\n",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "region"),
     ),
     # -- groups of bookies
     Mutant(
         "a lost copy is given to a bookie of another group",
         "autorecovery/repair.py",
-        "            custom_metadata=metadata.custom_metadata,\n        )\n        targets",
-        "        )\n        targets",
+        "                custom_metadata=metadata.custom_metadata,\n                rng=_rng_of(ledger_id, fragment),\n"
+        "            )\n\n        draining",
+        "                rng=_rng_of(ledger_id, fragment),\n            )\n\n        draining",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
     ),
     Mutant(
@@ -55,9 +55,23 @@ MUTANTS: Final = (
     Mutant(
         "a fragment with lost entries is published",
         "autorecovery/repair.py",
-        "        if copied.lost:\n            gone =",
-        "        if copied.lost and not new:\n            gone =",
+        "        if lost:\n            away =",
+        "        if lost and not new:\n            away =",
         (*_COPYING, *_NODE),
+    ),
+    Mutant(
+        "a copy that a target lost meanwhile counts",
+        "autorecovery/copying.py",
+        "        if had and await self._has_still(bookie, had):\n",
+        "        if had:\n",
+        _COPYING,
+    ),
+    Mutant(
+        "a fragment with a lost entry is copied again at each attempt",
+        "autorecovery/repair.py",
+        "            if attempt.lost and await copier.are_lost(attempt.probed()):\n",
+        "            if False:\n",
+        _COPYING,
     ),
     Mutant(
         "silence is taken for a loss",
