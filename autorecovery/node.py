@@ -121,6 +121,7 @@ class AutoRecoveryNode:
             clock,
             delay_s=config.lost_bookie_delay_s,
             bookie_check_s=config.bookie_check_s,
+            drained=lambda: self.state_watch.drained,
         )
         self.checks = tuple(
             LedgerCheck(kind, period_s, self.catalogue, bookkeeper.ledgers, self.marks, self.repair, clock)

@@ -172,6 +172,13 @@ MUTANTS: Final = (
         ("tests/unit/autorecovery/test_decisions.py", *_AUDITOR),
     ),
     Mutant(
+        "a drained bookie that was stopped counts as lost",
+        "autorecovery/auditor.py",
+        "        return (cookies | self._seen) - self._retired\n",
+        "        return cookies | self._seen\n",
+        _AUDITOR,
+    ),
+    Mutant(
         "a read-only bookie is lost",
         "autorecovery/auditor.py",
         "        available = self._bookies.available  # rule 1\n",

@@ -244,6 +244,11 @@ class BookieStateWatch:
         """Bookies whose entries are to be copied to others."""
         return self._draining
 
+    @property
+    def drained(self) -> frozenset[str]:
+        """Bookies that no record names any more."""
+        return frozenset(one for one, state in self._found.items() if state.lifecycle.state is State.DRAINED)
+
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after some state has changed."""
         self._listeners.append(changed)
