@@ -210,8 +210,11 @@ async def test_an_entry_that_cannot_be_copied_does_not_fill_disks(is_lost: bool)
         else:
             source.refuse = lambda opcode, ledger, entry_id: V2Error.EIO if entry_id == 20 else None
         kind = Hindrance.LOST if is_lost else Hindrance.COPY_FAILED
-        assert await attempts(node, ledger_id, 10) == {kind}
+        assert await attempts(node, ledger_id, 1) == {kind}
+        asked = len(source.requests)
+        assert await attempts(node, ledger_id, 9) == {kind}
         assert adds(nodes) == 20
+        assert len(source.requests) - asked <= 9 * 5, "its ends, and the entry that stopped it"
         assert await members(nodes, ledger_id) == ensemble
         if is_lost:
             source.ledgers[ledger_id][20] = entry
@@ -256,7 +259,7 @@ async def test_what_a_target_does_not_have_any_more_is_written_again() -> None:
 async def test_a_target_that_takes_nothing_is_tried_last_and_others_get_each_entry_once() -> None:
     async with nodes_over(6) as nodes:
         node = await nodes.start("one")
-        ledger_id, ensemble, source = await unrepaired(nodes, node, 10)
+        ledger_id, ensemble, _ = await unrepaired(nodes, node, 10)
         spares = [one for one in nodes.cluster.bookies.values() if one.bookie_id not in ensemble]
         for bookie in spares:
             bookie.refuse = lambda opcode, ledger, entry_id: (
