@@ -85,11 +85,10 @@ class AutoRecoveryNode:
         states = BookieStates(store, root)
         self.state_watch = BookieStateWatch(states, clock)
         rng = rng if rng is not None else random.Random()
-        rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
         self.repair = LedgerRepair(
             bookkeeper,
             self.marks,
-            Pace(clock, rate),
+            Pace(clock, config.rate),
             depth=config.depth,
             draining=lambda: self.state_watch.draining,
             mends_placement=config.mends_placement,

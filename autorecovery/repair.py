@@ -26,7 +26,7 @@ Rules:
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import islice
 from typing import Final
 
@@ -54,7 +54,7 @@ from magnetar_core.bookkeeper.client.errors import (
     RecoveryFailed,
     is_missing,
 )
-from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
+from magnetar_core.bookkeeper.client.replicas import LedgerReplicas, Stored
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
@@ -71,6 +71,14 @@ _ROUNDS_MAX: Final = 5
 
 # Conflicts of one publication. Each is a change by somebody else that made progress.
 _CONFLICTS_MAX: Final = 20
+
+
+OnRead = Callable[[int], Awaitable[None]]
+"""Told how many bytes were read to check all entries; returns when more may be read."""
+
+
+async def _at_once(size: int) -> None:
+    """Nothing but the pace of the node holds back."""
 
 
 class _Stopped(Exception):
@@ -155,9 +163,10 @@ class LedgerRepair:
         depth: Depth | None = None,
         *,
         suspects: Collection[str] = frozenset(),
+        on_read: OnRead = _at_once,
     ) -> list[Verdict]:
         """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair. *suspects*: bookies
-        that are said to lack something (rule 5).
+        that are said to lack something (rule 5). *on_read* is told where all entries are read.
 
         Raises NoSuchLedger, BookKeeperError, MetadataError.
         """
@@ -170,7 +179,7 @@ class LedgerRepair:
         return list(
             await asyncio.gather(
                 *(
-                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects)
+                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects, on_read)
                     for one in found
                 )
             )
@@ -185,6 +194,7 @@ class LedgerRepair:
         turns: asyncio.Semaphore,
         depth: Depth,
         suspects: Collection[str],
+        on_read: OnRead,
     ) -> Verdict:
         async def answers_of(index: int) -> list[Answer]:
             bookie = fragment.ensemble[index]
@@ -192,7 +202,7 @@ class LedgerRepair:
             if depth is Depth.LISTS:
                 return [await self._ask_list(replicas.ledger_id, fragment, index, turns)]
             if depth is Depth.ALL or (is_suspect and self._suspect_depth is Depth.ALL):
-                return [await self._ask_all(replicas, fragment, index, turns)]
+                return [await self._ask_all(replicas, fragment, index, turns, on_read)]
             answers = list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
             if is_suspect and self._suspect_depth is Depth.LISTS:
                 listed = await self._ask_list(replicas.ledger_id, fragment, index, turns)
@@ -207,25 +217,41 @@ class LedgerRepair:
         return judge(fragment, available, draining, dict(zip(asked, answers, strict=True)))
 
     async def _ask_all(
-        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore
+        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore, on_read: OnRead
     ) -> Answer:
         """What the bookie at *index* says of all of its entries, up to the first that is not there."""
+
+        async def one_of(entry_id: int) -> Stored:
+            async with turns:
+                return await replicas.read(bookie, entry_id)
+
+        async def was_read(run: Collection[Stored]) -> None:
+            size = sum(len(one.data) for one in run)
+            await self._pace.read(size)
+            await on_read(size)
+
         bookie = fragment.ensemble[index]
         if fragment.write_quorum == len(fragment.ensemble):
             next_entry_id = fragment.first_entry_id
             while next_entry_id <= fragment.last_entry_id:
                 rest = range(next_entry_id, fragment.last_entry_id + 1)
-                async with turns:
-                    try:
-                        next_entry_id += len(await replicas.read_run([bookie], rest))
-                    except (BookKeeperError, DigestMismatch) as error:
-                        return _meaning(error)
+                try:
+                    async with turns:
+                        run = await replicas.read_run([bookie], rest)
+                except (BookKeeperError, DigestMismatch) as error:
+                    return _meaning(error)
+                next_entry_id += len(run)
+                await was_read(run)
             return Copy.PRESENT
         held = fragment.held(index)
         while some := list(islice(held, _READS_MAX)):
-            for answer in await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in some)):
-                if answer is not Copy.PRESENT:
-                    return answer
+            found = await asyncio.gather(*map(one_of, some), return_exceptions=True)
+            for answer in found:
+                if isinstance(answer, BookKeeperError | DigestMismatch):
+                    return _meaning(answer)
+                if isinstance(answer, BaseException):
+                    raise answer
+            await was_read([one for one in found if isinstance(one, Stored)])
         return Copy.PRESENT
 
     async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, turns: asyncio.Semaphore) -> Answer:

@@ -64,7 +64,7 @@ async def start_management(
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
     name = f"recovery-{socket.gethostname()}-{os.getpid()}"
-    recoveries = RecoveryCalls(name, store, bookkeeper, clock, root=root)
+    recoveries = RecoveryCalls(name, store, bookkeeper, clock, root=root, bytes_per_s=config.rate)
     parts.add("recoveries", recoveries.stop)
     certificates = None if tls is None else Certificates(tls, client_context, clock)
     status = ClusterStatus(store, bookkeeper.bookies, clock, root=root, certificates=certificates)

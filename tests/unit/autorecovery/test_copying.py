@@ -7,6 +7,7 @@ import pytest
 from autorecovery import attempts as remembered
 from autorecovery.attempts import PROBED_MAX, Attempt, Attempts
 from autorecovery.checks import Fragment
+from autorecovery.manual import ManualRecovery
 from autorecovery.node import AutoRecoveryNode
 from autorecovery.outcome import Hindered, Hindrance, Repaired
 from magnetar_core.bookkeeper.client.replicas import RUN_BYTES, RUN_ENTRIES
@@ -166,6 +167,22 @@ async def test_without_a_free_bookie_the_reason_is_told_and_a_new_one_helps() ->
         assert dead in waiting.outcome.text
         await nodes.cluster.add_bookie("new")
         await eventually(partial(nodes.is_whole, ledger_id))
+
+
+async def test_a_recovery_by_hand_keeps_to_its_rate() -> None:
+    async with nodes_over(3) as nodes:
+        handle = await nodes.writer.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        for _ in range(8):
+            await handle.add(bytes(RUN_BYTES // 4))
+        await handle.close()
+        (bookie, _) = await members(nodes, handle.ledger_id)
+        clock = nodes.cluster.clock
+        recovery = ManualRecovery(
+            "hand", nodes.cluster.store, nodes.writer, clock, root="/ledgers", bytes_per_s=4 * RUN_BYTES
+        )
+        began_s = clock.monotonic()
+        assert (await recovery.recover([bookie])).repaired == 1
+        assert clock.monotonic() - began_s >= 0.4, "2 MiB at 4 MiB a second"
 
 
 # ------------------------------------------------------------------------------------ trying again and again
