@@ -156,6 +156,16 @@ class LedgerRepair:
                 return Repaired(total.entries, total.bytes)
         raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
 
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """The ledger has no record. Raises MetadataError."""
+        try:
+            await self._read(ledger_id)
+        except NoSuchLedger:
+            return True
+        except Corruption:
+            return False
+        return False
+
     async def look(
         self,
         ledger_id: int,
