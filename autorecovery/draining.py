@@ -431,9 +431,8 @@ class DrainEngine:
         if drain.bookie in await self._bookies.read_writable():
             drain.quiet_since_s = drain.left = None  # rule 3
             return
-        if to is State.DRAINED:
-            await drain.kept.drop(drain.proved, was_all=True)
-            drain.proved.clear()
+        await drain.kept.drop(drain.proved, was_all=to is State.DRAINED)
+        drain.proved.clear()
         failed = list(reasons)
         why = f"{len(failed)} ledgers cannot be copied" if failed else "no record names it, and its ledgers are whole"
         try:

@@ -1,6 +1,7 @@
 """What an operator does to the life of a bookie: begin a drain, follow it, call it off, end it, remove the bookie.
 
 All of it is done in the metadata store, so that it works while the bookie, or every node of auto-recovery, is away.
+Only a bookie of Apache's that a drain turned is turned back through its HTTP, where that can be reached.
 
 Rules (I74):
 

@@ -377,3 +377,19 @@ async def test_a_failed_drain_is_not_called_drained_while_a_moved_ledger_is_not_
         await nodes.writer.delete_ledger(ledger_id)
         assert (await lives.finish("bookie-0", "me", "")).state is State.DRAINED
         assert await store.children(drains_path("/ledgers")) == []
+
+
+async def test_a_failed_drain_is_finished_when_what_it_could_not_move_is_deleted() -> None:
+    async with nodes_over(5) as nodes:
+        lonely = await nodes.written(4, ensemble=1, write=1, ack=1)
+        (bookie,) = (await nodes.writer.read_metadata(lonely)).bookies()
+        others = [await nodes.written(6, ensemble=4) for _ in range(6)]
+        nodes.cluster.bookies[bookie].ledgers[lonely].clear()
+        await nodes.start("one")
+        await drain(nodes, bookie)
+        await becomes(nodes, bookie, State.DRAINING_FAILED)
+        assert await names(nodes, bookie) == [lonely], others
+        await nodes.writer.delete_ledger(lonely)
+        lives = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
+        assert (await lives.finish(bookie, "me", "")).state is State.DRAINED
+        assert await nodes.cluster.store.children(drains_path("/ledgers")) == []
