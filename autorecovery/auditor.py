@@ -13,12 +13,14 @@ Rules:
    stop it; it is told of (I60, R-R14).
 3. While auto-recovery is off for the cluster nothing is marked; what would have been is found when it is on again.
 4. A copy is called missing only if its bookie is gone or says so (`checks`, rule 1).
-5. The periodic checks are spread over their time, go on where a former auditor stopped, and count as done only when
+5. A bookie that was drained has nothing that could be lost: once it is stopped, and after it was removed, it does not
+   count as one that is away.
+6. The periodic checks are spread over their time, go on where a former auditor stopped, and count as done only when
    they reached the end.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,9 +78,10 @@ class Auditor:
         *,
         delay_s: int,
         bookie_check_s: float,
+        drained: Callable[[], Collection[str]],
     ) -> None:
         """*delay_s* holds until somebody writes another one; *bookie_check_s* lies between two audits without a
-        reason, 0: only one at the start."""
+        reason, 0: only one at the start. *drained*: bookies in that state, as they are now."""
         self._store = store
         self._root = root
         self._bookies = bookies
@@ -86,6 +89,7 @@ class Auditor:
         self._marks = marks
         self._clock = clock
         self._bookie_check_s = bookie_check_s
+        self._drained = drained
         self._lost = LostBookies(delay_s)
         self._tasks = Tasks("auditor")
         self._cancels: list[Cancel] = []
@@ -95,6 +99,8 @@ class Auditor:
         """An audit is wanted whatever the delay says: at the start, by an operator, by time."""
         self._next_check_s: float | None = None
         self._seen: set[str] = set()
+        self._retired: set[str] = set()
+        """Drained bookies, and those that were removed after that (rule 5)."""
         self.counts = AuditCounts()
 
     @property
@@ -194,8 +200,11 @@ class Auditor:
         return max(min([_LOOK_S, *(due - now_s for due in dues)]), 0.0)
 
     async def _known(self) -> set[str]:
-        """Bookies that belong to the cluster: they have a cookie, or were seen. Raises MetadataError."""
-        return {*await self._store.children(f"{self._root}/cookies"), *self._seen}
+        """Bookies that belong to the cluster: they have a cookie, or were seen (rule 5). Raises MetadataError."""
+        cookies = set(await self._store.children(f"{self._root}/cookies"))
+        drained = set(self._drained())
+        self._retired = (self._retired | drained) - (cookies - drained)
+        return (cookies | self._seen) - self._retired
 
     def _plan_check(self) -> None:
         if self._bookie_check_s > 0:

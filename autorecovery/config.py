@@ -57,11 +57,15 @@ class AutoRecoveryConfig:
     retry_ms_max: int = setting(
         "lockReleaseOfFailedLedgerGracePeriod",
         300_000,
-        help="longest wait between two attempts to repair a ledger",
+        help="longest wait between two attempts to repair a ledger; twelve times that while copies of it fail",
         least=1_000,
     )
     bytes_per_s: int = setting(
-        "replicationRateByBytes", -1, help="bytes a second that this node copies at most; -1: no limit", least=-1
+        "replicationRateByBytes",
+        -1,
+        help="bytes a second that this node copies, and reads to check all entries, at most; recoveries by hand have "
+        "the same limit once more; -1: no limit",
+        least=-1,
     )
     # Each has some runs of 1 MiB under way (`copying`), and 64 reads while it is looked at.
     ledgers_max: int = setting(
@@ -128,6 +132,11 @@ class AutoRecoveryConfig:
     def depth(self) -> Depth:
         """How much of a copy is read before a ledger counts as whole."""
         return Depth.ALL if self.verification_percent == 100 else Depth.ENDS
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second; None: no limit."""
+        return None if self.bytes_per_s < 0 else float(self.bytes_per_s)
 
     @property
     def knows_regions(self) -> bool:

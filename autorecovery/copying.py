@@ -8,6 +8,8 @@ Rules (I67, I68):
 2. An entry goes to the targets whose position holds it, and to no other.
 3. An entry that every other holder denies is lost; the copying goes on, so that all lost ones are told of, but whoever
    publishes must not.
+4. What a target got from a former attempt, and confirmed then, is read from it instead of being written again; of a
+   bookie that lacks some entries of its position, the others likewise.
 """
 
 import asyncio
@@ -31,6 +33,13 @@ _WINDOW: Final = 64
 class CopyFailed(MagnetarError):
     """A fragment could not be copied now; the text names the entry and the bookies. Trying later may help."""
 
+    def __init__(self, text: str, *, unreadable: int | None = None, target: str | None = None) -> None:
+        super().__init__(text)
+        self.unreadable = unreadable
+        """The entry of which no copy can be read, and nobody knows whether there is one."""
+        self.target = target
+        """The bookie that did not take what was written, or does not give it back."""
+
 
 @dataclass(slots=True)
 class Copied:
@@ -47,22 +56,44 @@ class FragmentCopier:
     """Copies one fragment. Used once."""
 
     def __init__(
-        self, replicas: LedgerReplicas, fragment: Fragment, targets: Mapping[int, str], gone: frozenset[str], pace: Pace
+        self,
+        replicas: LedgerReplicas,
+        fragment: Fragment,
+        targets: Mapping[int, str],
+        gone: frozenset[str],
+        pace: Pace,
+        had: Mapping[tuple[int, str], int] | None = None,
     ) -> None:
         """*targets*: position → bookie that is to have the position's entries; may be the one that has the position.
-        *gone* are bookies of the ensemble that need not be asked."""
+        *gone* are bookies of the ensemble that need not be asked. *had*: `upto` of a former attempt (rule 4)."""
         assert targets
         self._replicas = replicas
         self._fragment = fragment
         self._targets = targets
         self._gone = gone
         self._pace = pace
-        self._copied = Copied()
+        in_place = {one: fragment.last_entry_id + 1 for one in targets.items() if fragment.ensemble[one[0]] == one[1]}
+        self._had = {**(had or {}), **in_place}
+        self._next_entry_id = fragment.first_entry_id
+        self._under_way: set[int] = set()
+        """First entries of runs that are not on all of their targets yet."""
+        self.copied = Copied()
         self._slots = asyncio.Semaphore(_RUNS_MAX)
         self._is_striped = fragment.write_quorum < len(fragment.ensemble)
 
+    @property
+    def upto(self) -> dict[tuple[int, str], int]:
+        """(position, target) → the target has what the position holds of entries before this one."""
+        done = min(self._under_way, default=self._next_entry_id)
+        return {one: max(done, self._had.get(one, 0)) for one in self._targets.items()}
+
+    async def are_lost(self, entry_ids: Sequence[int]) -> bool:
+        """Whether no bookie has any of *entry_ids*. Raises CopyFailed if nobody knows."""
+        found = await asyncio.gather(*map(self._find, entry_ids))
+        return not any(found)
+
     async def copy(self) -> Copied:
-        """Raises CopyFailed: some entries may have been copied, which is harmless."""
+        """Raises CopyFailed: some entries may have been copied, which is harmless; `copied` and `upto` tell of them."""
         fragment = self._fragment
         assert fragment.is_fixed, "the entries of a fragment that may still grow are not copied"
         next_entry_id = fragment.first_entry_id
@@ -70,6 +101,9 @@ class FragmentCopier:
         try:
             while next_entry_id <= fragment.last_entry_id:
                 run, next_entry_id = await self._read(next_entry_id)
+                if run:
+                    self._under_way.add(run[0].entry_id)
+                self._next_entry_id = next_entry_id
                 if not run:
                     continue
                 await self._slots.acquire()
@@ -79,12 +113,15 @@ class FragmentCopier:
                 writes.add(write)
                 writes = {one for one in writes if not one.done() or one.exception() is not None}
             await asyncio.gather(*writes)
+        except CopyFailed:
+            await asyncio.gather(*writes, return_exceptions=True)  # what is under way serves the next attempt
+            raise
         finally:
             for write in writes:
                 write.cancel()
             await asyncio.gather(*writes, return_exceptions=True)
-        self._copied.lost = joined(self._copied.lost)
-        return self._copied
+        self.copied.lost = joined(self.copied.lost)
+        return self.copied
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -117,6 +154,13 @@ class FragmentCopier:
         return ([] if one is None else [one]), first + 1
 
     async def _read_one(self, entry_id: int) -> Stored | None:
+        """As `_find`; an entry that is lost is noted."""
+        found = await self._find(entry_id)
+        if found is None:
+            self.copied.lost.append((entry_id, entry_id))
+        return found
+
+    async def _find(self, entry_id: int) -> Stored | None:
         """None: no bookie that is there has the entry (rule 3). Raises CopyFailed if nobody knows."""
         sources = self._sources(entry_id)
         if sources:
@@ -124,8 +168,7 @@ class FragmentCopier:
                 return await self._replicas.read_from_any(sources, entry_id)
             except (BookKeeperError, DigestMismatch) as error:
                 if not is_missing(error) and not isinstance(error, DigestMismatch):
-                    raise CopyFailed(f"entry {entry_id} cannot be read: {error}") from error
-        self._copied.lost.append((entry_id, entry_id))
+                    raise CopyFailed(f"entry {entry_id} cannot be read: {error}", unreadable=entry_id) from error
         return None
 
     def _sources(self, entry_id: int) -> list[str]:
@@ -142,9 +185,13 @@ class FragmentCopier:
     async def _write(self, run: Sequence[Stored]) -> None:
         """One run to all of its targets, and back (rule 1)."""
         await asyncio.gather(*(self._write_to(index, bookie, run) for index, bookie in self._targets.items()))
+        self._under_way.discard(run[0].entry_id)
 
     async def _write_to(self, index: int, bookie: str, run: Sequence[Stored]) -> None:
         held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)
+        had = [one for one in held if one.entry_id < self._had.get((index, bookie), 0)]
+        if had and await self._has_still(bookie, had):
+            held = held[len(had) :]
         if not held:
             return
         size = sum(len(one.data) for one in held)
@@ -153,23 +200,37 @@ class FragmentCopier:
                 await self._replicas.writer(bookie).write(held)
             except BookKeeperError as error:
                 raise CopyFailed(
-                    f"entries from {held[0].entry_id} on cannot be written to {bookie}: {error}"
+                    f"entries from {held[0].entry_id} on cannot be written to {bookie}: {error}", target=bookie
                 ) from error
         await self._read_back(bookie, held)
-        self._copied.entries += len(held)
-        self._copied.bytes += size
+        self.copied.entries += len(held)
+        self.copied.bytes += size
 
     async def _read_back(self, bookie: str, run: Sequence[Stored]) -> None:
-        left = [one.entry_id for one in run]
         try:
-            while left:
-                if self._is_striped:
-                    part, left = left[:_WINDOW], left[_WINDOW:]
-                    await asyncio.gather(*(self._replicas.read(bookie, entry_id) for entry_id in part))
-                else:
-                    left = left[len(await self._replicas.read_run([bookie], left)) :]
+            await self._read_all(bookie, run)
         except (BookKeeperError, DigestMismatch) as error:
-            raise CopyFailed(f"what was written to {bookie} cannot be read back: {error}") from error
+            raise CopyFailed(f"what was written to {bookie} cannot be read back: {error}", target=bookie) from error
+
+    async def _has_still(self, bookie: str, run: Sequence[Stored]) -> bool:
+        """Rule 4. Its garbage collection takes what no record gives it."""
+        try:
+            await self._read_all(bookie, run)
+        except (BookKeeperError, DigestMismatch) as error:
+            if is_missing(error) or isinstance(error, DigestMismatch):
+                return False
+            raise CopyFailed(f"what was written to {bookie} cannot be read back: {error}", target=bookie) from error
+        return True
+
+    async def _read_all(self, bookie: str, run: Sequence[Stored]) -> None:
+        """Raises BookKeeperError, DigestMismatch."""
+        left = [one.entry_id for one in run]
+        while left:
+            if self._is_striped:
+                part, left = left[:_WINDOW], left[_WINDOW:]
+                await asyncio.gather(*(self._replicas.read(bookie, entry_id) for entry_id in part))
+            else:
+                left = left[len(await self._replicas.read_run([bookie], left)) :]
 
 
 def _raise_failed(writes: set[asyncio.Task[None]]) -> None:

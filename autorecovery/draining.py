@@ -8,8 +8,9 @@
 
 Rules (I72, I74):
 
-1. Nothing is counted in the metadata store. What is left follows from the records, so the next auditor goes on where
-   this one ended, and a drain that is cancelled leaves only marks, which workers take down when nothing is to be done.
+1. Nothing is counted in the metadata store. What is left follows from the records, and what is to be proved stands in
+   the store (`unproved`) before it is marked. So the next auditor goes on where this one ended, and a drain that is
+   cancelled leaves only marks, which workers take down when nothing is to be done, and what the next drain proves.
 2. Records are read after the bookie takes no entries, and a moment later: a writer who saw it as writable just before
    may still put its name into a record.
 3. Drained is said only after one reading of all records found none that names the bookie, and after each ledger that
@@ -30,6 +31,8 @@ from autorecovery.drain_rules import Progress, bytes_on, facts_of, has_no_target
 from autorecovery.index import LedgerIndex
 from autorecovery.repair import LedgerRepair
 from autorecovery.reports import Problem
+from autorecovery.turning import TurnBookie, TurnedBookies
+from autorecovery.unproved import UnprovedLedgers, forget_others
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch, VersionedState
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
@@ -37,7 +40,7 @@ from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.lifecycle import Actor, DrainView, IllegalMove, State, verdict_of
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, NoNode, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore, NoNode, VersionConflict
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
@@ -62,16 +65,15 @@ _TURN_AGAIN_S: Final = 30.0
 # A worker's report may be as old as two of its rounds; what it says of a ledger counts after it has stood so long.
 _CONFIRM_S: Final = 5.0
 
-# A drain of which every ledger waits, and nothing moves, has failed after this: longer than the longest wait between
-# two attempts of a worker.
+# A drain of which every ledger waits, and nothing moves, has failed after this: a worker has tried eight times by then.
 _PATIENCE_S: Final = 600.0
 
 # Requests to the store, and ledgers that are proved, at the same time.
 _AT_ONCE: Final = 64
 _PROVED_AT_ONCE: Final = 8
 
-TurnReadOnly = Callable[[str], Awaitable[None]]
-"""Turn a bookie of Apache's read-only. Raises MagnetarError with the reason why that cannot be done."""
+# What was proved is taken from the store so often: what stands there too long is only read once more.
+_NOTE_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -80,6 +82,12 @@ class _Drain:
 
     bookie: str
     state: VersionedState
+    kept: UnprovedLedgers
+    """*unproved*, for whoever goes on with this."""
+    proved: set[int] = field(default_factory=set)
+    """Ledgers that are to be taken from *kept*."""
+    noted_s: float = 0.0
+    """Clock when that was done last."""
     phase: str = "waiting until it takes no entries"
     problem: str = ""
     writable_since_s: float | None = None
@@ -103,6 +111,11 @@ class _Drain:
     progress: Progress = field(default_factory=Progress)
     view: DrainView | None = None
 
+    def is_proved(self, ledger_id: int) -> None:
+        """The copies of a ledger were read, or it is deleted."""
+        self.unproved.discard(ledger_id)
+        self.proved.add(ledger_id)
+
 
 class DrainEngine:
     """All drains of a cluster; run by the auditor. Used on the loop."""
@@ -110,6 +123,8 @@ class DrainEngine:
     def __init__(
         self,
         name: str,
+        store: MetadataStore,
+        root: str,
         states: BookieStates,
         watch: BookieStateWatch,
         bookies: BookieDirectory,
@@ -121,12 +136,14 @@ class DrainEngine:
         problems: Callable[[], AsyncIterator[Problem]],
         clock: Clock,
         *,
-        turn: TurnReadOnly | None,
+        turn: TurnBookie | None,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         """*name* stands in the states. *problems* are those that workers tell of. *turn* is None where bookies of
         Apache's cannot be turned."""
         self._name = name
+        self._store = store
+        self._root = root
         self._states = states
         self._watch = watch
         self._bookies = bookies
@@ -138,12 +155,14 @@ class DrainEngine:
         self._problems = problems
         self._clock = clock
         self._turn = turn
+        self._turned = TurnedBookies(store, root)
         self._patience_s = patience_s
         self._drains: dict[str, _Drain] = {}
         self._tasks = Tasks("drains")
         self._cancels: list[Cancel] = []
         self._woken = Bell()
         self._is_called = False
+        self._is_swept = False
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks.on_failure = on_failure
@@ -186,6 +205,10 @@ class DrainEngine:
 
     async def _look(self) -> None:
         """One round over all drains. Raises MetadataError, BookKeeperError."""
+        if not self._is_swept:
+            await forget_others(self._store, self._root, self._watch.bookies)
+            await self._turned.forget_others(self._watch.bookies)
+            self._is_swept = True
         self._follow_states()
         if not self._drains:
             return
@@ -215,7 +238,7 @@ class DrainEngine:
         for bookie, state in leaving.items():
             known = self._drains.get(bookie)
             if known is None or known.state != state:
-                self._drains[bookie] = _Drain(bookie, state)
+                self._drains[bookie] = _Drain(bookie, state, UnprovedLedgers(self._store, self._root, bookie))
 
     # --------------------------------------------------------------------------------- until it is quiet
 
@@ -240,15 +263,26 @@ class DrainEngine:
     async def _turn_read_only(self, drain: _Drain) -> None:
         why = "it does not follow its state, and this node cannot turn it through its HTTP"
         if self._turn is not None:
+            await self._turned.note(drain.bookie)
             try:
-                await self._turn(drain.bookie)
+                await self._turn(drain.bookie, True)
             except MagnetarError as error:
                 why = str(error)
             else:
                 drain.problem = ""
+                await self._turn_back_if_called_off(drain.bookie)
                 return
         drain.problem = f"bookie {drain.bookie} takes entries still, so its drain cannot begin: {why}"
         log.warning("%s", drain.problem)
+
+    async def _turn_back_if_called_off(self, bookie: str) -> None:
+        """Whoever called the drain off meanwhile may have turned the bookie back before it was turned."""
+        assert self._turn is not None
+        if (await self._states.read(bookie)).lifecycle.state is State.ACTIVE:
+            await self._turned.note(bookie)
+            told = await self._turned.turn_back(bookie, self._turn)
+            if told:
+                log.warning("%s", told)
 
     # ------------------------------------------------------------------------------------ what is to be moved
 
@@ -262,8 +296,11 @@ class DrainEngine:
             for ledger_id in left
             if has_no_target(index[ledger_id], drain.bookie, candidates)
         }
-        drain.total += len(left - drain.unproved)
-        drain.unproved |= left
+        kept = await drain.kept.read()
+        open_ids = left | set(index if kept.is_all else kept.ids)
+        await drain.kept.add(left)  # rule 1: before the marks
+        drain.total += len(open_ids - drain.unproved)
+        drain.unproved |= open_ids
         drain.phase = "copying"
         await self._each(sorted(left), lambda ledger_id: self._look_at_record(drain, ledger_id))
         log.info("drain of %s: %d ledgers name it", drain.bookie, len(left))
@@ -277,7 +314,7 @@ class DrainEngine:
         metadata = await self._read(ledger_id)
         if metadata is None:
             drain.left.discard(ledger_id)
-            drain.unproved.discard(ledger_id)
+            drain.is_proved(ledger_id)
         elif drain.bookie not in metadata.bookies():
             drain.left.discard(ledger_id)
         else:
@@ -346,20 +383,25 @@ class DrainEngine:
         """Read the copies of what was moved, where they are now (rule 3)."""
         drain.phase = "copying" if drain.left else "reading the copies"
         drain.not_whole.clear()
-        moved = drain.unproved - (drain.left or set())
+        moved = drain.unproved - (drain.left or set()) - drain.unreadable.keys()
         await self._each(sorted(moved), lambda one: self._prove_one(drain, one), _PROVED_AT_ONCE)
+        now_s = self._clock.monotonic()
+        if now_s - drain.noted_s >= _NOTE_S:
+            drain.noted_s = now_s
+            await drain.kept.drop(drain.proved)
+            drain.proved.clear()
 
     async def _prove_one(self, drain: _Drain, ledger_id: int) -> None:
         metadata = await self._read(ledger_id)
         if metadata is None:
-            drain.unproved.discard(ledger_id)
+            drain.is_proved(ledger_id)
             return
         if drain.bookie in metadata.bookies():
             drain.left = None
             return
         why = await self._why_not_whole(drain, ledger_id, metadata)
         if not why:
-            drain.unproved.discard(ledger_id)
+            drain.is_proved(ledger_id)
             return
         drain.not_whole[ledger_id] = why
 
@@ -389,6 +431,8 @@ class DrainEngine:
         if drain.bookie in await self._bookies.read_writable():
             drain.quiet_since_s = drain.left = None  # rule 3
             return
+        await drain.kept.drop(drain.proved, was_all=to is State.DRAINED)
+        drain.proved.clear()
         failed = list(reasons)
         why = f"{len(failed)} ledgers cannot be copied" if failed else "no record names it, and its ledgers are whole"
         try:

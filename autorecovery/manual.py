@@ -63,14 +63,25 @@ class Recovered:
 class ManualRecovery:
     """Recovery of bookies at an operator's word. Used on the loop."""
 
-    def __init__(self, name: str, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, *, root: str) -> None:
-        """*name* stands in the locks."""
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+        *,
+        root: str,
+        bytes_per_s: float | None = None,
+    ) -> None:
+        """*name* stands in the locks. *bytes_per_s*: what is copied at most, by all recoveries together; None: no
+        limit."""
         self._name = name
         self._store = store
         self._root = root
         self._bookkeeper = bookkeeper
         self._clock = clock
         self._marks = MarkBoard(store, root)
+        self._pace = Pace(clock, bytes_per_s)
 
     async def plan(self, bookies: Collection[str]) -> dict[int, bool]:
         """Ledgers whose record names one of *bookies*, ids ascending → whether each is closed. Raises MetadataError."""
@@ -93,9 +104,7 @@ class ManualRecovery:
         leaving = frozenset(bookies)
         ids = sorted({ledger_id for bookie in leaving for ledger_id in index.of_bookie(bookie)})
         done = Recovered(ledgers=len(ids), unreadable=dict(index.unreadable))
-        repair = LedgerRepair(
-            self._bookkeeper, self._marks, Pace(self._clock), depth=Depth.ENDS, draining=lambda: leaving
-        )
+        repair = LedgerRepair(self._bookkeeper, self._marks, self._pace, depth=Depth.ENDS, draining=lambda: leaving)
         turns = asyncio.Semaphore(_AT_ONCE)
         finished = 0
 

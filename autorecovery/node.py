@@ -27,7 +27,7 @@ from autorecovery.callbacks import CallbackDelivery, Poster
 from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.checks import Depth
 from autorecovery.config import AutoRecoveryConfig
-from autorecovery.draining import DrainEngine, TurnReadOnly
+from autorecovery.draining import DrainEngine
 from autorecovery.election import AuditorElection
 from autorecovery.history import CopyHistory
 from autorecovery.pace import Pace
@@ -36,6 +36,7 @@ from autorecovery.placement_check import PlacementCheck
 from autorecovery.repair import LedgerRepair
 from autorecovery.report_sweep import ReportSweep
 from autorecovery.reports import Reporter, read_problems
+from autorecovery.turning import TurnBookie
 from autorecovery.worker import ReplicationWorker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
@@ -68,11 +69,11 @@ class AutoRecoveryNode:
         root: str = "/ledgers",
         rng: random.Random | None = None,
         on_death: Callable[[NodeDied], None],
-        turn: TurnReadOnly | None = None,
+        turn: TurnBookie | None = None,
         new_poster: Callable[[], Poster] = HttpPoster,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
-        *on_death* is called once, on the loop (rule 1). *turn* makes a bookie of Apache's read-only. *new_poster* sends
+        *on_death* is called once, on the loop (rule 1). *turn* turns a bookie of Apache's. *new_poster* sends
         the requests of callbacks."""
         self.name = name
         self._store = store
@@ -84,11 +85,10 @@ class AutoRecoveryNode:
         states = BookieStates(store, root)
         self.state_watch = BookieStateWatch(states, clock)
         rng = rng if rng is not None else random.Random()
-        rate = None if config.bytes_per_s < 0 else float(config.bytes_per_s)
         self.repair = LedgerRepair(
             bookkeeper,
             self.marks,
-            Pace(clock, rate),
+            Pace(clock, config.rate),
             depth=config.depth,
             draining=lambda: self.state_watch.draining,
             mends_placement=config.mends_placement,
@@ -120,6 +120,7 @@ class AutoRecoveryNode:
             clock,
             delay_s=config.lost_bookie_delay_s,
             bookie_check_s=config.bookie_check_s,
+            drained=lambda: self.state_watch.drained,
         )
         self.checks = tuple(
             LedgerCheck(kind, period_s, self.catalogue, bookkeeper.ledgers, self.marks, self.repair, clock)
@@ -132,6 +133,8 @@ class AutoRecoveryNode:
         """The slow checks of an auditor: the ends of each copy, all entries, and what bookies list."""
         self.drains = DrainEngine(
             name,
+            store,
+            root,
             states,
             self.state_watch,
             bookkeeper.bookies,

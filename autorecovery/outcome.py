@@ -3,7 +3,8 @@
 Rules (I71, I72):
 
 1. Whatever keeps a ledger from being repaired has a kind and a text, and both are shown until it is repaired.
-2. Waiting grows with each failure in a row up to a limit. A ledger never holds up another one.
+2. Waiting grows with each failure in a row up to a limit, which is higher where an attempt may write copies that are
+   of no use afterwards. A ledger never holds up another one.
 3. Entries that no bookie has that is there are not tried again by time: only when a bookie comes or goes, when the
    ledger is marked anew, or when an operator asks.
 """
@@ -63,6 +64,11 @@ Outcome = Repaired | Hindered
 # Kinds that end only with a change in the cluster (rule 3).
 _WAITS_FOR_CHANGE: Final = frozenset({Hindrance.LOST})
 
+# Kinds whose attempts may have written something, and by how much longer they wait at most: an hour in place of five
+# minutes. What stopped them is looked at again when a bookie comes or goes, too.
+_WROTE: Final = frozenset({Hindrance.COPY_FAILED, Hindrance.DEFECT})
+_WROTE_FACTOR: Final = 12
+
 # A target that is missing comes back as a bookie does: told by the register, so this is only the net below.
 _FIRST_S: Final = 2.0
 
@@ -73,6 +79,8 @@ def retry_after_s(outcome: Hindered, failures: int, longest_s: float) -> float |
     assert longest_s > 0
     if outcome.kind in _WAITS_FOR_CHANGE:
         return None
+    if outcome.kind in _WROTE:
+        longest_s *= _WROTE_FACTOR
     return min(_FIRST_S * 2.0 ** min(failures - 1, 30), longest_s)
 
 

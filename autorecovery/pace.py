@@ -60,10 +60,7 @@ class Pace:
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
         """Wait until *size* bytes may go out; within it they are written, and how long that takes is counted."""
-        if self._limiter is not None:
-            wait_s = self._limiter.spend(self._clock.monotonic(), size)
-            if wait_s > 0:
-                await self._clock.sleep(wait_s)
+        await self.read(size)
         while self._under_way_bytes and self._under_way_bytes + size > self._window_bytes:  # rule 2
             await self._ended.rung()
         self._under_way_bytes += size
@@ -75,6 +72,12 @@ class Pace:
             self._under_way_bytes -= size
             assert self._under_way_bytes >= 0
             self._ended.ring()
+
+    async def read(self, size: int) -> None:
+        """Wait until more may be read, after *size* bytes were; what is read to check copies shares the limit in bytes
+        with what is copied."""
+        if self._limiter is not None:
+            await self._clock.sleep(self._limiter.spend(self._clock.monotonic(), size))
 
     def _learn(self, took_s: float) -> None:
         self._fastest_s = min(self._fastest_s * (1 + _FORGET_SHARE), took_s)

@@ -6,8 +6,9 @@
 Rules:
 
 1. A check is due when its period has passed since the last one ended; one that never ran is due at once.
-2. It takes about half of its period, so that it ends in time where reading is slower than thought. An operator's
-   check is not spread.
+2. It takes about half of its period, so that it ends in time where reading is slower than thought. Where all entries
+   of a ledger are read, they are spread over the ledger's share of that, or ten minutes. An operator's check is not
+   spread.
 3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. Silence is counted and
    told of, and nothing else (`checks`, rule 1).
 4. One ledger that cannot be looked at does not end the check.
@@ -21,16 +22,18 @@ from typing import Final, NamedTuple
 
 from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.checks import Depth
-from autorecovery.repair import LedgerRepair
+from autorecovery.repair import LedgerRepair, OnRead
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Bell, Tasks
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import GIB, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,13 @@ _STEP_S: Final = 5.0
 
 # The metadata store is away: time until the next try.
 _RETRY_S: Final = 5.0
+
+# The entries of one ledger are read within this: meanwhile the next auditor would begin with the ledger anew.
+_LEDGER_S_MAX: Final = 600.0
+
+# Bytes around the payload of an entry, at most; and what a ledger that is still written is taken for.
+_AROUND_BYTES: Final = 64
+_OPEN_BYTES: Final = 1 * GIB
 
 # Switched off for the cluster: looked at again after this.
 _OFF_S: Final = 30.0
@@ -185,7 +195,7 @@ class LedgerCheck:
                 await self._note(ledger_id)
                 noted_s = self._clock.monotonic()
             began_s = self._clock.monotonic()
-            await self._look(ledger_id)
+            await self._look(ledger_id, rest_s)
             await self._rest(ledger_id, rest_s - (self._clock.monotonic() - began_s))
         self._is_asked = False
         await self._note_end()
@@ -199,12 +209,13 @@ class LedgerCheck:
             status.silent,
         )
 
-    async def _look(self, ledger_id: int) -> None:
+    async def _look(self, ledger_id: int, seconds: float) -> None:
         status = self.status
         status.looked_at += 1
         try:
             metadata = (await self._ledgers.read(ledger_id)).metadata
-            verdicts = await self._repair.look(ledger_id, metadata, self._kind.depth)
+            spread = self._spread(metadata, min(seconds, _LEDGER_S_MAX))
+            verdicts = await self._repair.look(ledger_id, metadata, self._kind.depth, on_read=spread)
         except (NoNode, NoSuchLedger):
             return
         except (Corruption, BookKeeperError) as error:
@@ -219,6 +230,20 @@ class LedgerCheck:
         if silent:
             status.silent += 1
             log.info("ledger %d: %s", ledger_id, silent[0])
+
+    def _spread(self, metadata: LedgerMetadata, seconds: float) -> OnRead:
+        """Have the entries of a ledger read within about *seconds* (rule 2)."""
+        size = _OPEN_BYTES
+        if metadata.is_closed:
+            size = metadata.length + (metadata.last_entry_id + 1) * _AROUND_BYTES
+        limiter = RateLimiter(max(size, 1) * metadata.write_quorum / seconds) if seconds > 0 else None
+
+        async def wait(read_bytes: int) -> None:
+            if limiter is not None:
+                wait_s = limiter.spend(self._clock.monotonic(), read_bytes)
+                await self._asked.until(lambda: self._is_asked, self._clock, wait_s)
+
+        return wait
 
     async def _rest(self, ledger_id: int, seconds: float) -> None:
         """Rule 2. Raises MetadataError."""

@@ -20,14 +20,17 @@ Rules:
 6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more regions,
    racks and hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
    ever has fewer copies (I73); a move that does not make it better is not made.
+7. Attempts that fail again and again write little (`attempts`), and choose the same targets, whoever makes them.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import islice
 from typing import Final
 
+from autorecovery.attempts import Attempt, Attempts
 from autorecovery.checks import (
     Answer,
     Copy,
@@ -51,7 +54,7 @@ from magnetar_core.bookkeeper.client.errors import (
     RecoveryFailed,
     is_missing,
 )
-from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
+from magnetar_core.bookkeeper.client.replicas import LedgerReplicas, Stored
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
@@ -68,6 +71,14 @@ _ROUNDS_MAX: Final = 5
 
 # Conflicts of one publication. Each is a change by somebody else that made progress.
 _CONFLICTS_MAX: Final = 20
+
+
+OnRead = Callable[[int], Awaitable[None]]
+"""Told how many bytes were read to check all entries; returns when more may be read."""
+
+
+async def _at_once(size: int) -> None:
+    """Nothing but the pace of the node holds back."""
 
 
 class _Stopped(Exception):
@@ -102,6 +113,7 @@ class LedgerRepair:
         self._draining = draining
         self._mends_placement = mends_placement
         self._suspect_depth = suspect_depth
+        self._attempts = Attempts()
 
     async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
@@ -144,6 +156,16 @@ class LedgerRepair:
                 return Repaired(total.entries, total.bytes)
         raise _Stopped(Hindered(Hindrance.METADATA, f"it changed {_ROUNDS_MAX} times while it was being repaired"))
 
+    async def is_deleted(self, ledger_id: int) -> bool:
+        """The ledger has no record. Raises MetadataError."""
+        try:
+            await self._read(ledger_id)
+        except NoSuchLedger:
+            return True
+        except Corruption:
+            return False
+        return False
+
     async def look(
         self,
         ledger_id: int,
@@ -151,9 +173,10 @@ class LedgerRepair:
         depth: Depth | None = None,
         *,
         suspects: Collection[str] = frozenset(),
+        on_read: OnRead = _at_once,
     ) -> list[Verdict]:
         """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair. *suspects*: bookies
-        that are said to lack something (rule 5).
+        that are said to lack something (rule 5). *on_read* is told where all entries are read.
 
         Raises NoSuchLedger, BookKeeperError, MetadataError.
         """
@@ -166,7 +189,7 @@ class LedgerRepair:
         return list(
             await asyncio.gather(
                 *(
-                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects)
+                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects, on_read)
                     for one in found
                 )
             )
@@ -181,6 +204,7 @@ class LedgerRepair:
         turns: asyncio.Semaphore,
         depth: Depth,
         suspects: Collection[str],
+        on_read: OnRead,
     ) -> Verdict:
         async def answers_of(index: int) -> list[Answer]:
             bookie = fragment.ensemble[index]
@@ -188,7 +212,7 @@ class LedgerRepair:
             if depth is Depth.LISTS:
                 return [await self._ask_list(replicas.ledger_id, fragment, index, turns)]
             if depth is Depth.ALL or (is_suspect and self._suspect_depth is Depth.ALL):
-                return [await self._ask_all(replicas, fragment, index, turns)]
+                return [await self._ask_all(replicas, fragment, index, turns, on_read)]
             answers = list(await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in ends(fragment, index))))
             if is_suspect and self._suspect_depth is Depth.LISTS:
                 listed = await self._ask_list(replicas.ledger_id, fragment, index, turns)
@@ -203,25 +227,41 @@ class LedgerRepair:
         return judge(fragment, available, draining, dict(zip(asked, answers, strict=True)))
 
     async def _ask_all(
-        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore
+        self, replicas: LedgerReplicas, fragment: Fragment, index: int, turns: asyncio.Semaphore, on_read: OnRead
     ) -> Answer:
         """What the bookie at *index* says of all of its entries, up to the first that is not there."""
+
+        async def one_of(entry_id: int) -> Stored:
+            async with turns:
+                return await replicas.read(bookie, entry_id)
+
+        async def was_read(run: Collection[Stored]) -> None:
+            size = sum(len(one.data) for one in run)
+            await self._pace.read(size)
+            await on_read(size)
+
         bookie = fragment.ensemble[index]
         if fragment.write_quorum == len(fragment.ensemble):
             next_entry_id = fragment.first_entry_id
             while next_entry_id <= fragment.last_entry_id:
                 rest = range(next_entry_id, fragment.last_entry_id + 1)
-                async with turns:
-                    try:
-                        next_entry_id += len(await replicas.read_run([bookie], rest))
-                    except (BookKeeperError, DigestMismatch) as error:
-                        return _meaning(error)
+                try:
+                    async with turns:
+                        run = await replicas.read_run([bookie], rest)
+                except (BookKeeperError, DigestMismatch) as error:
+                    return _meaning(error)
+                next_entry_id += len(run)
+                await was_read(run)
             return Copy.PRESENT
         held = fragment.held(index)
         while some := list(islice(held, _READS_MAX)):
-            for answer in await asyncio.gather(*(_ask(replicas, bookie, one, turns) for one in some)):
-                if answer is not Copy.PRESENT:
-                    return answer
+            found = await asyncio.gather(*map(one_of, some), return_exceptions=True)
+            for answer in found:
+                if isinstance(answer, BookKeeperError | DigestMismatch):
+                    return _meaning(answer)
+                if isinstance(answer, BaseException):
+                    raise answer
+            await was_read([one for one in found if isinstance(one, Stored)])
         return Copy.PRESENT
 
     async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, turns: asyncio.Semaphore) -> Answer:
@@ -288,30 +328,52 @@ class LedgerRepair:
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
-        new = self._bookkeeper.choose_replacements(
-            fragment.ensemble,
-            leaving,
-            self._draining(),
-            write_quorum=fragment.write_quorum,
-            ack_quorum=metadata.ack_quorum,
-            custom_metadata=metadata.custom_metadata,
-        )
+        attempt = self._attempts.of(ledger_id, fragment)
+        new = self._choose(ledger_id, metadata, fragment, leaving, attempt)
         targets = {**in_place, **new}
         if not targets:
             names = ", ".join(sorted(leaving.values()))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
-        copied = await self._copy_entries(ledger_id, metadata, fragment, targets, frozenset(verdict.gone.values()))
-        total.entries += copied.entries
-        total.bytes += copied.bytes
-        if copied.lost:
-            gone = ", ".join(sorted(verdict.gone.values())) or "nobody is away"
-            text = f"no bookie that is there has all entries of it (away: {gone})"
-            raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(copied.lost)))
+        gone = frozenset(verdict.gone.values())
+        lost = await self._copy_entries(ledger_id, metadata, fragment, targets, gone, attempt, total)
+        if lost:
+            away = ", ".join(sorted(gone)) or "nobody is away"
+            text = f"no bookie that is there has all entries of it (away: {away})"
+            raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(lost)))
         if new:
             await self._publish(ledger_id, fragment, new)
+        self._attempts.forget(ledger_id, fragment)
         if len(new) < len(leaving):
             names = ", ".join(sorted(bookie for index, bookie in leaving.items() if index not in new))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+
+    def _choose(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        leaving: Mapping[int, str],
+        attempt: Attempt,
+    ) -> dict[int, str]:
+        """Position → the bookie that takes the place of the one in *leaving*, as far as there are any."""
+
+        def without(avoided: Collection[str]) -> dict[int, str]:
+            return self._bookkeeper.choose_replacements(
+                fragment.ensemble,
+                leaving,
+                avoided,
+                write_quorum=fragment.write_quorum,
+                ack_quorum=metadata.ack_quorum,
+                custom_metadata=metadata.custom_metadata,
+                rng=_rng_of(ledger_id, fragment),
+            )
+
+        draining = frozenset(self._draining())
+        new = without(draining | attempt.failed)
+        if len(new) < len(leaving) and attempt.failed:
+            attempt.failed.clear()
+            new = without(draining)
+        return new
 
     async def _mend_placement(
         self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
@@ -327,15 +389,15 @@ class LedgerRepair:
                 write_quorum=fragment.write_quorum,
                 ack_quorum=metadata.ack_quorum,
                 custom_metadata=metadata.custom_metadata,
+                rng=_rng_of(ledger_id, fragment),
             )
             if not moves:
                 continue
-            copied = await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset())
-            total.entries += copied.entries
-            total.bytes += copied.bytes
-            if copied.lost:
+            attempt = self._attempts.of(ledger_id, fragment)
+            if await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset(), attempt, total):
                 return True  # gone since it was judged
             await self._publish(ledger_id, fragment, moves)
+            self._attempts.forget(ledger_id, fragment)
             is_moved = True
         return is_moved
 
@@ -346,14 +408,31 @@ class LedgerRepair:
         fragment: Fragment,
         targets: dict[int, str],
         gone: frozenset[str],
-    ) -> Copied:
+        attempt: Attempt,
+        total: Copied,
+    ) -> list[tuple[int, int]]:
+        """Returns ranges of entries that are lost; empty: all were copied, and may be published."""
         if fragment.is_empty:
-            return Copied()
+            return []
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
+        copier = FragmentCopier(replicas, fragment, targets, gone, self._pace, attempt.upto)
         try:
-            return await FragmentCopier(replicas, fragment, targets, gone, self._pace).copy()
+            if attempt.lost and await copier.are_lost(attempt.probed()):
+                return attempt.lost
+            if attempt.unreadable is not None:
+                await copier.are_lost((attempt.unreadable,))  # or it is unreadable still
+            attempt.lost, attempt.unreadable = [], None
+            attempt.lost = (await copier.copy()).lost
         except CopyFailed as error:
+            attempt.unreadable = error.unreadable
+            if error.target is not None:
+                attempt.failed.add(error.target)
             raise _Stopped(Hindered(Hindrance.COPY_FAILED, str(error))) from error
+        finally:
+            attempt.upto.update(copier.upto)
+            total.entries += copier.copied.entries
+            total.bytes += copier.copied.bytes
+        return attempt.lost
 
     async def _no_target(self, leaving: str) -> str:
         why = await self._bookkeeper.bookies.shortage()
@@ -397,6 +476,11 @@ class LedgerRepair:
         except MetadataError as error:
             return Hindered(Hindrance.METADATA, str(error))
         return Repaired(is_deleted=True)
+
+
+def _rng_of(ledger_id: int, fragment: Fragment) -> random.Random:
+    """The same targets for each attempt, whoever makes it, as long as the bookies are the same (rule 7)."""
+    return random.Random(f"{ledger_id}/{fragment.first_entry_id}")
 
 
 async def _ask(replicas: LedgerReplicas, bookie: str, entry_id: int, turns: asyncio.Semaphore) -> Answer:

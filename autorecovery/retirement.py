@@ -1,12 +1,16 @@
 """What an operator does to the life of a bookie: begin a drain, follow it, call it off, end it, remove the bookie.
 
 All of it is done in the metadata store, so that it works while the bookie, or every node of auto-recovery, is away.
+Only a bookie of Apache's that a drain turned is turned back through its HTTP, where that can be reached.
 
 Rules (I74):
 
 1. A bookie is removed, or a failed drain called drained, only after one reading of all records in which every record
    could be read and none names the bookie, while it is not registered as writable.
 2. The state is read before that, and the change is made only if it is still the same.
+3. A failed drain is called drained only when the copies of all ledgers that were moved were read, or they are deleted.
+4. A bookie that is registered in any way runs, or did a moment ago, and is not removed: without its state nothing
+   would keep it from taking entries, and without its cookie it could not start again.
 """
 
 import asyncio
@@ -14,6 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from autorecovery.reports import drains_of, read_nodes
+from autorecovery.turning import TurnBookie, TurnedBookies
+from autorecovery.unproved import UnprovedLedgers
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, VersionedState
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -24,6 +30,11 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 
 # Records that are read at the same time; *progress* is told after each such part.
 _RECORDS_AT_ONCE: Final = 64
+
+# Rule 4. The registration of a bookie that was killed ends with its session: 30 s with our settings, and ZooKeeper
+# grants 40 s at most unless it is set up otherwise. Who waits for that looks so often.
+SESSION_WAIT_S: Final = 45.0
+_SESSION_LOOK_S: Final = 0.5
 
 # Ledgers that a refusal names.
 _NAMED_MAX: Final = 20
@@ -54,6 +65,14 @@ def _silent(done: int, total: int) -> None:
     """Nobody wants to know."""
 
 
+Waits = Callable[[str], None]
+"""Told once why something is waited for."""
+
+
+def _patient(text: str) -> None:
+    """Nobody wants to know."""
+
+
 class BookieLifecycle:
     """The lives of the bookies of one cluster. Used on the loop of the store."""
 
@@ -75,9 +94,14 @@ class BookieLifecycle:
         MetadataError."""
         return await self._move(bookie_id, State.DRAINING, by, why)
 
-    async def cancel(self, bookie_id: str, by: str, why: str) -> Lifecycle:
-        """Make the bookie active again. Raises IllegalMove, UnknownBookie, MetadataError."""
-        return await self._move(bookie_id, State.ACTIVE, by, why)
+    async def cancel(self, bookie_id: str, by: str, why: str, turn: TurnBookie) -> tuple[Lifecycle, str]:
+        """Make the bookie active again, and writable if the drain turned it through its HTTP.
+
+        The text says what the operator has to do; it is empty if nothing. Raises IllegalMove, UnknownBookie,
+        MetadataError.
+        """
+        found = await self._move(bookie_id, State.ACTIVE, by, why)
+        return found, await TurnedBookies(self._store, self._root).turn_back(bookie_id, turn)
 
     async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _silent) -> Lifecycle:
         """Call a failed drain drained, after its ledgers were mended or deleted (rule 1). Raises StillNeeded,
@@ -86,12 +110,16 @@ class BookieLifecycle:
         if found.lifecycle.state is not State.DRAINING_FAILED:
             raise IllegalMove(f"bookie {bookie_id} is {found.lifecycle.state}; only a failed drain is finished by hand")
         await self._check_free(bookie_id, progress)
+        await self._check_proved(bookie_id)
         return await self._move(bookie_id, State.DRAINED, by, why, found)
 
-    async def remove(self, bookie_id: str, by: str, progress: Progress = _silent) -> None:
+    async def remove(
+        self, bookie_id: str, by: str, progress: Progress = _silent, *, wait_s: float = 0.0, waits: Waits = _patient
+    ) -> None:
         """Delete cookie and state; *by* stands in the event of it.
 
-        Raises StillNeeded, IllegalMove, UnknownBookie, MetadataError.
+        *wait_s*: so long the session of a bookie that was stopped is given to end (rule 4). Raises StillNeeded,
+        IllegalMove, UnknownBookie, MetadataError.
         """
         found = await self._states.read(bookie_id)
         if found.lifecycle.state is not State.DRAINED:
@@ -102,7 +130,9 @@ class BookieLifecycle:
                 f"{_count(named)}: `magnetar bookies drain {bookie_id} --wait`",
                 named,
             )
+        await self._until_stopped(bookie_id, wait_s, waits)
         await self._check_free(bookie_id, progress)
+        await self._until_stopped(bookie_id, 0.0, waits)  # the reading may have taken minutes
         await self._states.remove(bookie_id, found, by, self._clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
@@ -122,6 +152,27 @@ class BookieLifecycle:
         wall_ms = self._clock.wall_ms()
         return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=found)
 
+    async def _until_stopped(self, bookie_id: str, wait_s: float, waits: Waits) -> None:
+        """Rule 4. Raises StillNeeded, MetadataError."""
+        end_s = self._clock.monotonic() + wait_s
+        is_told = False
+        while (mode := await self._registered_as(bookie_id)) is not None:
+            if self._clock.monotonic() >= end_s:
+                raise StillNeeded(
+                    f"bookie {bookie_id} is registered as {mode}: it runs still, so stop it first; if it was stopped "
+                    "or killed just now, its session with the metadata store has to end, which takes up to 40 s",
+                    {},
+                )
+            if not is_told:
+                is_told = True
+                waits(f"bookie {bookie_id} is registered as {mode}; waiting up to {wait_s:g} s for that to end")
+            await self._clock.sleep(_SESSION_LOOK_S)
+
+    async def _registered_as(self, bookie_id: str) -> str | None:
+        if bookie_id in await self._directory.read_writable():
+            return "writable"
+        return "read-only" if bookie_id in await self._directory.read_read_only() else None
+
     async def _check_free(self, bookie_id: str, progress: Progress) -> None:
         """Rule 1. Raises StillNeeded, MetadataError."""
         if bookie_id in await self._directory.read_writable():
@@ -136,6 +187,23 @@ class BookieLifecycle:
                 "another drain move them",
                 named,
             )
+
+    async def _check_proved(self, bookie_id: str) -> None:
+        """Rule 3. Raises StillNeeded, MetadataError."""
+        kept = UnprovedLedgers(self._store, self._root, bookie_id)
+        found = await kept.read()
+        if not (found.ids or found.is_all):
+            return
+        left = [one async for one in self._ledgers.list() if found.is_all or one in found.ids]
+        if left:
+            named = dict.fromkeys(left, "it was moved, and its copies were not all found where they are now")
+            some = ", ".join(map(str, sorted(left)[:_NAMED_MAX]))
+            raise StillNeeded(
+                f"bookie {bookie_id} is still needed: {len(left)} ledgers were moved from it, and not all of their "
+                f"copies were found ({some}); `magnetar bookies drain {bookie_id}` reads them again",
+                named,
+            )
+        await kept.drop(found.ids, was_all=True)
 
     async def _naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
         """(ledgers whose record names the bookie, ledgers whose record cannot be read → why)."""

@@ -13,6 +13,7 @@ Rules:
 4. While auto-recovery is off for the cluster nothing new is begun; what is under way is finished.
 5. A ledger that waits for its writer (OPEN) is looked at again at growing intervals: most are closed, or are moved off
    the bookie, within seconds. It is recovered once the grace period that began with the first look is over.
+6. A ledger that waits for a change in the cluster may be deleted meanwhile: its mark is taken down soon after that.
 """
 
 import logging
@@ -35,11 +36,18 @@ log = logging.getLogger(__name__)
 # Without any hint, marks and switches are looked at again after this.
 _LOOK_S: Final = 10.0
 
+# Rule 6: how often some of those ledgers are looked for in the store.
+_DELETED_LOOK_S: Final = 60.0
+_DELETED_LOOKED_AT_MAX: Final = 100
+
 # How long a ledger that another worker holds is left out where no watch tells of its lock's end.
 _LOCKED_S: Final = 5.0
 
 # Locks of one look: of those that are tried and found taken. A worker that meets only taken ones waits for a hint.
 _TRIES_MAX: Final = 100
+
+# What another set of bookies may end.
+_MAY_HELP: Final = (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT, Hindrance.COPY_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,8 @@ class ReplicationWorker:
         self._under_way: set[int] = set()
         self._waiting: dict[int, Waiting] = {}
         self._locked_until: dict[int, float] = {}
+        self._deleted_look_s = 0.0
+        """Clock of the next look for deleted ledgers."""
         self.counts = WorkerCounts()
 
     @property
@@ -163,7 +173,7 @@ class ReplicationWorker:
     def _on_bookies(self) -> None:
         """What was lost may be back, and there may be targets now (rule 3 of `outcome`)."""
         for ledger_id, waiting in self._waiting.items():
-            if waiting.outcome.kind in (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT):
+            if waiting.outcome.kind in _MAY_HELP:
                 self._make_due(ledger_id, waiting)
         self._wake()
 
@@ -191,6 +201,7 @@ class ReplicationWorker:
 
     async def _begin_some(self) -> None:
         self._forget_unmarked()
+        await self._look_for_deleted()
         candidates = self._candidates()
         self._rng.shuffle(candidates)  # rule 3
         tries = 0
@@ -223,6 +234,17 @@ class ReplicationWorker:
         """Somebody else repaired them, or the mark was taken back."""
         for ledger_id in self._waiting.keys() - self._watch.marked:
             del self._waiting[ledger_id]
+
+    async def _look_for_deleted(self) -> None:
+        """Rule 6. Raises MetadataError."""
+        now = self._clock.monotonic()
+        if now < self._deleted_look_s:
+            return
+        self._deleted_look_s = now + _DELETED_LOOK_S
+        waiting = [ledger_id for ledger_id, one in self._waiting.items() if one.due_s is None]
+        for ledger_id in self._rng.sample(waiting, min(len(waiting), _DELETED_LOOKED_AT_MAX)):
+            if await self._repair.is_deleted(ledger_id) and ledger_id in self._waiting:
+                self._make_due(ledger_id, self._waiting[ledger_id])
 
     # --------------------------------------------------------------------------------------- repairing
 

@@ -8,7 +8,8 @@ Rules:
 
 1. A cookie is only made, never replaced: the directories that it names are those of a bookie with data.
 2. A cookie that the bookie itself would not accept is not stored.
-3. It is deleted, together with the state, only from a drained bookie that no record names (`retirement`, I74).
+3. It is deleted, together with the state, only from a drained bookie that is stopped and that no record names
+   (`retirement`, I74).
 """
 
 from collections.abc import Callable, Sequence
@@ -65,11 +66,12 @@ class CookieCalls:
             ),
             Call(
                 method="DELETE", path=path, name="deleteCookie", subject=SUBJECT, access=Access.WRITE,
-                summary="Remove a drained bookie from the cluster: its cookie and its state. Reads all records first.",
+                summary="Remove a drained and stopped bookie from the cluster, cookie and state. Reads all records "
+                "first.",
                 handler=self._delete, answer=answer_of({"bookie": STRING, "removed": BOOLEAN}), is_long=True,
                 refusals=none
-                | {409: "the bookie is not drained, runs as writable, or ledgers name it: `state` has its state, "
-                   "`ledgers` those ledgers"},
+                | {409: "the bookie is not drained, is still registered (stop it; the session of one that was killed "
+                   "ends within 40 s), or ledgers name it: `state` has its state, `ledgers` those ledgers"},
             ),
         )  # fmt: skip
 

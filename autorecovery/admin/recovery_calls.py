@@ -133,13 +133,23 @@ class _Recovery:
 class RecoveryCalls:
     """The calls. Used on the loop."""
 
-    def __init__(self, name: str, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock, *, root: str) -> None:
-        """*name* stands in the locks of ledgers that a recovery copies. *bookkeeper* is open."""
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+        *,
+        root: str,
+        bytes_per_s: float | None,
+    ) -> None:
+        """*name* stands in the locks of ledgers that a recovery copies. *bookkeeper* is open. *bytes_per_s*: what
+        recoveries copy at most; None: no limit."""
         self._store = store
         self._root = root
         self._clock = clock
         self._marks = MarkBoard(store, root)
-        self._manual = ManualRecovery(name, store, bookkeeper, clock, root=root)
+        self._manual = ManualRecovery(name, store, bookkeeper, clock, root=root, bytes_per_s=bytes_per_s)
         self._tasks = Tasks("recoveries that operators asked for")
         self._recoveries: dict[str, _Recovery] = {}
 

@@ -15,6 +15,7 @@ from autorecovery.admin.calls import Access, Asked, Call, JsonSchema, Refused, b
 from autorecovery.admin.schema import INTEGER, STRING, answer_of, array, closed, one_of
 from autorecovery.admin.shapes import LEDGER_WHY, MODE, TIME, WHY, ledgers_json, mode_of
 from autorecovery.retirement import BookieLifecycle, StillNeeded
+from autorecovery.turning import TurnBookie
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, UnknownBookie
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.lifecycle import IllegalMove, Lifecycle, State
@@ -63,7 +64,11 @@ _LIFE: Final[Mapping[str, JsonSchema]] = {
 }  # fmt: skip
 
 BOOKIE: Final = answer_of(_LIFE, title="Bookie")
-BOOKIE_STATE: Final = answer_of({**_LIFE, "reasons": array(LEDGER_WHY)}, title="Bookie state")
+_TODO: Final[JsonSchema] = {
+    "type": "string",
+    "description": "after a bookie was made active: what is left to do for it to take entries, where that is something",
+}
+BOOKIE_STATE: Final = answer_of({**_LIFE, "reasons": array(LEDGER_WHY), "todo": _TODO}, "todo", title="Bookie state")
 
 # States that an operator may ask for. `draining-failed` is refused with the reason: only the auditor finds that out.
 _ASKED: Final = closed({"state": one_of(tuple(State)), "why": WHY}, "why")
@@ -72,7 +77,8 @@ _ASKED: Final = closed({"state": one_of(tuple(State)), "why": WHY}, "why")
 class StateCalls:
     """The calls. Used on the loop."""
 
-    def __init__(self, store: MetadataStore, root: str, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, root: str, clock: Clock, turn: TurnBookie) -> None:
+        self._turn = turn
         self._lives = BookieLifecycle(store, root, clock)
         self._states = BookieStates(store, root)
         self._directory = BookieDirectory(store, root, clock)
@@ -96,7 +102,8 @@ class StateCalls:
                 method="PUT", path="/bookies/{bookie}/state", name="setBookieState", subject=SUBJECT,
                 access=Access.WRITE,
                 summary="Move a bookie: to draining, back to active, or, after a failed drain was mended, to drained. "
-                "The last one reads all records first.",
+                "The last one reads all records first. A bookie of Apache's that the drain turned read-only is turned "
+                "back when it is made active; `todo` says so where that fails.",
                 handler=self._set, body=_ASKED, answer=BOOKIE_STATE, is_long=True,
                 refusals=unknown
                 | {409: "the move is not legal, or ledgers name the bookie: `state` has the present state, `ledgers` "
@@ -154,10 +161,10 @@ class StateCalls:
     async def _set(self, asked: Asked) -> dict[str, Any]:
         bookie_id, why, by = bookie_of(asked), asked.body.get("why", ""), asked.caller.name
         await self._one(bookie_id)
-        to = State(asked.body["state"])
+        to, todo = State(asked.body["state"]), ""
         try:
             if to is State.ACTIVE:
-                await self._lives.cancel(bookie_id, by, why)
+                _, todo = await self._lives.cancel(bookie_id, by, why, self._turn)
             elif to is State.DRAINED:
                 await self._lives.finish(bookie_id, by, why)
             else:
@@ -166,7 +173,7 @@ class StateCalls:
             raise await self._refused(bookie_id, str(error)) from error
         except StillNeeded as error:
             raise await self._refused(bookie_id, str(error), error.ledgers) from error
-        return await self._one(bookie_id)
+        return {**await self._one(bookie_id), **({"todo": todo} if todo else {})}
 
     async def _refused(self, bookie_id: str, text: str, ledgers: Mapping[int, str] | None = None) -> Refused:
         state = str((await self._states.read(bookie_id)).lifecycle.state)

@@ -4,8 +4,10 @@ The state alone sets and clears the reason `draining`: operators move the state 
 and it holds also while this process is away. Rules (I74):
 
 1. The state is read before the bookie registers, so that a restart does not make it writable for an instant.
-2. The reason ends only after the node of the state was seen to be gone.
-3. A state that cannot be read changes nothing: the bookie stays as it is, after a restart as its status files say.
+2. The reason ends only after the node of the state was seen to be gone while the bookie still has its cookie.
+3. Without state and cookie the bookie was removed from the cluster. It takes no entries from then on, since it could
+   not start again with them.
+4. A state that cannot be read changes nothing: the bookie stays as it is, after a restart as its status files say.
 """
 
 import logging
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 # The state is read again after so long without a hint, and after a store that did not answer.
 _LOOK_S: Final = 30.0
 _RETRY_S: Final = 1.0
+
+_REMOVED: Final = "removed from the cluster, which has no cookie of it any more: it stays read-only, stop it"
 
 
 class StateFollower:
@@ -71,9 +75,14 @@ class StateFollower:
     async def _read(self) -> None:
         try:
             found = (await self._states.read(self._bookie_id)).lifecycle
-        except Corruption as error:  # rule 3
+            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)
+        except Corruption as error:  # rule 4
             mode = "read-only" if self._mode.is_read_only else "writable"
             self._tell(f"bookie {self._bookie_id} stays {mode}: {error}; `magnetar bookies status` shows it, too")
+            return
+        if is_removed:  # rule 3
+            self._tell(f"bookie {self._bookie_id} was {_REMOVED}")
+            await self._mode.follow_state(_REMOVED)
             return
         self._told = ""
         await self._mode.follow_state(text_of(found))

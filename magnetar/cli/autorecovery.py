@@ -299,13 +299,19 @@ def delay(
 @click.argument("bookies", metavar="BOOKIE...", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only show which ledgers would be copied.")
 @click.option("--skip-open", is_flag=True, help="Skip ledgers that are not closed.")
+@click.option(
+    "--bytes-per-second",
+    "bytes_per_s",
+    type=click.IntRange(min=1024 * 1024),
+    help="Copy so many bytes a second at most. Settings of nodes do not hold here.",
+)
 @click.option("--delete-cookie", is_flag=True, help="Afterwards delete the bookies' cookies, if no ledger names them.")
 @yes_option
 @admin_option
 @metadata_option
 @json_option
 def recover(
-    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, delete_cookie: bool, yes: bool,
+    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, bytes_per_s: int | None, delete_cookie: bool, yes: bool,
     metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Copy all ledgers of each BOOKIE to other bookies, from this process; no auto-recovery node has to run.
@@ -333,7 +339,7 @@ def recover(
         await client.open()
         try:
             name = f"recover-{socket.gethostname()}-{os.getpid()}"
-            recovery = ManualRecovery(name, place.store, client, place.clock, root=place.root)
+            recovery = ManualRecovery(name, place.store, client, place.clock, root=place.root, bytes_per_s=bytes_per_s)
             if dry_run:
                 return await recovery.plan(bookies)
             with show.bar("ledgers are copied") as drawn:

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 refused, wrongly asked or the metadata store is away, 2 the drain failed, 3 it is still under way.
 """
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,7 +27,7 @@ from magnetar.cli.options import (
 if TYPE_CHECKING:
     from autorecovery.retirement import BookieLifecycle, DrainStatus
     from magnetar.inspect.inspector import Inspector
-    from magnetar_core.bookkeeper.metadata.lifecycle import State
+    from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
 
 T = TypeVar("T")
 
@@ -207,12 +208,26 @@ def cancel(
 ) -> None:
     """Make BOOKIE active again, during its drain or after it. Copies that were made stay.
 
-    A bookie of Apache's stays read-only until somebody makes it writable through its HTTP.
+    A bookie of Apache's that was turned read-only for the drain is made writable through its HTTP; if that fails, this
+    says what is left to do.
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
-    found = Place(metadata_url, admin_url, tls_directory).change(lambda lives: lives.cancel(bookie_id, who(), why))
-    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
+    from autorecovery.retirement import BookieLifecycle
+
+    async def call_off(inspector: "Inspector") -> "tuple[Lifecycle, str]":
+        from magnetar.processes.bookie_turning import turn_for_drain
+        from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+
+        directory = BookieDirectory(inspector.store, inspector.root, inspector.clock)
+        lives = BookieLifecycle(inspector.store, inspector.root, inspector.clock)
+        return await lives.cancel(bookie_id, who(), why, functools.partial(turn_for_drain, directory))
+
+    found, todo = Place(metadata_url, admin_url, tls_directory).ask(call_off, changes=True)
+    if todo:
+        click.echo(f"magnetar: {todo}", err=True)
+    facts = {"todo": todo} if todo else {}
+    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state, **facts)
 
 
 @bookies.command()
@@ -245,16 +260,28 @@ def finish(
 def remove(
     bookie_id: str, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
 ) -> None:
-    """Delete the cookie and the state of BOOKIE. Refused unless it is drained and no ledger names it.
+    """Delete the cookie and the state of BOOKIE. Refused unless it is drained, stopped, and no ledger names it.
 
-    A bookie that comes back under that name afterwards must have empty disks.
+    One that was killed counts as stopped when its session has ended; this waits up to 45 seconds for that. A bookie
+    that comes back under that name afterwards must have empty disks.
 
     Example:  magnetar bookies remove 127.0.0.1:3183 --yes
     """
+    from autorecovery.retirement import SESSION_WAIT_S
+
     confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
     place = Place(metadata_url, admin_url, tls_directory)
+
+    def waits(text: str) -> None:
+        click.echo(text, err=True)
+
     with show.bar("ledgers") as drawn:
-        _or_refusal(lambda: place.change(lambda lives: lives.remove(bookie_id, who(), drawn.at)), as_json)
+        _or_refusal(
+            lambda: place.change(
+                lambda lives: lives.remove(bookie_id, who(), drawn.at, wait_s=SESSION_WAIT_S, waits=waits)
+            ),
+            as_json,
+        )
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
 
 

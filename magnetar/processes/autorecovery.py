@@ -16,7 +16,7 @@ from magnetar.processes.bookie_settings import (
     read_bookie_settings,
     read_node_settings,
 )
-from magnetar.processes.bookie_turning import turn_read_only
+from magnetar.processes.bookie_turning import turn_for_drain
 from magnetar.processes.servers import say_ready, start_server_logging
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.tasks import Parts, Tasks
@@ -69,7 +69,7 @@ class EmbeddedNode:
             node = AutoRecoveryNode(
                 self._name, self._store, self._bookkeeper, self._clock, self._config,
                 root=self._root, on_death=lambda _: self._died.set(),
-                turn=partial(turn_read_only, self._bookkeeper.bookies),
+                turn=partial(turn_for_drain, self._bookkeeper.bookies),
             )  # fmt: skip
             try:
                 await node.start()
@@ -135,7 +135,7 @@ async def start_node(
     """Start a node; *parts* learns how to stop it, *shutdown* that it died. Raises MagnetarError."""
     from autorecovery.node import AutoRecoveryNode
 
-    turn = partial(turn_read_only, bookkeeper.bookies)
+    turn = partial(turn_for_drain, bookkeeper.bookies)
     node = AutoRecoveryNode(name, store, bookkeeper, clock, config, root=root, on_death=shutdown.fail, turn=turn)
     await node.start()
     parts.add("auto-recovery", node.stop)

@@ -75,20 +75,25 @@ class LedgerReader:
 class LedgerRecovery:
     """`bookie.admin.auto_recovery.RecoveryAccess` over auto-recovery's own copying."""
 
-    def __init__(self, name: str, store: MetadataStore, clock: Clock, reader: LedgerReader, root: str) -> None:
-        """*name* stands in the locks of ledgers that are copied."""
+    def __init__(
+        self, name: str, store: MetadataStore, clock: Clock, reader: LedgerReader, root: str, bytes_per_s: float | None
+    ) -> None:
+        """*name* stands in the locks of ledgers that are copied; *bytes_per_s* at most; None: no limit."""
         self._name = name
         self._store = store
         self._clock = clock
         self._reader = reader
         self._root = root
+        self._bytes_per_s = bytes_per_s
 
     async def recover(self, bookies: Sequence[str], *, delete_cookie: bool) -> str:
         """See RecoveryAccess."""
         from autorecovery.manual import ManualRecovery
 
         client = await self._reader.opened()
-        recovery = ManualRecovery(self._name, self._store, client, self._clock, root=self._root)
+        recovery = ManualRecovery(
+            self._name, self._store, client, self._clock, root=self._root, bytes_per_s=self._bytes_per_s
+        )
         done = await recovery.recover(bookies)
         if delete_cookie and not done.failed:
             for bookie in bookies:
@@ -110,10 +115,12 @@ async def start_bookie(
     *,
     root: str,
     mounted: "Mapping[str, Application] | None" = None,
+    recovery_rate: float | None = None,
 ) -> tuple[Bookie, str]:
     """Start a bookie and, where the settings say so, its HTTP; *parts* learns how to stop them.
 
-    *mounted*: prefix → application that is served on the bookie's HTTP, too. Returns the bookie and the URL of its
+    *mounted*: prefix → application that is served on the bookie's HTTP, too. *recovery_rate*: bytes a second that
+    recoveries which it is asked for copy; None: no limit. Returns the bookie and the URL of its
     HTTP, empty if there is none. Raises MagnetarError.
 
     HTTP is opened first, so that health checks reach the process also while a long journal is replayed.
@@ -138,7 +145,9 @@ async def start_bookie(
         root=root,
         metrics_only=config.is_metrics_only,
         certificates=certificates,
-        recovery=LedgerRecovery(f"recovery-{socket.gethostname()}-{os.getpid()}", store, clock, reader, root),
+        recovery=LedgerRecovery(
+            f"recovery-{socket.gethostname()}-{os.getpid()}", store, clock, reader, root, recovery_rate
+        ),
         mounted=mounted,
     )
     await admin.start(listening)

@@ -24,16 +24,21 @@ _ANSWER_BYTES: Final = 4_096
 
 
 class CannotTurn(MagnetarError):
-    """The bookie was not turned read-only; the text says why, and what helps."""
+    """The bookie was not turned; the text says why, and what helps."""
 
 
-async def turn_read_only(bookies: "BookieDirectory", bookie_id: str) -> None:
-    """Ask a bookie of Apache's to take no entries, for a drain. Raises CannotTurn, MetadataError."""
+async def turn_for_drain(bookies: "BookieDirectory", bookie_id: str, read_only: bool) -> None:
+    """Ask a bookie of Apache's to take no entries, for a drain, or to take them again, when it was called off.
+
+    Raises CannotTurn, MetadataError.
+    """
     async with _asking(bookies, bookie_id) as (session, base):
         if await _is_ours(session, base):
+            if not read_only:
+                return  # it follows its state
             raise CannotTurn(f"it is one of ours and has not read its state yet; its log says why ({base})")
-        await _turn(session, base, {"readOnly": True})
-    log.warning("bookie %s was turned read-only through %s", bookie_id, base)
+        await _turn(session, base, {"readOnly": read_only})
+    log.warning("bookie %s was turned %s through %s", bookie_id, "read-only" if read_only else "writable", base)
 
 
 async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, detail: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.bookie_turning import turn
+from magnetar.processes.bookie_turning import turn, turn_for_drain
 from magnetar_core.runtime.tasks import Parts
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ async def start_management(
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
     name = f"recovery-{socket.gethostname()}-{os.getpid()}"
-    recoveries = RecoveryCalls(name, store, bookkeeper, clock, root=root)
+    recoveries = RecoveryCalls(name, store, bookkeeper, clock, root=root, bytes_per_s=config.rate)
     parts.add("recoveries", recoveries.stop)
     certificates = None if tls is None else Certificates(tls, client_context, clock)
     status = ClusterStatus(store, bookkeeper.bookies, clock, root=root, certificates=certificates)
     parts.add("dashboard", status.stop)
     subjects = (
         OverviewCalls(status),
-        StateCalls(store, root, clock),
+        StateCalls(store, root, clock, partial(turn_for_drain, bookkeeper.bookies)),
         ServingCalls(store, root, clock, partial(turn, bookkeeper.bookies)),
         CookieCalls(store, root, clock, parse_cookie),
         RemovalCalls(store, root, clock),

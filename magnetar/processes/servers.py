@@ -85,7 +85,15 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
                 )
                 mounted = server.mounts()
         bookie, http_url = await start_bookie(
-            config, store, clock, OsFiles(), parts, shutdown, root=root, mounted=mounted
+            config,
+            store,
+            clock,
+            OsFiles(),
+            parts,
+            shutdown,
+            root=root,
+            mounted=mounted,
+            recovery_rate=auto_recovery.rate,
         )
         if client is not None:
             start_embedded(bookie.bookie_id, store, client, clock, auto_recovery, parts, root=root)

@@ -160,6 +160,13 @@ async def test_a_bookie_of_apaches_is_drained_and_removed(cluster: MixedCluster,
         await copies.until_whole(ledgers)
         for ledger_id in ledgers:
             assert leaving.bookie_id not in (await copies.bookkeeper.read_metadata(ledger_id)).bookies()
+        assert await asked(cluster, "cancel", leaving.bookie_id) == (
+            0,
+            {"bookie": leaving.bookie_id, "state": "active"},
+        )
+        await eventually(lambda: leaving.bookie_id in copies.bookkeeper.bookies.writable)
+        code, told = await asked(cluster, "drain", leaving.bookie_id, "--wait", "--timeout", "150")
+        assert (code, told["state"]) == (0, "drained")
         leaving.stop()
         await eventually(lambda: leaving.bookie_id not in copies.bookkeeper.bookies.available)
         assert (await asked(cluster, "remove", leaving.bookie_id, "--yes"))[0] == 0

@@ -10,6 +10,7 @@ _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
 _CATALOGUE: Final = ("tests/unit/autorecovery/test_catalogue.py",)
 _CHECKS: Final = ("tests/unit/autorecovery/test_checks.py",)
+_DRAINING: Final = ("tests/unit/autorecovery/test_draining.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/test_marks.py",)
 _SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
 _CALLS: Final = ("tests/unit/autorecovery/admin/test_calls.py",)
@@ -23,18 +24,18 @@ MUTANTS: Final = (
     Mutant(
         "a lost copy is given to a region that makes its ledger less durable",
         "autorecovery/repair.py",
-        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
-        "            write_quorum=fragment.write_quorum,\n            ack_quorum=metadata.ack_quorum,\n",
-        "            fragment.ensemble,\n            leaving,\n            self._draining(),\n"
-        "            write_quorum=fragment.write_quorum,\n",
+        "                avoided,\n                write_quorum=fragment.write_quorum,\n"
+        "                ack_quorum=metadata.ack_quorum,\n",
+        "                avoided,\n                write_quorum=fragment.write_quorum,\n",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "region"),
     ),
     # -- groups of bookies
     Mutant(
         "a lost copy is given to a bookie of another group",
         "autorecovery/repair.py",
-        "            custom_metadata=metadata.custom_metadata,\n        )\n        targets",
-        "        )\n        targets",
+        "                custom_metadata=metadata.custom_metadata,\n                rng=_rng_of(ledger_id, fragment),\n"
+        "            )\n\n        draining",
+        "                rng=_rng_of(ledger_id, fragment),\n            )\n\n        draining",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
     ),
     Mutant(
@@ -54,9 +55,23 @@ MUTANTS: Final = (
     Mutant(
         "a fragment with lost entries is published",
         "autorecovery/repair.py",
-        "        if copied.lost:\n            gone =",
-        "        if copied.lost and not new:\n            gone =",
+        "        if lost:\n            away =",
+        "        if lost and not new:\n            away =",
         (*_COPYING, *_NODE),
+    ),
+    Mutant(
+        "a copy that a target lost meanwhile counts",
+        "autorecovery/copying.py",
+        "        if had and await self._has_still(bookie, had):\n",
+        "        if had:\n",
+        _COPYING,
+    ),
+    Mutant(
+        "a fragment with a lost entry is copied again at each attempt",
+        "autorecovery/repair.py",
+        "            if attempt.lost and await copier.are_lost(attempt.probed()):\n",
+        "            if False:\n",
+        _COPYING,
     ),
     Mutant(
         "silence is taken for a loss",
@@ -157,6 +172,13 @@ MUTANTS: Final = (
         ("tests/unit/autorecovery/test_decisions.py", *_AUDITOR),
     ),
     Mutant(
+        "a drained bookie that was stopped counts as lost",
+        "autorecovery/auditor.py",
+        "        return (cookies | self._seen) - self._retired\n",
+        "        return cookies | self._seen\n",
+        _AUDITOR,
+    ),
+    Mutant(
         "a read-only bookie is lost",
         "autorecovery/auditor.py",
         "        available = self._bookies.available  # rule 1\n",
@@ -250,9 +272,44 @@ MUTANTS: Final = (
     Mutant(
         "a bookie is removed while records name it",
         "autorecovery/retirement.py",
-        "        await self._check_free(bookie_id, progress)\n        await self._states.remove(",
-        "        await self._states.remove(",
+        "        await self._check_free(bookie_id, progress)\n        await self._until_stopped(",
+        "        await self._until_stopped(",
         _CALLS,
+    ),
+    Mutant(
+        "a bookie that runs is removed",
+        "autorecovery/retirement.py",
+        '        return "read-only" if bookie_id in await self._directory.read_read_only() else None\n',
+        "        return None\n",
+        _CALLS,
+    ),
+    Mutant(
+        "a bookie that was removed while it runs turns writable",
+        "bookie/disks/draining.py",
+        "            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)\n",
+        "            is_removed = False\n",
+        ("tests/unit/bookie/disks/test_read_only.py",),
+    ),
+    Mutant(
+        "an auditor that takes a drain over does not read the copies of what was moved before",
+        "autorecovery/draining.py",
+        "        await drain.kept.add(left)  # rule 1: before the marks\n",
+        "",
+        _DRAINING,
+    ),
+    Mutant(
+        "a failed drain is called drained although copies of what was moved are missing",
+        "autorecovery/retirement.py",
+        "        await self._check_proved(bookie_id)\n",
+        "",
+        _DRAINING,
+    ),
+    Mutant(
+        "a bookie that was read-only before its drain is made writable when the drain is called off",
+        "autorecovery/turning.py",
+        '            if not await self.take(bookie_id):\n                return ""\n',
+        "            await self.take(bookie_id)\n",
+        _DRAINING,
     ),
     Mutant(
         "a move has no event",

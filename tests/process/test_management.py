@@ -156,6 +156,8 @@ async def test_a_bookie_is_retired_over_http_by_the_holder_of_a_token(
             await eventually(is_drained, timeout_s=120)
             await client.until_whole(ledgers)
             assert (await call("POST", "/safe-to-remove", {"bookies": [leaving]}))[1]["safe"] is True
+            status, refused = await call("DELETE", cookie)
+            assert (status, refused["state"], "registered as read-only" in refused["reason"]) == (409, "drained", True)
             servers.stop(leaving)
             assert await call("DELETE", cookie) == (200, {"bookie": leaving, "removed": True})
             assert (await call("GET", state, token=reader, at=other))[0] == 404

@@ -231,12 +231,14 @@ class BookKeeper:
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
         custom_metadata: Iterable[tuple[str, bytes]] = (),
+        rng: random.Random | None = None,
     ) -> dict[int, str]:
         """Bookies to take the place of those at *positions* of *ensemble*: position → bookie, as far as there are any.
 
         Writable ones only; none of *avoided*, and none that could not be reached a moment ago. *write_quorum* None:
         every entry is on the whole ensemble; *ack_quorum* None: nothing is enforced over regions. *custom_metadata* of
-        the ledger may name groups of bookies.
+        the ledger may name groups of bookies. With an *rng* in the same state the choice among the same bookies is the
+        same.
         """
         pool = self._open_pool()
         stay = [bookie for at, bookie in enumerate(ensemble) if at not in positions]
@@ -247,7 +249,7 @@ class BookKeeper:
             positions,
             pool.unreachable | set(avoided),
             pool.quarantined,
-            self._rng,
+            rng or self._rng,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             topology=self.topology(),
@@ -261,6 +263,7 @@ class BookKeeper:
         write_quorum: int,
         ack_quorum: int | None = None,
         custom_metadata: Iterable[tuple[str, bytes]] = (),
+        rng: random.Random | None = None,
     ) -> dict[int, str]:
         """Members of *ensemble* to exchange so that its copies are in more regions, racks and hosts: position → bookie.
 
@@ -273,7 +276,7 @@ class BookKeeper:
             ensemble,
             pool.unreachable | set(avoided),
             pool.quarantined,
-            self._rng,
+            rng or self._rng,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             topology=self.topology(),

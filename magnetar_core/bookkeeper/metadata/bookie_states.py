@@ -93,6 +93,10 @@ class BookieStates:
         """Every bookie with a cookie."""
         return await self._store.children(cookies_path(self._root))
 
+    async def has_cookie(self, bookie_id: str) -> bool:
+        """The bookie belongs to the cluster."""
+        return await self._store.exists(cookie_path(self._root, bookie_id))
+
     async def read(self, bookie_id: str) -> VersionedState:
         """The state of a bookie; one without a cookie counts as active. Raises Corruption."""
         node = await self._store.get(state_path(self._root, bookie_id))
@@ -239,6 +243,11 @@ class BookieStateWatch:
     def draining(self) -> frozenset[str]:
         """Bookies whose entries are to be copied to others."""
         return self._draining
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """Bookies that no record names any more."""
+        return frozenset(one for one, state in self._found.items() if state.lifecycle.state is State.DRAINED)
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after some state has changed."""

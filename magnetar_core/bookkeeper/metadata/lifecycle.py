@@ -31,7 +31,7 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 # What an operator may say about a move, and what is told of one ledger.
 TEXT_CHARS_MAX: Final = 500
 
-# Ledgers that a failed drain names in its node; a value in the store stays small, and the others are found by asking.
+# Ledgers that a failed drain names in its node, which is one value in the store; the others are counted.
 REASONS_MAX: Final = 500
 
 

@@ -83,6 +83,16 @@ def progress_path(root: str, name: str) -> str:
     return f"{root}/underreplication/magnetar/{name}"
 
 
+def drains_path(root: str) -> str:
+    """Above what drains have moved and not proved yet; ours, as `progress_path`."""
+    return f"{root}/underreplication/magnetar/drains"
+
+
+def turned_path(root: str) -> str:
+    """Above the bookies that drains turned read-only through their HTTP; ours, as `progress_path`."""
+    return f"{root}/underreplication/magnetar/turned"
+
+
 def problems_path(root: str) -> str:
     """Above what workers say about ledgers that they could not repair; ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/problems"

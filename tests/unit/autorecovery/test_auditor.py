@@ -3,9 +3,13 @@
 from functools import partial
 from typing import Any
 
+import pytest
+
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
+from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.tasks import Tasks
 from tests.support.waiting import eventually, settle
@@ -61,6 +65,38 @@ async def test_a_bookie_alone_may_be_away_for_the_delay_and_two_may_not() -> Non
         mark = await node.marks.read(ledger_id)
         assert mark is not None
         assert set(mark.mark.replicas) == {"bookie-0", "bookie-1"}
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_a_drained_bookie_that_was_stopped_is_not_a_second_one_that_is_away(is_removed: bool) -> None:
+    async with nodes_over(5) as nodes:
+        store = nodes.cluster.store
+        states = BookieStates(store)
+        for bookie in nodes.cluster.bookies:
+            await store.put(cookie_path("/ledgers", bookie), b"")
+        await nodes.cluster.set_read_only("bookie-0", True)
+        await nodes.written(3, ensemble=4)
+        await states.move("bookie-0", State.DRAINING, Actor.OPERATOR, "me", "", 1)
+        await states.move("bookie-0", State.DRAINED, Actor.AUDITOR, "me", "", 2)
+        node = await auditing(nodes, lost_bookie_delay_s=3_600)
+        await eventually(lambda: node.state_watch.drained == {"bookie-0"})
+        node.auditor._wake()
+        await settle()
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: "bookie-0" not in node.auditor._bookies.available)
+        if is_removed:
+            await states.remove("bookie-0", await states.read("bookie-0"), "me", 3)
+            await eventually(lambda: not node.state_watch.drained)
+        await nodes.cluster.kill("bookie-1")
+        await eventually(lambda: node.auditor.away == {"bookie-1"})
+        await settle()
+        assert node.auditor.counts.audits == 1, "bookie-1 alone may be restarting"
+        assert await marked(node) == []
+        if not is_removed:
+            await states.move("bookie-0", State.ACTIVE, Actor.OPERATOR, "me", "", 4)
+            await eventually(lambda: not node.state_watch.drained)
+            node.auditor._wake()
+            await eventually(lambda: node.auditor.counts.audits == 2)
 
 
 async def test_the_same_delay_again_asks_for_an_audit() -> None:

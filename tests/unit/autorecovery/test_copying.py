@@ -2,6 +2,12 @@
 
 from functools import partial
 
+import pytest
+
+from autorecovery import attempts as remembered
+from autorecovery.attempts import PROBED_MAX, Attempt, Attempts
+from autorecovery.checks import Fragment
+from autorecovery.manual import ManualRecovery
 from autorecovery.node import AutoRecoveryNode
 from autorecovery.outcome import Hindered, Hindrance, Repaired
 from magnetar_core.bookkeeper.client.replicas import RUN_BYTES, RUN_ENTRIES
@@ -161,3 +167,145 @@ async def test_without_a_free_bookie_the_reason_is_told_and_a_new_one_helps() ->
         assert dead in waiting.outcome.text
         await nodes.cluster.add_bookie("new")
         await eventually(partial(nodes.is_whole, ledger_id))
+
+
+async def test_a_recovery_by_hand_keeps_to_its_rate() -> None:
+    async with nodes_over(3) as nodes:
+        handle = await nodes.writer.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        for _ in range(8):
+            await handle.add(bytes(RUN_BYTES // 4))
+        await handle.close()
+        (bookie, _) = await members(nodes, handle.ledger_id)
+        clock = nodes.cluster.clock
+        recovery = ManualRecovery(
+            "hand", nodes.cluster.store, nodes.writer, clock, root="/ledgers", bytes_per_s=4 * RUN_BYTES
+        )
+        began_s = clock.monotonic()
+        assert (await recovery.recover([bookie])).repaired == 1
+        assert clock.monotonic() - began_s >= 0.4, "2 MiB at 4 MiB a second"
+
+
+# ------------------------------------------------------------------------------------ trying again and again
+
+
+def adds(nodes: Nodes) -> int:
+    """Copies that were written to any bookie."""
+    requests = (one for bookie in nodes.cluster.bookies.values() for one in bookie.requests)
+    return sum(opcode == ADD_ENTRY and bool(flags & FLAG_RECOVERY_ADD) for opcode, flags, _, _ in requests)
+
+
+async def unrepaired(nodes: Nodes, node: AutoRecoveryNode, entries: int) -> tuple[int, tuple[str, ...], FakeBookie]:
+    """A ledger, its ensemble, and the one bookie of it that is left; nobody but the test repairs it."""
+    for bookie in nodes.cluster.bookies.values():
+        bookie.knows_batches = False  # each entry is a run
+    ledger_id = await nodes.written(entries, ensemble=2)
+    ensemble = await members(nodes, ledger_id)
+    await node.marks.set_enabled(False)
+    await nodes.cluster.kill(ensemble[0])
+    await eventually(lambda: ensemble[0] not in node.repair._bookkeeper.bookies.available)
+    return ledger_id, ensemble, nodes.cluster.bookies[ensemble[1]]
+
+
+async def attempts(node: AutoRecoveryNode, ledger_id: int, count: int) -> set[Hindrance]:
+    kinds = set()
+    for _ in range(count):
+        outcome = await node.repair.repair(ledger_id, may_recover=False)
+        assert isinstance(outcome, Hindered)
+        kinds.add(outcome.kind)
+    return kinds
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_an_entry_that_cannot_be_copied_does_not_fill_disks(is_lost: bool) -> None:
+    """I72: what can be copied is written once, however often it is tried, and used when the entry is back."""
+    async with nodes_over(8) as nodes:
+        node = await nodes.start("one")
+        ledger_id, ensemble, source = await unrepaired(nodes, node, 21)
+        if is_lost:
+            entry = source.ledgers[ledger_id].pop(20)
+            source.ledgers[ledger_id][20] = entry[:-1] + b"?"
+        else:
+            source.refuse = lambda opcode, ledger, entry_id: V2Error.EIO if entry_id == 20 else None
+        kind = Hindrance.LOST if is_lost else Hindrance.COPY_FAILED
+        assert await attempts(node, ledger_id, 1) == {kind}
+        asked = len(source.requests)
+        assert await attempts(node, ledger_id, 9) == {kind}
+        assert adds(nodes) == 20
+        assert len(source.requests) - asked <= 9 * 5, "its ends, and the entry that stopped it"
+        assert await members(nodes, ledger_id) == ensemble
+        if is_lost:
+            source.ledgers[ledger_id][20] = entry
+        source.refuse = lambda *_: None
+        outcome = await node.repair.repair(ledger_id, may_recover=False)
+        assert (type(outcome), outcome.copied_entries) == (Repaired, 1)
+        assert adds(nodes) == 21
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_another_node_chooses_the_same_target() -> None:
+    """Each node, and each restart, would leave copies on another bookie otherwise."""
+    async with nodes_over(9) as nodes:
+        node = await nodes.start("one")
+        ledger_id, ensemble, source = await unrepaired(nodes, node, 5)
+        source.refuse = lambda opcode, ledger, entry_id: V2Error.EIO if entry_id == 4 else None
+        await attempts(node, ledger_id, 1)
+        for name in ("two", "three", "four"):
+            await attempts(await nodes.start(name), ledger_id, 1)
+        holders = [one.bookie_id for one in nodes.cluster.bookies.values() if ledger_id in one.ledgers]
+        assert len(set(holders) - set(ensemble)) == 1
+
+
+async def test_what_a_target_does_not_have_any_more_is_written_again() -> None:
+    """I67: its garbage collection takes what no record gives it."""
+    async with nodes_over(6) as nodes:
+        node = await nodes.start("one")
+        ledger_id, ensemble, source = await unrepaired(nodes, node, 6)
+        source.refuse = lambda opcode, ledger, entry_id: V2Error.EIO if entry_id == 5 else None
+        await attempts(node, ledger_id, 2)
+        (target,) = (one for one in nodes.cluster.bookies.values()
+                     if ledger_id in one.ledgers and one.bookie_id not in ensemble)  # fmt: skip
+        target.ledgers[ledger_id].pop(2)
+        target.ledgers[ledger_id][3] = b"spoilt"
+        source.refuse = lambda *_: None
+        outcome = await node.repair.repair(ledger_id, may_recover=False)
+        assert (type(outcome), outcome.copied_entries) == (Repaired, 3)
+        assert target.bookie_id in await members(nodes, ledger_id)
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_a_target_that_takes_nothing_is_tried_last_and_others_get_each_entry_once() -> None:
+    async with nodes_over(6) as nodes:
+        node = await nodes.start("one")
+        ledger_id, ensemble, _ = await unrepaired(nodes, node, 10)
+        spares = [one for one in nodes.cluster.bookies.values() if one.bookie_id not in ensemble]
+        for bookie in spares:
+            bookie.refuse = lambda opcode, ledger, entry_id: (
+                V2Error.EIO if opcode == ADD_ENTRY and entry_id >= 5 else None
+            )
+        assert await attempts(node, ledger_id, 20) == {Hindrance.COPY_FAILED}
+        written = sum(len(one.ledgers.get(ledger_id, ())) for one in spares)
+        assert written == len(spares) * 5, "each of them was tried"
+        refused = 20 * 4  # runs that are under way when the first of them is refused
+        assert adds(nodes) <= written + refused
+        spares[0].refuse = lambda *_: None
+        for _ in range(len(spares)):
+            if isinstance(await node.repair.repair(ledger_id, may_recover=False), Repaired):
+                break
+        assert await nodes.is_whole(ledger_id)
+
+
+def test_fragments_that_are_remembered_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "ATTEMPTS_MAX", 2)
+    found = Attempts()
+    fragment = Fragment(0, 9, ("a", "b"), 2, True)
+    for ledger_id in (1, 2, 1, 3):
+        found.of(ledger_id, fragment).failed.add("x")
+    assert [bool(found.of(ledger_id, fragment).failed) for ledger_id in (1, 3)] == [True, True]
+    assert not found.of(2, fragment).failed
+    found.forget(2, fragment)
+    assert not found.of(2, fragment).failed
+
+
+def test_so_many_lost_entries_are_looked_for_first() -> None:
+    assert Attempt(lost=[(3, 4), (9, 9)]).probed() == [3, 4, 9]
+    assert Attempt(lost=[(5, 6), (10, 10**12)]).probed() == [5, 6, *range(10, 10 + PROBED_MAX - 2)]

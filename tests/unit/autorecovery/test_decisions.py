@@ -53,10 +53,11 @@ def test_a_delay_that_is_changed_counts_from_when_the_bookie_went() -> None:
 
 def test_waiting_doubles_up_to_its_limit_and_lost_entries_are_not_tried_by_time() -> None:
     """R-R11: what nobody has is not tried for ever."""
-    failed = Hindered(Hindrance.COPY_FAILED, "")
+    failed = Hindered(Hindrance.NO_TARGET, "")
     assert [retry_after_s(failed, failures, 30) for failures in range(1, 7)] == [2, 4, 8, 16, 30, 30]
     assert retry_after_s(failed, 10**6, 30) == 30
     assert retry_after_s(Hindered(Hindrance.LOST, ""), 1, 30) is None
+    assert retry_after_s(Hindered(Hindrance.COPY_FAILED, ""), 10**6, 300) == 3_600, "an attempt may write"
 
 
 def test_a_reason_names_the_lost_entries() -> None:

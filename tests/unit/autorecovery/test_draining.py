@@ -8,9 +8,11 @@ import pytest
 from autorecovery import draining
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode
+from autorecovery.retirement import BookieLifecycle, StillNeeded
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, ledger_path
 from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
+from magnetar_core.bookkeeper.metadata.underreplication import drains_path
 from magnetar_core.runtime.types import MagnetarError
 from tests.support import lifecycle
 from tests.support.waiting import eventually
@@ -213,11 +215,11 @@ async def test_a_bookie_that_does_not_follow_is_turned_or_the_drain_says_why_it_
         ledger_id = await nodes.written(5, ensemble=4)
         tries: list[str] = []
 
-        async def turn(bookie: str) -> None:
+        async def turn(bookie: str, read_only: bool) -> None:
             tries.append(bookie)
             if len(tries) == 1:
                 raise MagnetarError("its HTTP does not answer")
-            await nodes.cluster.set_read_only(bookie, True)
+            await nodes.cluster.set_read_only(bookie, read_only)
 
         node = await nodes.start("one")
         node.drains._turn = turn
@@ -226,6 +228,47 @@ async def test_a_bookie_that_does_not_follow_is_turned_or_the_drain_says_why_it_
         await becomes(nodes, "bookie-0", State.DRAINED)
         assert tries == ["bookie-0"] * 2
         assert await nodes.is_whole(ledger_id)
+
+
+@pytest.mark.parametrize("was_read_only", [False, True])
+async def test_a_bookie_that_the_drain_turned_is_turned_back_when_it_is_called_off(was_read_only: bool) -> None:
+    """One that was read-only before stays so: somebody wanted that."""
+    async with nodes_over(4) as nodes:
+        turns: list[tuple[str, bool]] = []
+
+        async def turn(bookie: str, read_only: bool) -> None:
+            turns.append((bookie, read_only))
+            await nodes.cluster.set_read_only(bookie, read_only)
+
+        node = await nodes.start("one")
+        node.drains._turn = turn
+        await nodes.cluster.set_read_only("bookie-0", was_read_only)
+        await drain(nodes, "bookie-0", turns=False)
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        lives = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
+        assert (await lives.cancel("bookie-0", "me", "", turn))[1] == ""
+        assert turns == ([] if was_read_only else [("bookie-0", True), ("bookie-0", False)])
+        assert nodes.cluster.bookies["bookie-0"].read_only is was_read_only
+
+
+async def test_a_drain_that_is_called_off_while_the_bookie_is_being_turned_leaves_it_writable() -> None:
+    async with nodes_over(4) as nodes:
+        store, turns = nodes.cluster.store, list[bool]()
+        lives = BookieLifecycle(store, "/ledgers", nodes.cluster.clock)
+
+        async def turn(bookie: str, read_only: bool) -> None:
+            if not turns:
+                turns.append(read_only)
+                await lives.cancel(bookie, "me", "", turn)
+            turns.append(read_only)
+            await nodes.cluster.set_read_only(bookie, read_only)
+
+        node = await nodes.start("one")
+        node.drains._turn = turn
+        await drain(nodes, "bookie-0", turns=False)
+        await eventually(lambda: len(turns) == 4)
+        assert turns == [True, False, True, False]
+        await eventually(lambda: not nodes.cluster.bookies["bookie-0"].read_only)
 
 
 async def test_at_no_moment_a_ledger_has_fewer_copies_than_its_write_quorum() -> None:
@@ -273,3 +316,80 @@ async def test_while_auto_recovery_is_off_a_drain_waits_and_says_so() -> None:
         await eventually(lambda: "switched off" in str(node.drains.facts()))
         await node.marks.set_enabled(True)
         await becomes(nodes, "bookie-0", State.DRAINED)
+
+
+@pytest.mark.parametrize("how", ["another auditor", "called off and begun again"])
+async def test_what_was_moved_is_proved_by_whoever_goes_on_with_the_drain(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(10, ensemble=4) for _ in range(6)]
+        first = await nodes.start("one", AutoRecoveryConfig(ledger_check_s=0))
+        await eventually(lambda: first.election.is_elected)
+
+        async def unsure(drained: draining._Drain, number: int, metadata: LedgerMetadata) -> str:
+            return "nobody has looked yet"
+
+        with monkeypatch.context() as patched:
+            patched.setattr(first.drains, "_why_not_whole", unsure)
+            await drain(nodes, "bookie-0")
+
+            async def is_moved() -> bool:
+                facts = first.drains.facts().get("bookie-0", {})
+                return facts.get("phase") == "reading the copies" and not await names(nodes, "bookie-0")
+
+            await eventually(is_moved)
+            await eventually(partial(nodes.has_no_marks, first))
+            if how == "another auditor":
+                nodes.session("one").expire()
+                await first.stop()
+            else:
+                await lifecycle.cancel(nodes.cluster.store, "bookie-0")
+                await eventually(lambda: not first.drains.facts())
+        moved = [one for one in ledgers if one in nodes.cluster.bookies["bookie-0"].ledgers]
+        for ledger_id in moved:
+            holder = (await nodes.writer.read_metadata(ledger_id)).ensemble_for(0)[0]
+            del nodes.cluster.bookies[holder].ledgers[ledger_id][0]
+        if how == "another auditor":
+            await nodes.start("two", AutoRecoveryConfig(ledger_check_s=0))
+        else:
+            await lifecycle.drain(nodes.cluster.store, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert moved
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+        assert await nodes.cluster.store.children(drains_path("/ledgers")) == []
+
+
+async def test_a_failed_drain_is_not_called_drained_while_a_moved_ledger_is_not_whole() -> None:
+    async with nodes_over(3) as nodes:
+        store = nodes.cluster.store
+        ledger_id = await nodes.written(5, ensemble=3, write=3, ack=3)
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINING_FAILED)
+        lives = BookieLifecycle(store, "/ledgers", nodes.cluster.clock)
+        versioned = await nodes.writer.ledgers.read(ledger_id)
+        elsewhere = versioned.metadata.with_segment_replaced(0, ("bookie-1", "bookie-2", "bookie-3"))
+        await nodes.writer.ledgers.write(ledger_id, elsewhere, versioned.version)
+        with pytest.raises(StillNeeded, match="1 ledgers were moved from it, and not all of their copies were found"):
+            await lives.finish("bookie-0", "me", "")
+        await nodes.writer.delete_ledger(ledger_id)
+        assert (await lives.finish("bookie-0", "me", "")).state is State.DRAINED
+        assert await store.children(drains_path("/ledgers")) == []
+
+
+async def test_a_failed_drain_is_finished_when_what_it_could_not_move_is_deleted() -> None:
+    async with nodes_over(5) as nodes:
+        lonely = await nodes.written(4, ensemble=1, write=1, ack=1)
+        (bookie,) = (await nodes.writer.read_metadata(lonely)).bookies()
+        others = [await nodes.written(6, ensemble=4) for _ in range(6)]
+        nodes.cluster.bookies[bookie].ledgers[lonely].clear()
+        await nodes.start("one")
+        await drain(nodes, bookie)
+        await becomes(nodes, bookie, State.DRAINING_FAILED)
+        assert await names(nodes, bookie) == [lonely], others
+        await nodes.writer.delete_ledger(lonely)
+        lives = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
+        assert (await lives.finish(bookie, "me", "")).state is State.DRAINED
+        assert await nodes.cluster.store.children(drains_path("/ledgers")) == []

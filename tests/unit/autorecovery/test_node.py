@@ -1,8 +1,9 @@
 """A node of auto-recovery over small bookies: what it finds, copies and publishes."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,35 @@ async def test_what_only_a_dead_bookie_has_is_told_as_lost_and_repaired_when_it_
         await nodes.cluster.revive(*holder)
         await eventually(lambda: nodes.has_no_marks(node))
         assert await nodes.is_whole(ledger_id)
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "told"),
+    [
+        (lambda node: node.worker, "_begin_some", "the replication worker broke"),
+        (lambda node: node.auditor, "_look", "the auditor broke"),
+        (lambda node: node.checks[0], "_due_s", "a periodic check broke"),
+        (lambda node: node.drains, "_look", "the drains broke"),
+        (lambda node: node.placement_check, "_run", "the placement check broke"),
+    ],
+)
+async def test_a_node_of_which_a_part_breaks_is_dead(
+    part: Callable[[AutoRecoveryNode], Any], method: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends then, or starts it anew; half a node would keep others from auditing."""
+
+    async def broken(self: object, *rest: object) -> None:
+        raise RuntimeError("a mistake")
+
+    async with nodes_over(3) as nodes:
+        probe = await nodes.start("probe")
+        await eventually(lambda: probe.election.is_elected)
+        await probe.stop()
+        monkeypatch.setattr(type(part(probe)), method, broken)
+        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000))
+        await eventually(lambda: bool(nodes.deaths))
+        assert str(nodes.deaths[0]) == f"auto-recovery node one: {told}: a mistake"
+        assert len(nodes.deaths) == 1
 
 
 async def test_the_successor_of_an_auditor_goes_on() -> None:

@@ -94,3 +94,21 @@ async def test_a_write_that_fails_gives_its_place_back() -> None:
                 raise ConnectionError
         except ConnectionError:
             continue
+
+
+async def test_what_is_read_shares_the_limit_in_bytes_with_what_is_copied() -> None:
+    clock = ManualClock()
+    pace = Pace(clock, MIB)
+    reading = asyncio.ensure_future(pace.read(10 * MIB))
+    await settle()
+    copying = asyncio.ensure_future(written(pace, clock, 0.0))
+    await settle()
+    clock.advance(9.9)
+    await settle()
+    assert not reading.done()
+    clock.advance(0.2)
+    await settle()
+    assert (reading.done(), copying.done()) == (True, False)
+    clock.advance(0.2)
+    await settle()
+    assert copying.done()

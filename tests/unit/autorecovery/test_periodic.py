@@ -193,6 +193,38 @@ async def test_a_check_is_due_a_period_after_the_last_one_and_spread_over_half_o
         await check.stop()
 
 
+@pytest.mark.parametrize(("write", "entries"), [(2, 640), (3, 60)])
+async def test_the_entries_of_one_ledger_are_spread_over_its_share_of_the_time(write: int, entries: int) -> None:
+    async with nodes_over(3) as nodes:
+        node = await idle_node(nodes)
+        for bookie in nodes.cluster.bookies.values():
+            bookie.knows_batches = False  # each entry is a run
+        handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=write, ack_quorum=2)
+        for _ in range(entries):
+            await handle.add(bytes(1_000))
+        await handle.close()
+        clock = ManualClock()
+        check = LedgerCheck(ENTRIES, 200.0, node.catalogue, nodes.writer.ledgers, node.marks, node.repair, clock)
+        before = sum(len(one.requests) for one in nodes.cluster.bookies.values())
+
+        def share() -> float:
+            read = sum(len(one.requests) for one in nodes.cluster.bookies.values()) - before
+            return read / (entries * write)
+
+        check.start(lambda error: None)
+        await eventually(lambda: share() > 0)
+        await settle()
+        assert share() < 0.35
+        for _ in range(50):
+            clock.advance(1)
+            await settle(20)
+        assert 0.35 < share() < 0.85
+        check.run_now()
+        await eventually(lambda: check.status.last_ended_ms is not None)
+        assert share() >= 1, "an operator does not wait"
+        await check.stop()
+
+
 async def test_a_check_whose_progress_is_damaged_begins_anew() -> None:
     async with nodes_over(3) as nodes:
         node = await idle_node(nodes)

@@ -1,6 +1,7 @@
 """Schedules that went wrong elsewhere, for auto-recovery: each test has the number of its row in docs/invariants.md."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,15 +9,19 @@ import pytest
 
 from autorecovery import auditor as auditor_module
 from autorecovery import repair as repair_module
+from autorecovery import worker as worker_module
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.outcome import Hindrance
 from autorecovery.repair import LedgerRepair
 from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT, LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.lifecycle import State
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
 from magnetar_core.bookkeeper.wire.entry import DigestType
+from tests.support import lifecycle
 from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_auditor import auditing, marked
 from tests.unit.autorecovery.test_copying import members, spare
+from tests.unit.autorecovery.test_draining import becomes, drain
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
 
@@ -94,6 +99,40 @@ async def test_r_r3_a_ledger_is_locked_while_it_is_copied() -> None:
         assert all(locked)
 
 
+@pytest.mark.parametrize("is_drained", [False, True])
+async def test_r_r5_a_ledger_whose_lac_is_behind_its_last_but_one_segment_is_closed_and_copied(
+    is_drained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody writes it any more, so that LAC stays at 13, and entry 14 is the end of the first segment."""
+
+    async def behind(repair: LedgerRepair, ledger_id: int) -> int:
+        return 13
+
+    monkeypatch.setattr(LedgerRepair, "_last_add_confirmed", behind)
+    async with nodes_over(6) as nodes:
+        ledger_id = await nodes.written(15, ensemble=3, write=3, close=False)
+        versioned = await nodes.writer.ledgers.read(ledger_id)
+        (first,) = versioned.metadata.segments
+        spares = sorted(set(nodes.cluster.bookies) - set(first.ensemble))
+        second = Segment(15, (spares[0], *first.ensemble[1:]))
+        changed = replace(versioned.metadata, segments=(first, second))
+        await nodes.writer.ledgers.write(ledger_id, changed, versioned.version)
+        leaving = first.ensemble[0]
+        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=600, retry_ms_max=1_000))
+        if is_drained:
+            await drain(nodes, leaving)
+        else:
+            await nodes.cluster.kill(leaving)
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.OPEN])
+        assert not (await nodes.writer.read_metadata(ledger_id)).is_closed, "its writer has the grace period"
+        if is_drained:
+            await becomes(nodes, leaving, State.DRAINED)
+        await eventually(partial(nodes.is_whole, ledger_id))
+        metadata = await nodes.writer.read_metadata(ledger_id)
+        assert (metadata.last_entry_id, leaving in metadata.bookies()) == (14, False)
+        await eventually(partial(nodes.has_no_marks, node))
+
+
 async def test_r_r7_an_audit_and_a_repair_with_one_permit_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditor_module, "_AT_ONCE", 1)
     monkeypatch.setattr(repair_module, "_READS_MAX", 1)
@@ -147,6 +186,27 @@ async def test_r_r10_a_node_that_is_stopped_in_the_middle_gives_its_locks_back()
         assert other in await members(nodes, ledger_id)
 
 
+async def test_r_r11_a_ledger_whose_only_copy_is_gone_is_lost_until_it_is_deleted_and_then_cleared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(4, ensemble=1, write=1, ack=1)
+        node = await nodes.start("one")
+        await nodes.cluster.kill(*(await nodes.writer.read_metadata(ledger_id)).bookies())
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.LOST])
+        assert [one.due_s for one in node.worker.waiting] == [None], "it is not tried by time"
+        monkeypatch.setattr(worker_module, "_DELETED_LOOK_S", 0.05)
+        monkeypatch.setattr(worker_module, "_LOOK_S", 0.05)
+        node.worker._deleted_look_s = 0.0
+        node.worker._wake()
+        await settle()
+        assert node.worker.counts.failures[Hindrance.LOST] == 1
+        await nodes.writer.delete_ledger(ledger_id)
+        await eventually(partial(nodes.has_no_marks, node))
+        await eventually(lambda: not node.worker.waiting)
+        assert (node.worker.counts.deleted, node.worker.counts.repaired) == (1, 0)
+
+
 async def test_r_r16_a_rolling_restart_during_an_audit_leaves_no_marks_and_no_fewer_copies() -> None:
     async with nodes_over(5) as nodes:
         ledgers = [await nodes.written(20, ensemble=3, write=3) for _ in range(8)]
@@ -198,3 +258,23 @@ async def test_two_workers_and_two_repairs_of_one_ledger_at_once_do_no_harm() ->
         )
         for ledger_id in ledgers:
             assert await nodes.is_whole(ledger_id)
+
+
+async def test_r_r20_a_drained_bookie_that_is_made_active_takes_entries_again_and_no_ledger_is_hollow() -> None:
+    async with nodes_over(4) as nodes:
+        ledgers = [await nodes.written(10, ensemble=3) for _ in range(6)]
+        node = await nodes.start("one")
+        for _ in range(2):
+            await drain(nodes, "bookie-0")
+            await becomes(nodes, "bookie-0", State.DRAINED)
+            for ledger_id in ledgers:
+                assert "bookie-0" not in (await nodes.writer.read_metadata(ledger_id)).bookies()
+            await lifecycle.cancel(nodes.cluster.store, "bookie-0")
+            await nodes.cluster.set_read_only("bookie-0", False)
+            await eventually(lambda: "bookie-0" in nodes.writer.bookies.writable)
+            spread = await nodes.written(10, ensemble=4)
+            assert "bookie-0" in (await nodes.writer.read_metadata(spread)).bookies()
+            for ledger_id in (*ledgers, spread):
+                assert await nodes.is_whole(ledger_id)
+            await nodes.writer.delete_ledger(spread)  # there is no fifth bookie for it in the next drain
+        await eventually(partial(nodes.has_no_marks, node))

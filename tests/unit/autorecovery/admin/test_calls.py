@@ -12,6 +12,7 @@ from autorecovery.admin.shapes import BOOKIES_MAX
 from autorecovery.overview import read_marked
 from autorecovery.removal import RISKS_TOLD, Answer, Kind, Risk, risk_of
 from autorecovery.reports import Problem, _encode, _path_of
+from autorecovery.turning import TurnedBookies
 from bookie.disks.cookie import Cookie
 from magnetar_core.bookkeeper.metadata import underreplication as board
 from magnetar_core.bookkeeper.metadata.bookie_states import cookie_path, state_path
@@ -54,6 +55,20 @@ async def test_an_operator_begins_a_drain_follows_it_and_calls_it_off() -> None:
         ]
         assert [one["bookie"] for one in (await world.get("/bookies?state=draining"))["bookies"]] == ["bookie-0"]
         assert (await set_state(world, State.ACTIVE))["state"] == "active"
+
+
+async def test_a_bookie_of_apaches_that_the_drain_turned_is_turned_back_or_the_answer_says_what_is_left_to_do() -> None:
+    async with managed() as world:
+        turned = TurnedBookies(world.store, ROOT)
+        for refuses in ("", "no"):
+            async with world.http_of("bookie-0", is_ours=False, refuses=refuses) as bodies:
+                await set_state(world, State.DRAINING)
+                await turned.note("bookie-0")
+                await world.cluster.set_read_only("bookie-0", True)
+                found = await set_state(world, State.ACTIVE)
+                assert bodies == [{"readOnly": False}]
+                assert found["mode"] == ("read-only" if refuses else "writable")
+                assert ("answered 500: no" in found.get("todo", "")) is bool(refuses)
 
 
 async def test_a_move_that_is_not_legal_is_refused_with_the_reason_and_the_present_state() -> None:
@@ -184,6 +199,12 @@ async def test_a_cookie_is_deleted_only_from_a_drained_bookie_that_no_record_nam
         assert (refused.json["state"], refused.json["ledgers_total"]) == ("active", 1)
         await set_state(world, State.DRAINING)
         await world.audit("bookie-0", State.DRAINED)
+        for is_read_only, mode in ((False, "writable"), (True, "read-only")):
+            await world.cluster.set_read_only("bookie-0", is_read_only)
+            refused = await world.call("DELETE", COOKIE)
+            assert refused.status == 409
+            assert f"bookie bookie-0 is registered as {mode}: it runs still, so stop it first" in refused.reason
+            assert refused.json["state"] == "drained"
         await world.cluster.kill("bookie-0")
         refused = await world.call("DELETE", COOKIE)
         assert refused.json["ledgers"] == [{"ledger_id": 1, "why": "names it"}]

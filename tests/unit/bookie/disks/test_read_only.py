@@ -20,7 +20,8 @@ from bookie.disks.read_only import (
     encode_status,
     judge,
 )
-from magnetar_core.bookkeeper.metadata.bookie_states import state_path
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path, state_path
+from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import DiskUsage, read_file
@@ -218,6 +219,33 @@ async def test_a_state_that_cannot_be_read_leaves_the_bookie_as_it_is(
         assert bookie.operations.state().reasons == {Reason.DRAINING: "me"}
         await world.store.delete(state_path("/ledgers", "bookie-1"))
         await eventually(lambda: not bookie.is_read_only)
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+async def test_a_bookie_that_was_removed_while_it_runs_takes_no_entries(
+    world: LyingWorld, is_drained: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a cookie it could not start again. One that was cut off has not seen that it was drained before."""
+    async with world.serving() as bookie:
+        states = BookieStates(world.store)
+        if is_drained:
+            await drain(world.store, "bookie-1")
+            await eventually(lambda: bookie.is_read_only)
+            await states.move("bookie-1", State.DRAINED, Actor.AUDITOR, "auditor", "", 3)
+            await states.remove("bookie-1", await states.read("bookie-1"), "me", 4)
+        else:
+            await world.store.delete(cookie_path("/ledgers", "bookie-1"))
+        await eventually(
+            lambda: "removed from the cluster" in bookie.operations.state().reasons.get(Reason.DRAINING, "")
+        )
+        assert "bookie bookie-1 was removed from the cluster" in caplog.text
+
+        async def is_shown() -> bool:
+            return await registered(world) == (set(), {"bookie-1"})
+
+        await eventually(is_shown)
+        await asyncio.sleep(0.1)
+        assert bookie.is_read_only
 
 
 async def test_nothing_is_kept_where_that_is_switched_off(world: LyingWorld) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from autorecovery import retirement
+from autorecovery.turning import TurnedBookies
 from magnetar.cli import bookies as command
 from magnetar.cli import main as cli
 from magnetar_core.bookkeeper.metadata import underreplication as board
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.metadata.ledgers import Segment, ledger_path
@@ -90,6 +93,17 @@ def test_a_drain_is_begun_followed_and_called_off(place: Place) -> None:
     assert place.run("status", "b-1").exit_code == 0
 
 
+def test_who_calls_a_drain_off_is_told_that_the_bookie_could_not_be_turned_back(place: Place) -> None:
+    place.run("drain", "b-1")
+    place.change(lambda store: TurnedBookies(store, "/ledgers").note("b-1"))
+    found = place.run("cancel", "b-1")
+    assert (found.exit_code, found.stdout) == (0, "b-1 is active\n")
+    assert "b-1 was turned read-only for its drain" in found.stderr
+    assert 'PUT /api/v1/bookie/state/readonly with {"readOnly": false}' in found.stderr
+    place.run("drain", "b-1")
+    assert place.json("cancel", "b-1") == {"bookie": "b-1", "state": "active"}, "it is tried once"
+
+
 def test_what_the_auditor_tells_is_shown(place: Place) -> None:
     place.run("drain", "b-1")
     drains = {
@@ -150,13 +164,38 @@ def test_a_record_that_cannot_be_read_keeps_a_bookie(place: Place) -> None:
     assert (refused.exit_code, "1 ledgers name it or cannot be read (3)" in refused.stderr) == (1, True)
 
 
-def test_a_writable_bookie_is_not_removed(place: Place) -> None:
+@pytest.mark.parametrize(("where", "mode"), [("available", "writable"), ("available/readonly", "read-only")])
+def test_a_bookie_that_runs_is_not_removed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, where: str, mode: str
+) -> None:
+    monkeypatch.setattr(retirement, "SESSION_WAIT_S", 0.05)
+    monkeypatch.setattr(retirement, "_SESSION_LOOK_S", 0.01)
     place.run("drain", "b-1")
     place.audit(State.DRAINED)
     place.delete_ledgers()
-    place.change(lambda store: store.put("/ledgers/available/b-1", b""))
+    place.change(lambda store: store.put(f"/ledgers/{where}/b-1", b""))
     refused = place.run("remove", "b-1", "--yes")
-    assert (refused.exit_code, "registered as writable" in refused.stderr) == (1, True)
+    assert (refused.exit_code, f"registered as {mode}: it runs still, so stop it first" in refused.stderr) == (1, True)
+    assert f"registered as {mode}; waiting up to 0.05 s for that to end" in refused.stderr
+    assert place.run("status").stdout.count("b-1") == 1, "it is still there"
+
+
+def test_a_bookie_that_was_killed_is_removed_when_its_session_has_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retirement, "_SESSION_LOOK_S", 0.01)
+    place.run("drain", "b-1")
+    place.audit(State.DRAINED)
+    place.delete_ledgers()
+    looks = iter((frozenset({"b-1"}), frozenset({"b-1"})))
+
+    async def read_only(directory: BookieDirectory) -> frozenset[str]:
+        return next(looks, frozenset())
+
+    monkeypatch.setattr(BookieDirectory, "read_read_only", read_only)
+    removed = place.run("remove", "b-1", "--yes")
+    assert (removed.exit_code, removed.stdout) == (0, "b-1 is removed\n")
+    assert removed.stderr.count("waiting up to 45 s") == 1
 
 
 def test_a_failed_drain_is_finished_by_hand_once_no_ledger_names_the_bookie(place: Place) -> None:

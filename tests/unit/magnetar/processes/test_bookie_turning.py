@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from magnetar.processes.bookie_turning import CannotTurn, turn, turn_read_only
+from magnetar.processes.bookie_turning import CannotTurn, turn, turn_for_drain
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -48,25 +48,27 @@ async def registered(
 
 async def test_a_bookie_of_apaches_is_turned_through_its_http() -> None:
     async with registered() as (directory, bodies):
-        await turn_read_only(directory, "b-1")
-        assert bodies == ['{"readOnly": true}']
+        await turn_for_drain(directory, "b-1", True)
+        await turn_for_drain(directory, "b-1", False)
+        assert bodies == ['{"readOnly": true}', '{"readOnly": false}']
 
 
 async def test_where_it_cannot_be_turned_the_error_says_why() -> None:
     async with registered(status=500) as (directory, _):
         with pytest.raises(CannotTurn, match="answered 500: no"):
-            await turn_read_only(directory, "b-1")
+            await turn_for_drain(directory, "b-1", True)
     with pytest.raises(CannotTurn, match="does not answer"):
-        await turn_read_only(directory, "b-1")
+        await turn_for_drain(directory, "b-1", True)
     async with registered(has_http=False) as (directory, _):
         with pytest.raises(CannotTurn, match="names no HTTP; start it with httpServerEnabled=true"):
-            await turn_read_only(directory, "b-1")
+            await turn_for_drain(directory, "b-1", True)
 
 
 async def test_one_of_ours_is_left_to_its_state() -> None:
     async with registered(is_ours=True) as (directory, bodies):
         with pytest.raises(CannotTurn, match="one of ours"):
-            await turn_read_only(directory, "b-1")
+            await turn_for_drain(directory, "b-1", True)
+        await turn_for_drain(directory, "b-1", False)
         assert bodies == []
 
 
