@@ -665,12 +665,23 @@ class Broker:
             if not force:
                 raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
             await self._discard(name)
+            await self._forget_permissions(name)
+            await self.forget_topic_policies(name)
             return
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
         await self._forget_permissions(name)
+        await self.forget_topic_policies(name)
+
+    async def delete_partitioned(self, name: TopicName) -> None:
+        """Delete what is stored of a partitioned topic whose partitions are deleted.
+
+        Raises RecordInUse (one is not), MetadataError, Corruption.
+        """
+        await self.partitioned.delete(name)
+        await self._forget_permissions(name, with_partitions=True)
         await self.forget_topic_policies(name)
 
     async def forget_topic_policies(self, name: TopicName) -> None:
@@ -680,10 +691,10 @@ class Broker:
         except BrokerError as error:
             log.warning("%s was deleted; its policies could not be removed: %s", name, error)
 
-    async def _forget_permissions(self, name: TopicName) -> None:
+    async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
         """A topic that is made later under the same name must not be open to those who were granted this one."""
         try:
-            await self.tenancy.forget_topic_permissions(name)
+            await self.tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
         except (RecordError, MetadataError, Corruption) as error:
             log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
 
@@ -862,7 +873,7 @@ class Broker:
     async def _forget_partitioned(self, base: TopicName) -> None:
         """Delete what is stored of a partitioned topic none of whose partitions is there. Raises BrokerError."""
         try:
-            await self.partitioned.delete(base)
+            await self.delete_partitioned(base)
         except RecordInUse:
             return
         except (RecordError, MetadataError, Corruption) as error:

@@ -96,12 +96,11 @@ class PartitionedTopicsApi:
         for left in reversed(range(DELETE_ROUNDS if force else 1)):
             await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
             try:
-                await self._partitioned.delete(name)
+                await self._broker.delete_partitioned(name)
                 break
             except RecordInUse:  # a connected producer made a partition again while others were deleted
                 if not left:
                     raise
-        await self._broker.forget_topic_policies(name)
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:

@@ -216,7 +216,7 @@ class GrpcServer:
         broker = self._broker
         if await broker.partitioned.count(name):
             try:
-                await broker.partitioned.delete(name)
+                await broker.delete_partitioned(name)
             except RecordInUse as error:
                 raise Refused(Status.FAILED_PRECONDITION, str(error)) from None
             return api.DeleteTopicResponse()

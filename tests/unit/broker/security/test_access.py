@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -10,6 +11,7 @@ import pytest
 from broker.errors import MetadataFailure, NotAuthorized
 from broker.grpc.service import GrpcServer
 from broker.policies import new_policies
+from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.records import to_json
 from broker.security.authorization import Operation, about_tenant, about_topic
 from broker.wire import pulsar_pb2 as wire
@@ -130,6 +132,42 @@ async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMe
     await broker.delete_topic(topic.name)
     left = await broker.tenancy.namespace("public/default")
     assert left["auth_policies"]["destination_auth"] == {TOP + "2": {"ann": ["produce"]}}
+
+
+async def grant_on_partitions(made: BrokerInMemory) -> None:
+    """A partitioned topic with a grant on itself and on a partition, beside a grant on another topic."""
+    record = new_policies(made.config.cluster_name, 4)
+    names = (TOP, f"{TOP}-partition-0", TOP + "2")
+    record["auth_policies"]["destination_auth"] = {name: {"ann": ["produce"]} for name in names}
+    await made.store.put("/admin/policies/public/default", to_json(record))
+    await made.broker.partitioned.create(NAME, 1)
+
+
+async def granted_topics(made: BrokerInMemory) -> set[str]:
+    record = await made.broker.tenancy.namespace("public/default")
+    return set(record["auth_policies"]["destination_auth"])
+
+
+async def test_a_partitioned_topic_that_nobody_uses_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
+    await guarded.restart(delete_inactive_partitioned=True)
+    await grant_on_partitions(guarded)
+    topic = await guarded.broker.create_topic(NAME.with_partition(0))
+    await topic.apply_policies(replace(topic.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1)))
+    await guarded.broker.delete_inactive_topics()
+    assert await granted_topics(guarded) == {TOP + "2"}
+
+
+async def test_a_partitioned_topic_that_is_deleted_over_grpc_takes_its_permissions_with_it(
+    guarded: BrokerInMemory,
+) -> None:
+    await grant_on_partitions(guarded)
+    await guarded.broker.create_topic(NAME.with_partition(0))
+    await guarded.broker.delete_topic(NAME.with_partition(0))
+    assert await granted_topics(guarded) == {TOP, TOP + "2"}, "the partition is deleted, and not yet the topic"
+    port = await open_grpc(guarded)
+    assert await status_of(port, "DeleteTopic", api.DeleteTopicRequest(topic=TOP), "root") == "OK"
+    assert await granted_topics(guarded) == {TOP + "2"}
+    await port.stop()
 
 
 async def test_nothing_is_asked_where_authorization_is_off(world: BrokerInMemory) -> None:
