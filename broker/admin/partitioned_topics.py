@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.bodies import properties_from_json
+from broker.admin.bodies import topic_properties_from_json
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -71,7 +71,7 @@ class PartitionedTopicsApi:
         await self._broker.namespace(name.namespace)
         count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
         body = await body_of(request)
-        properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
+        properties = topic_properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if self._broker.non_persistent.get(name) is not None:
             raise Refused(409, "This topic already exists")
         await self._broker.check_new(name, count)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker import policy_values as values
+from broker.admin.bodies import NO_SHADOWS
 from broker.admin.http import ADMIN, Handler, Refused, done, json_answer, topic_of
 from broker.admin.namespace_policies import given_value, quota_type, told
 from broker.admin.owners import Owners
@@ -167,7 +168,7 @@ class TopicPoliciesApi:
 
     async def set_shadows(self, request: web.Request) -> web.Response:
         await self._existing(request)
-        raise Refused(412, "Shadow topics are not there; consume the topic from another subscription instead")
+        raise Refused(412, NO_SHADOWS)
 
     async def remove_shadows(self, request: web.Request) -> web.Response:
         await self._existing(request)

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.admin.bodies import message_id_json, properties_from_json
+from broker.admin.bodies import message_id_json, topic_properties_from_json
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -77,7 +77,7 @@ class TopicsApi:
 
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        properties = properties_from_json(await body_of(request))
+        properties = topic_properties_from_json(await body_of(request))
         await self._broker.namespace(name.namespace)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
@@ -127,7 +127,7 @@ class TopicsApi:
         return json_answer(dict((await self._owners.loaded(request)).ledger.properties))
 
     async def update_properties(self, request: web.Request) -> web.Response:
-        given = properties_from_json(await body_of(request))
+        given = topic_properties_from_json(await body_of(request))
         return await self._change_properties(request, lambda old: {**old, **given})
 
     async def delete_property(self, request: web.Request) -> web.Response:

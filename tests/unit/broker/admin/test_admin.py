@@ -11,9 +11,12 @@ import pytest
 
 import broker.admin.server
 import broker.health
+from broker.admin.bodies import NO_SHADOWS
+from broker.errors import NotAllowed
 from broker.policies import new_policies
 from broker.topic.compactor import CompactionStatus
 from magnetar_core.bookkeeper.metadata.store import VersionConflict
+from managed_ledger.records_pb2 import KeyValue, ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
@@ -523,6 +526,42 @@ async def test_properties_of_topics_are_kept_and_merged(world: AdminWorld) -> No
     found = (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json
     assert found == {"partitions": 3, "deleted": False, "properties": {"b": "2"}}
     assert (await world.call(a, "PUT", f"{TOPICS}/t2", ["x"])).status == 412
+
+
+SHADOW = {"PULSAR.SHADOW_SOURCE": "persistent://public/default/source"}
+
+
+async def test_shadow_topics_are_refused_by_their_name(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/t")).status == 204
+    refused = [
+        await world.call(a, "PUT", f"{TOPICS}/shadow", SHADOW),
+        await world.call(a, "PUT", f"{TOPICS}/shadow/partitions", {"partitions": 2, "properties": SHADOW}),
+        await world.call(a, "PUT", f"{TOPICS}/t/properties", SHADOW),
+        await world.call(a, "PUT", f"{TOPICS}/t/shadowTopics", ["persistent://public/default/shadow"]),
+    ]
+    for answer in refused:
+        assert (answer.status, answer.reason) == (412, NO_SHADOWS)
+    assert (await world.call(a, "GET", TOPICS)).json == ["persistent://public/default/t"]
+
+
+async def test_a_shadow_topic_that_apache_made_is_neither_opened_nor_deleted(world: AdminWorld) -> None:
+    a = await world.side()
+    info = ManagedLedgerInfo(properties=[KeyValue(key=key, value=value) for key, value in SHADOW.items()])
+    path = "/managed-ledgers/public/default/persistent"
+    await a.store.put(f"{path}/plain", info.SerializeToString())
+    base = "/admin/partitioned-topics/public/default/persistent/parted"
+    await a.store.put(base, json.dumps({"partitions": 1, "properties": SHADOW}).encode())
+    await a.store.put(f"{path}/parted-partition-0", b"")
+    for name in ("plain", "parted-partition-0"):
+        stored = await a.store.get(f"{path}/{name}")
+        topic = TopicName.parse(f"public/default/{name}")
+        assert (await a.ownership.locate(topic, authoritative=True)).here
+        with pytest.raises(NotAllowed, match=r"shadow topic of persistent://public/default/source"):
+            await a.broker.topic_for_producer(topic)
+        answer = await world.call(a, "DELETE", f"{TOPICS}/{name}?force=true")
+        assert (answer.status, "shadow" in answer.reason) == (412, True)
+        assert await a.store.get(f"{path}/{name}") == stored, "nothing was written"
 
 
 async def test_bodies_that_clients_send_for_none_are_taken(world: AdminWorld) -> None:
