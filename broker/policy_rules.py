@@ -402,6 +402,16 @@ def check_clusters(name: str, found: list[str], known: list[str]) -> None:
             raise NoSuchCluster(f"Invalid cluster id: {cluster}; there are {', '.join(known)}")
 
 
+def check_not_replicated(found: list[str], cluster: str) -> None:
+    """Refuse other clusters than the broker's own *cluster* as those that have the data. Raises InvalidRecord."""
+    others = [one for one in found if one != cluster]
+    if others:
+        raise InvalidRecord(
+            f"Replication between clusters is not served by this broker: {', '.join(others)} cannot be among the "
+            f"replication clusters, which are {cluster} alone"
+        )
+
+
 def check_readable(record: dict[str, Any]) -> None:
     """Check that the brokers can read *record* once it is stored. Raises InvalidRecord."""
     try:
@@ -427,6 +437,7 @@ def new_namespace(
     record.setdefault("is_allow_auto_update_schema", schema_auto_update)
     if not record.get("replication_clusters"):
         record["replication_clusters"] = [cluster]
+    check_not_replicated(record["replication_clusters"], cluster)
     check_readable(record)
     return record
 

@@ -40,6 +40,7 @@ from broker.policy_rules import (
     UNSET,
     NotRemovable,
     check_clusters,
+    check_not_replicated,
     check_readable,
     exceeds_retention,
     names_in,
@@ -297,6 +298,8 @@ class Tenancy:
             await self.namespace(namespace)
             tenant = await self.tenant(namespace.partition("/")[0])
             check_clusters(name, found, names_in(tenant, "allowedClusters"))
+        if name == "replication":
+            check_not_replicated(found, self._config.cluster_name)
         await self.change(namespace, lambda old: _checked(policy.place.put(old, found), name))
 
     async def remove_policy(self, namespace: str, name: str) -> None:
