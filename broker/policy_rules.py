@@ -268,7 +268,9 @@ def not_plugins(value: Any) -> Any:
     """Entry filters are classes of Java. Raises InvalidRecord for anything but an empty list."""
     found = value.get("entryFilterNames") if isinstance(value, dict) else value
     if found:
-        raise NotAValue(f"entry filters are Java classes, which are not there; {str(found)[:100]!r} is not used")
+        raise NotAValue(
+            f"entry filters are Java classes, which are not served by this broker; {str(found)[:100]!r} is not used"
+        )
     return {"entryFilterNames": ""}
 
 

@@ -27,7 +27,7 @@ from broker.errors import TopicNotFound, TopicUnreadable
 from broker.names import parse_topic
 from broker.permissions import grant, permissions_from_json, revoke, topic_grants
 from broker.security.authorization import Operation
-from managed_ledger.position import LATEST
+from managed_ledger.position import LATEST, Position
 from managed_ledger.topic_name import TopicName
 
 
@@ -62,6 +62,7 @@ class TopicsApi:
         routes.post(topic + "/trim", self.trim, Operation.TRIM)
         routes.put(topic + "/compaction", self.compact, Operation.COMPACT)
         routes.get(topic + "/compaction", self.compaction, Operation.COMPACT)
+        routes.get(topic + "/offload", self.offloading, Operation.OFFLOAD)
 
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)
@@ -234,3 +235,9 @@ class TopicsApi:
         """What became of the last compaction on this broker."""
         facts = (await self._owners.loaded(request)).compactor.facts
         return json_answer({"status": facts.status.value, "lastError": facts.last_error})
+
+    async def offloading(self, request: web.Request) -> web.Response:
+        """What became of the last offloading; it is never run here."""
+        await self._owners.loaded(request)
+        nothing = message_id_json(Position(-1, -1), -1)
+        return json_answer({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": nothing})

@@ -42,7 +42,6 @@ _HTTP: Final[dict[str, str]] = {
         "the bookies come in the order of their names; Apache's come in that of a hash table",
         ".bookies[[][23]].bookieId",
     ),
-    **_calls([166], _LATER + "offloading"),
     **_calls([198], "nobody has used a non-persistent topic before"),
     **_calls([202], "the numbers come at once; the redirect to /metrics/ is the habit of Apache's web server"),
     **_calls([204], "answered without a status file: the process serves"),

@@ -58,7 +58,7 @@ REFUSED: Final[dict[str, str]] = {
     "namespaces set-entry-filters": _ENTRY_FILTERS,
     "namespaces update-migration-state": _MIGRATION,
     "topicPolicies set-entry-filters-per-topic": _ENTRY_FILTERS,
-    "topics offload-status": "nothing is offloaded",
+    "topics offload": "nothing is offloaded",
     "topics create-shadow-topic": _SHADOWS,
     "topics set-shadow-topics": _SHADOWS,
     "functions": _FUNCTIONS,

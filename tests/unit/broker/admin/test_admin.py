@@ -431,14 +431,31 @@ async def test_a_metadata_store_that_is_away_is_said_to_be_away(world: AdminWorl
 async def test_what_is_not_there_says_so(world: AdminWorld) -> None:
     a = await world.side()
     for method, path in [
-        ("GET", f"{TOPICS}/t/offload"),
-        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/scanOffloadedLedgers"),
+        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/nonsense"),
         ("PUT", f"{ADMIN}/non-persistent/public/default/t/replication"),
     ]:  # fmt: skip
         found = await world.call(a, method, path)
         assert found.status == 501
-        assert f"{method} {path} is not supported by this broker yet" == found.reason
+        assert f"{method} {path} is not supported by this broker" == found.reason
     assert (await world.call(a, "GET", "/nowhere")).status == 404
+
+
+async def test_what_is_never_served_is_refused_by_its_name(world: AdminWorld) -> None:
+    a = await world.side()
+    for method, path, status, name in [
+        ("PUT", f"{TOPICS}/t/offload", 412, "Offloading"),
+        ("GET", f"{NAMESPACE}/scanOffloadedLedgers", 412, "Offloading"),
+        ("POST", f"{ADMIN}/clusters/lab/migrate?migrated=true", 412, "migration of clusters"),
+        ("POST", f"{NAMESPACE}/migration?migrated=true", 412, "migration of clusters"),
+        ("DELETE", f"{NAMESPACE}/0x00000000_0x40000000", 501, "Bundles"),
+        ("POST", f"{ADMIN}/brokers/shutdown", 501, "signal"),
+        ("GET", "/ws/v2/producer/persistent/public/default/t", 404, "WebSocket"),
+        ("POST", "/topics/persistent/public/default/t", 501, "over REST"),
+    ]:  # fmt: skip
+        found = await world.call(a, method, path)
+        assert (found.status, name in found.reason, "not" in found.reason) == (status, True, True), path
+    assert (await world.call(a, "PUT", f"{TOPICS}/t")).status == 204
+    assert (await world.call(a, "GET", f"{TOPICS}/t/offload")).json["status"] == "NOT_RUN"
 
 
 # ---------------------------------------------------------------------------------------- topics
