@@ -67,6 +67,14 @@ def reset_from_json(body: Any) -> Reset:
     return Reset(position, batch_index, is_excluded=bool(body.get("excluded") or body.get("isExcluded")))
 
 
+def partition_from_json(body: Any) -> int:
+    """The number of the partition that a message id names; -1: none. Raises BadJson."""
+    try:
+        return int(body.get("partitionIndex", -1)) if isinstance(body, dict) else -1
+    except (TypeError, ValueError, OverflowError):
+        raise BadJson("partitionIndex is a whole number") from None
+
+
 def properties_from_json(body: Any) -> dict[str, str]:
     """Properties, whose values are texts; an absent body stands for none. Raises BadJson."""
     if body in (None, ""):

@@ -98,7 +98,7 @@ class AdminServer:
             PartitionedTopicsApi(broker, owners),
             TopicPoliciesApi(broker, owners),
             self._non_persistent,
-            SubscriptionsApi(broker.partitioned, owners),
+            SubscriptionsApi(broker.partitioned, owners, broker.now_ms),
             MessagesApi(broker, owners),
             BrokerStatsApi(broker),
             SchemasApi(broker),

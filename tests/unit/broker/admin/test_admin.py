@@ -545,6 +545,31 @@ async def test_properties_of_topics_are_kept_and_merged(world: AdminWorld) -> No
     assert (await world.call(a, "PUT", f"{TOPICS}/t2", ["x"])).status == 412
 
 
+async def test_messages_up_to_one_expire(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 1)).status == 204
+    for name, partition in (("t", -1), ("parted-partition-0", 0)):
+        await world.run(publish, a.url, f"public/default/{name}", 10)
+        sub = f"{TOPICS}/{name}/subscription/s"
+        assert (await world.call(a, "PUT", sub, "earliest")).status == 204
+        last = (await world.call(a, "GET", f"{TOPICS}/{name}/lastMessageId")).json
+        at = {"ledgerId": last["ledgerId"], "entryId": 3, "partitionIndex": partition}
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", at)).status == 204
+        counts = a.broker.topics[TopicName.parse(f"public/default/{name}")].subscriptions["s"]
+        assert (counts.cursor.backlog(), counts.expired_entries) == (6, 4)
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "entryId": 1})).status == 204
+        assert counts.cursor.backlog() == 6, "they have expired before"
+        beyond = await world.call(a, "POST", f"{sub}/expireMessages", {**at, "entryId": 10})
+        assert (beyond.status, "does not reach" in beyond.reason) == (409, True)
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "partitionIndex": 7})).status == 412
+        assert (await world.call(a, "POST", f"{sub}x/expireMessages", at)).status == 404
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {})).status == 412
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "excluded": True})).status == 204
+        assert counts.cursor.backlog() == 5, "as with Apache's brokers, the entry behind it goes too"
+    whole = f"{TOPICS}/parted/subscription/s/expireMessages"
+    assert (await world.call(a, "POST", whole, {"ledgerId": 0, "entryId": 0, "partitionIndex": -1})).status == 405
+
+
 SHADOW = {"PULSAR.SHADOW_SOURCE": "persistent://public/default/source"}
 
 
