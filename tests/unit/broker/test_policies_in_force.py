@@ -1,6 +1,7 @@
 """What policies do: rates, quotas, limits and what is removed by itself, seen by clients made of bare frames."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -322,6 +323,38 @@ async def test_so_many_tenants_namespaces_and_partitions() -> None:
         assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 3)).status == 406
         assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 2)).status == 204
         assert (await world.call(side, "POST", f"{TOPIC}/partitions", 3)).status == 406
+
+
+# ------------------------------------------------------------------------------------------ schemas
+
+
+def schema_of(*names: str) -> dict[str, Any]:
+    fields = [{"name": name, "type": "int"} for name in names]
+    return {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "r", "fields": fields}), "properties": {}}
+
+
+async def test_the_strategy_of_a_topic_counts_for_schemas_that_are_uploaded(stage: Stage) -> None:
+    schemas = f"{ADMIN}/schemas/public/default/t"
+    await stage.call("POST", f"{schemas}/schema", schema_of("a"), status=200)
+    await stage.call("POST", f"{schemas}/schema", schema_of("b"), status=409)
+    asked = (await stage.call("POST", f"{schemas}/compatibility", schema_of("b"), status=202)).json
+    assert asked == {"schemaCompatibilityStrategy": "FULL", "compatibility": False}
+    await stage.call("PUT", f"{TOPIC}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    await eventually(lambda: stage.topic.policies.schema_strategy == "ALWAYS_COMPATIBLE")
+    asked = (await stage.call("POST", f"{schemas}/compatibility", schema_of("b"), status=202)).json
+    assert asked == {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE", "compatibility": True}
+    await stage.call("POST", f"{schemas}/schema", schema_of("b"), status=200)
+
+
+async def test_no_version_of_a_deleted_schema_is_found(stage: Stage) -> None:
+    schemas = f"{ADMIN}/schemas/public/default/t"
+    await stage.call("POST", f"{schemas}/schema", schema_of("a"), status=200)
+    await stage.call("GET", f"{schemas}/schema/0", status=200)
+    await stage.call("DELETE", f"{schemas}/schema", status=200)
+    await stage.call("GET", f"{schemas}/schema/0", status=404)
+    stage.producer.send(BaseCommand.GET_SCHEMA, topic=str(NAME), request_id=1, schema_version=bytes(8))
+    answer = await stage.producer.expect(BaseCommand.GET_SCHEMA_RESPONSE)
+    assert answer.getSchemaResponse.error_code == wire.TopicNotFound
 
 
 # ------------------------------------------------------------------------------ what goes by itself
