@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from broker.binary.connection import LookupAnswer
 from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
-from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
+from broker.config import BrokerConfig, parse_listeners
 from broker.dynamic_settings import DynamicSettings
 from broker.errors import (
     BrokerError,
@@ -438,10 +438,11 @@ class Broker:
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
         await self.check_new(topic, partitions)
-        if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
+        most = self.config.partitions_max
+        if not 1 <= partitions <= most:
             raise NotAllowed(
-                f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
-                f"to {PARTITIONS_MAX}"
+                f"{topic} is not made: autoTopicCreation of its namespace, or defaultNumPartitions, says {partitions} "
+                f"partitions; set it to 1 to {most}"
             )
         try:
             await self.partitioned.create(topic, partitions)

@@ -20,7 +20,6 @@ from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.admin.stats import Wanted, sum_stats
 from broker.broker import Broker
-from broker.config import PARTITIONS_MAX
 from broker.errors import TopicNotFound
 from broker.records import RecordInUse
 from broker.security.authorization import Operation
@@ -69,7 +68,7 @@ class PartitionedTopicsApi:
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         await self._broker.namespace(name.namespace)
-        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
+        count = await _wanted_count(request, self._broker.config.partitions_max)
         body = await body_of(request)
         properties = topic_properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if self._broker.non_persistent.get(name) is not None:
@@ -84,7 +83,7 @@ class PartitionedTopicsApi:
 
     async def update(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
+        count = await _wanted_count(request, self._broker.config.partitions_max)
         await self._broker.check_room_for(name, max(count - await self._partitioned.count(name), 0))
         await self._partitioned.grow(name, count)
         return done()
@@ -136,11 +135,7 @@ class PartitionedTopicsApi:
 
 
 async def _wanted_count(request: web.Request, most: int) -> int:
-    """How many partitions the request asks for; *most*: how many there may be, 0: PARTITIONS_MAX.
-
-    Raises Refused (406).
-    """
-    most = min(most or PARTITIONS_MAX, PARTITIONS_MAX)
+    """How many partitions the request asks for; *most*: how many there may be. Raises Refused (406)."""
     body = await body_of(request)
     count = body.get("partitions") if isinstance(body, dict) else body
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:

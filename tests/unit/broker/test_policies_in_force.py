@@ -325,6 +325,20 @@ async def test_so_many_tenants_namespaces_and_partitions() -> None:
         assert (await world.call(side, "POST", f"{TOPIC}/partitions", 3)).status == 406
 
 
+async def test_a_topic_that_makes_itself_has_no_more_partitions_than_topics_may_have() -> None:
+    async with AsyncExitStack() as stack:
+        world = AdminWorld(stack)
+        await world.open()
+        side = await world.side(
+            max_partitions_per_topic=2, default_partitions=3, auto_topic_creation_type="partitioned"
+        )
+        asked = f"{TOPIC}/partitions?checkAllowAutoCreation=true"
+        refused = await world.call(side, "GET", asked)
+        assert (refused.status, "set it to 1 to 2" in refused.reason) == (412, True)
+        change_in_use(side.broker.config, {"default_partitions": 2})
+        assert (await world.call(side, "GET", asked)).json["partitions"] == 2
+
+
 # ------------------------------------------------------------------------------------------ schemas
 
 

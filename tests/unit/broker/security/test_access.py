@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from broker.errors import MetadataFailure, NotAuthorized
 from broker.grpc.service import GrpcServer
@@ -285,6 +287,38 @@ async def test_each_call_of_the_topic_api_asks(port: GrpcServer, role: str) -> N
             assert status not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), method
         else:
             assert status == "PERMISSION_DENIED", method
+
+
+async def reflected(port: GrpcServer, role: str) -> str:
+    """How the question which services there are ends."""
+    said = (("x-role", role),) if role else ()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = channel.stream_stream(path, lambda one: one.SerializeToString(), bytes)(metadata=said)
+        await call.write(asked)
+        await call.done_writing()
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+
+async def test_what_services_there_are_is_told_to_those_who_are_authenticated(port: GrpcServer) -> None:
+    assert {role: await reflected(port, role) for role in ("", "anonymous", "producer", "root")} == {
+        "": "UNAUTHENTICATED", "anonymous": "OK", "producer": "OK", "root": "OK"
+    }  # fmt: skip
+    assert await checked_health(port) == "OK", "load balancers ask for it"
+
+
+async def checked_health(port: GrpcServer) -> str:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        call = channel.unary_unary("/grpc.health.v1.Health/Check", lambda one: one.SerializeToString(), bytes)(
+            health_pb2.HealthCheckRequest()
+        )
+        return str((await call.code()).name)
 
 
 async def test_a_publish_call_ends_when_its_client_may_not_produce_any_more(
