@@ -70,7 +70,7 @@ from magnetar_core.runtime.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
-from magnetar_core.runtime.types import Cancellable, Corruption
+from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
@@ -181,9 +181,10 @@ class Broker:
         """Milliseconds of each round in which the backlogs of all topics were compared with their quotas."""
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self.server = BinaryServer(self, clock, config)
-        self._peers = BrokerClient(config, clock)
+        self.peers = BrokerClient(config, clock)
+        """As whom other brokers are asked."""
         system = SystemClient(
-            self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=self._peers.uses_tls
+            self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=lambda: self.peers.uses_tls
         )
         self.topic_policies = TopicPolicies(
             system,
@@ -199,7 +200,8 @@ class Broker:
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
-        self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
+        self._loads_max = config.max_concurrent_topic_loads
+        self._load_slots = asyncio.Semaphore(self._loads_max)
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
@@ -322,8 +324,18 @@ class Broker:
 
     async def _on_settings_changed(self) -> None:
         self.access.use(rules_of(self.config))
-        self.publish_throttle.use(self.config.broker_publish_rate, self.now_ms())
-        for name in {topic.namespace for topic in self.topics}:
+        config = self.config
+        self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
+        self.publishes.limit_bytes = config.publish_buffer_bytes(memory_bytes())
+        self.ledgers.cache.bytes_max = config.cache_mbytes * MIB
+        if config.max_concurrent_topic_loads != self._loads_max:
+            self._loads_max = config.max_concurrent_topic_loads
+            self._load_slots = asyncio.Semaphore(self._loads_max)  # those that are being opened keep their old ones
+        try:
+            self.peers.use(config)
+        except ConfigurationError as error:
+            log.error("other brokers are asked as before: %s", error)
+        for name in {topic.namespace for topic in [*self.topics, *self.non_persistent.by_name]}:
             await self._reload_namespace(name)
 
     def _on_topic_policies_changed(self, base: TopicName) -> None:
@@ -736,8 +748,8 @@ class Broker:
             return Dialed(*await self.server.open_own())
         scheme, _, rest = url.partition("://")
         host, _, port = rest.split(",")[0].rpartition(":")
-        context = self._peers.context if scheme == "pulsar+ssl" else None
-        method, data = self._peers.shown()
+        context = self.peers.context if scheme == "pulsar+ssl" else None
+        method, data = self.peers.shown()
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
         return Dialed(reader, writer, method, data)
 

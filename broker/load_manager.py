@@ -8,6 +8,7 @@ The leader asks the owner of a bundle over HTTP, as an administrator would: so o
 Apache leader moves and splits our bundles.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -201,13 +202,12 @@ class LoadManager:
         return BundleAverages() if node is None else decode_bundle(parse_record(node))
 
     async def _delete(self, path: str) -> None:
-        try:
+        with contextlib.suppress(NoNode):  # somebody else was faster
             await self._broker.store.delete(path)
-        except NoNode:
-            pass  # somebody else was faster
 
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""
+        self._balancer.use(balance_limits(self._config))
         found = await self._ownership.loaded_brokers()
         loads = {broker_id: load for broker_id, (_, load) in found.items()}
         addresses = {broker_id: address for broker_id, (address, _) in found.items()}
