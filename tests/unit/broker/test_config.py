@@ -20,6 +20,7 @@ from broker.tenancy import initial_nodes
 from magnetar_core.bookkeeper.client.regions import RegionRules
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
+from tests.support.vectors import load
 
 
 def test_apaches_names_are_read_and_the_environment_wins() -> None:
@@ -298,8 +299,16 @@ def test_settings_that_are_not_here_are_taken_with_the_values_that_apache_ships(
 
 @pytest.mark.parametrize("name", sorted(apache_settings.SHIPPED))
 def test_with_other_values_they_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}=other: this broker does not have the setting"):
+    with pytest.raises(ConfigurationError, match=rf"{name}=(other|\*+): this broker does not have the setting"):
         load_broker_config({name: "other"})
+
+
+def test_each_setting_that_apache_s_broker_tells_is_known_or_refused_by_name() -> None:
+    told = load("http/017-get-admin-v2-brokers-configuration-runtime.json")["response"]["json"]
+    own = {name for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata
+           for name in (field.metadata["name"], *field.metadata["aliases"])}  # fmt: skip
+    known = own | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
+    assert told.keys() - known == set()
 
 
 def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
