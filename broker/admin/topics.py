@@ -27,6 +27,7 @@ from broker.errors import TopicNotFound, TopicUnreadable
 from broker.names import parse_topic
 from broker.permissions import grant, permissions_from_json, revoke, topic_grants
 from broker.security.authorization import Operation
+from broker.topic.compactor import CompactionStatus
 from managed_ledger.position import LATEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -232,9 +233,13 @@ class TopicsApi:
         return done()
 
     async def compaction(self, request: web.Request) -> web.Response:
-        """What became of the last compaction on this broker."""
-        facts = (await self._owners.loaded(request)).compactor.facts
-        return json_answer({"status": facts.status.value, "lastError": facts.last_error})
+        """What became of the last compaction on this broker; of one that runs, how far it is."""
+        topic = await self._owners.loaded(request)
+        facts = topic.compactor.facts
+        found: dict[str, Any] = {"status": facts.status.value, "lastError": facts.last_error}
+        if facts.status is CompactionStatus.RUNNING:  # Apache's brokers tell nothing of it
+            found |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.entries_total}
+        return json_answer(found)
 
     async def offloading(self, request: web.Request) -> web.Response:
         """What became of the last offloading; it is never run here."""

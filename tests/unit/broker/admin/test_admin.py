@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -721,7 +722,12 @@ async def test_a_topic_and_all_partitions_of_one_are_compacted_when_asked_for(wo
     compactor.facts.status = CompactionStatus.RUNNING
     answer = await world.call(a, "PUT", f"{TOPICS}/t/compaction")
     assert (answer.status, "under way" in answer.json["reason"]) == (409, True)
-    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json["status"] == "RUNNING"
+    compactor.facts.looked_at = 3
+    running = {"status": "RUNNING", "lastError": "", "messagesLookedAt": 3, "entriesInTopic": 4}
+    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json == running
+    compactor.facts.succeeded_ms = 0
+    metrics = (await world.call(a, "GET", "/metrics/")).text
+    assert re.search(r"pulsar_compaction_compacted_entries_count\{[^}]*/t\"[^}]*\} 3\b", metrics)
     assert (await world.call(a, "PUT", f"{TOPICS}/nothing/compaction")).status == 404
     assert (await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 2)).status == 204
     assert (await world.call(a, "PUT", f"{TOPICS}/parted/compaction")).status == 204
