@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -314,6 +315,12 @@ def test_each_setting_that_apache_s_broker_tells_is_known_or_refused_by_name() -
 def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
     own = {field.metadata["name"] for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata}
     assert apache_settings.SHIPPED.keys() & (own | REFUSED_WHEN_ON.keys() | APACHE_SETTINGS_WITHOUT_EFFECT) == set()
+
+
+def test_the_readme_names_each_setting_that_is_refused() -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## What is refused")[2].partition("\n## ")[0]
+    assert {name for name in REFUSED_WHEN_ON if f"`{name}`" not in section} == set()
 
 
 def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:
