@@ -437,6 +437,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
         "compaction-status t/n/top --wait-complete",
         "offload t/n/top --size-threshold 1M",
         "offload-status t/n/top",
+        "offload t/n/top --size-threshold 0",
         "unload t/n/top",
         "trim-topic t/n/top",
         "get-replication-clusters t/n/top",
