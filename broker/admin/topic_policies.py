@@ -17,7 +17,7 @@ from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.errors import TopicNotFound
-from broker.policy_rules import UNSET, check_clusters, exceeds_retention
+from broker.policy_rules import UNSET, check_clusters, check_not_replicated, exceeds_retention
 from broker.records import InvalidRecord
 from broker.security.authorization import Operation
 from broker.topic_policies.record import (
@@ -221,7 +221,8 @@ class TopicPoliciesApi:
                     if value
                     else "ClusterIds should not be null or empty"
                 )
-            check_clusters(label, value, [config.cluster_name])
+            check_clusters(label, value, await self._broker.tenancy.clusters())
+            check_not_replicated(value, config.cluster_name)
         elif label in ("retention", "backlogQuota"):
             policies = await self._broker.policies_of(name)
             if label == "retention":

@@ -339,6 +339,20 @@ async def test_a_topic_that_makes_itself_has_no_more_partitions_than_topics_may_
         assert (await world.call(side, "GET", asked)).json["partitions"] == 2
 
 
+# ------------------------------------------------------------------------------------------ other clusters
+
+
+@pytest.mark.parametrize("level", [SPACE, TOPIC])
+async def test_other_clusters_are_refused_by_name(stage: Stage, level: str) -> None:
+    own = stage.side.broker.config.cluster_name
+    await stage.call("PUT", f"{ADMIN}/clusters/east", {}, status=200)
+    await stage.call("POST", f"{ADMIN}/tenants/public", {"allowedClusters": [own, "east"], "adminRoles": []})
+    refused = await stage.call("POST", f"{level}/replication", [own, "east"], status=412)
+    assert "Replication between clusters is not served by this broker: east" in refused.reason
+    await stage.call("POST", f"{level}/replication", [own, "nowhere"], status=403)
+    await stage.call("POST", f"{level}/replication", [own], status=200 if level == SPACE else 204)
+
+
 # ------------------------------------------------------------------------------------------ schemas
 
 
