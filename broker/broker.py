@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from broker.binary.connection import LookupAnswer
 from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
-from broker.config import PARTITIONS_MAX, BrokerConfig, parse_listeners
+from broker.config import BrokerConfig, parse_listeners
 from broker.dynamic_settings import DynamicSettings
 from broker.errors import (
     BrokerError,
@@ -73,7 +73,7 @@ from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.turns import Rank, Turns
-from magnetar_core.runtime.types import Cancellable, Corruption
+from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
@@ -202,9 +202,10 @@ class Broker:
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self._topic_lists = TopicLists(self._persistent_topics, ledgers.watch, clock)
         self.server = BinaryServer(self, clock, config)
-        self._peers = BrokerClient(config, clock)
+        self.peers = BrokerClient(config, clock)
+        """As whom other brokers are asked."""
         system = SystemClient(
-            self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=self._peers.uses_tls
+            self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=lambda: self.peers.uses_tls
         )
         self.topic_policies = TopicPolicies(
             system,
@@ -220,7 +221,8 @@ class Broker:
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
-        self._load_slots = asyncio.Semaphore(config.max_concurrent_topic_loads)
+        self._loads_max = config.max_concurrent_topic_loads
+        self._load_slots = asyncio.Semaphore(self._loads_max)
         self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self.expected: dict[TopicName, int] = {}
         """Topics that come to this broker from another one → their traffic there (`broker.serving.roster`)."""
@@ -347,8 +349,18 @@ class Broker:
 
     async def _on_settings_changed(self) -> None:
         self.access.use(rules_of(self.config))
-        self.publish_throttle.use(self.config.broker_publish_rate, self.now_ms())
-        for name in {topic.namespace for topic in self.topics}:
+        config = self.config
+        self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
+        self.publishes.limit_bytes = config.publish_buffer_bytes(memory_bytes())
+        self.ledgers.cache.bytes_max = config.cache_mbytes * MIB
+        if config.max_concurrent_topic_loads != self._loads_max:
+            self._loads_max = config.max_concurrent_topic_loads
+            self._load_slots = asyncio.Semaphore(self._loads_max)  # those that are being opened keep their old ones
+        try:
+            self.peers.use(config)
+        except ConfigurationError as error:
+            log.error("other brokers are asked as before: %s", error)
+        for name in {topic.namespace for topic in [*self.topics, *self.non_persistent.by_name]}:
             await self._reload_namespace(name)
 
     def _on_topic_policies_changed(self, base: TopicName) -> None:
@@ -463,10 +475,11 @@ class Broker:
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
         await self.check_new(topic, partitions)
-        if not 1 <= partitions <= PARTITIONS_MAX:  # a policy that another broker or tool has stored
+        most = self.config.partitions_max
+        if not 1 <= partitions <= most:
             raise NotAllowed(
-                f"{topic} is not made: autoTopicCreation of its namespace says {partitions} partitions; set it to 1 "
-                f"to {PARTITIONS_MAX}"
+                f"{topic} is not made: autoTopicCreation of its namespace, or defaultNumPartitions, says {partitions} "
+                f"partitions; set it to 1 to {most}"
             )
         try:
             await self.partitioned.create(topic, partitions)
@@ -720,12 +733,23 @@ class Broker:
             if not force:
                 raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
             await self._discard(name)
+            await self._forget_permissions(name)
+            await self.forget_topic_policies(name)
             return
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         await self._end(name, topic.delete(), "delete")
         await self._forget_permissions(name)
+        await self.forget_topic_policies(name)
+
+    async def delete_partitioned(self, name: TopicName) -> None:
+        """Delete what is stored of a partitioned topic whose partitions are deleted.
+
+        Raises RecordInUse (one is not), MetadataError, Corruption.
+        """
+        await self.partitioned.delete(name)
+        await self._forget_permissions(name, with_partitions=True)
         await self.forget_topic_policies(name)
 
     async def forget_topic_policies(self, name: TopicName) -> None:
@@ -735,10 +759,10 @@ class Broker:
         except BrokerError as error:
             log.warning("%s was deleted; its policies could not be removed: %s", name, error)
 
-    async def _forget_permissions(self, name: TopicName) -> None:
+    async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
         """A topic that is made later under the same name must not be open to those who were granted this one."""
         try:
-            await self.tenancy.forget_topic_permissions(name)
+            await self.tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
         except (RecordError, MetadataError, Corruption) as error:
             log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
 
@@ -779,8 +803,8 @@ class Broker:
             return Dialed(*await self.server.open_own())
         scheme, _, rest = url.partition("://")
         host, _, port = rest.split(",")[0].rpartition(":")
-        context = self._peers.context if scheme == "pulsar+ssl" else None
-        method, data = self._peers.shown()
+        context = self.peers.context if scheme == "pulsar+ssl" else None
+        method, data = self.peers.shown()
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
         return Dialed(reader, writer, method, data)
 
@@ -917,7 +941,7 @@ class Broker:
     async def _forget_partitioned(self, base: TopicName) -> None:
         """Delete what is stored of a partitioned topic none of whose partitions is there. Raises BrokerError."""
         try:
-            await self.partitioned.delete(base)
+            await self.delete_partitioned(base)
         except RecordInUse:
             return
         except (RecordError, MetadataError, Corruption) as error:

@@ -964,6 +964,11 @@ class BrokerConfig:
             return self.advertised_address
         return "localhost" if self.bind_address in ("0.0.0.0", "::", "") else self.bind_address
 
+    @property
+    def partitions_max(self) -> int:
+        """How many partitions a topic may have."""
+        return min(self.max_partitions_per_topic or PARTITIONS_MAX, PARTITIONS_MAX)
+
     def publish_buffer_bytes(self, memory_bytes: int) -> int:
         """maxMessagePublishBufferSizeInMB in bytes, for a process that may use *memory_bytes*."""
         return self._buffer_bytes(self.publish_buffer_mbytes, memory_bytes // 8, 128 * MIB)

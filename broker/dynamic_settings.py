@@ -12,13 +12,13 @@ Rules:
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
 from broker.config import BrokerConfig, change_in_use
 from broker.records import InvalidRecord, parse_record, to_json
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, Cancel, MetadataStore, VersionConflict
-from magnetar_core.runtime.config import load
+from magnetar_core.runtime.config import HIDDEN, load
 from magnetar_core.runtime.tasks import Tasks, attempt
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 
@@ -28,18 +28,28 @@ PATH: Final = "/admin/configuration"
 
 _NAMES: Final = """
     allowAutoSubscriptionCreation allowAutoTopicCreation allowAutoTopicCreationType autoSkipNonRecoverableData
-    brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
-    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds brokerDeleteInactiveTopicsMode
-    brokerPublisherThrottlingMaxByteRate brokerPublisherThrottlingMaxMessageRate defaultNumPartitions
-    defaultNumberOfNamespaceBundles dispatchThrottlingRatePerSubscriptionInByte
+    brokerClientAuthenticationParameters brokerClientAuthenticationPlugin brokerClientTlsEnabled
+    brokerDeleteInactivePartitionedTopicMetadataEnabled brokerDeleteInactiveTopicsEnabled
+    brokerDeleteInactiveTopicsFrequencySeconds brokerDeleteInactiveTopicsMaxInactiveDurationSeconds
+    brokerDeleteInactiveTopicsMode brokerPublisherThrottlingMaxByteRate brokerPublisherThrottlingMaxMessageRate
+    defaultNamespaceBundleSplitAlgorithm defaultNumPartitions defaultNumberOfNamespaceBundles
+    dispatchThrottlingOnNonBacklogConsumerEnabled dispatchThrottlingRatePerSubscriptionInByte
     dispatchThrottlingRatePerSubscriptionInMsg dispatchThrottlingRatePerTopicInByte
     dispatchThrottlingRatePerTopicInMsg dispatcherMaxReadBatchSize dispatcherMaxReadSizeBytes
-    dispatcherMaxRoundRobinBatchSize dispatcherPauseOnAckStatePersistentEnabled
-    isAllowAutoUpdateSchemaEnabled loadBalancerAutoBundleSplitEnabled
-    loadBalancerAutoUnloadSplitBundlesEnabled loadBalancerSheddingEnabled loadBalancerSheddingIntervalMinutes
-    maxConcurrentLookupRequest maxNamespacesPerTenant maxNumPartitionsPerPartitionedTopic
-    maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages maxTenants maxTopicsPerNamespace
-    subscribeRatePeriodPerConsumerInSecond subscribeThrottlingRatePerConsumer superUserRoles
+    dispatcherMaxRoundRobinBatchSize dispatcherPauseOnAckStatePersistentEnabled failureDomainsEnabled
+    forceDeleteNamespaceAllowed forceDeleteTenantAllowed isAllowAutoUpdateSchemaEnabled
+    loadBalancerAutoBundleSplitEnabled loadBalancerAutoUnloadSplitBundlesEnabled
+    loadBalancerBrokerThresholdShedderPercentage loadBalancerNamespaceBundleMaxBandwidthMbytes
+    loadBalancerNamespaceBundleMaxMsgRate loadBalancerNamespaceBundleMaxSessions
+    loadBalancerNamespaceBundleMaxTopics loadBalancerNamespaceMaximumBundles
+    loadBalancerReportUpdateMaxIntervalMinutes loadBalancerReportUpdateMinIntervalMillis
+    loadBalancerReportUpdateThresholdPercentage loadBalancerSheddingEnabled
+    loadBalancerSheddingGracePeriodMinutes loadBalancerSheddingIntervalMinutes managedLedgerCacheSizeMB
+    managedLedgerForceRecovery managedLedgerInactiveLedgerRolloverTimeSeconds maxConcurrentLookupRequest
+    maxConcurrentTopicLoadRequest maxMessagePublishBufferSizeInMB maxNamespacesPerTenant
+    maxNumPartitionsPerPartitionedTopic maxPublishRatePerTopicInBytes maxPublishRatePerTopicInMessages
+    maxTenants maxTopicsPerNamespace subscribeRatePeriodPerConsumerInSecond subscribeThrottlingRatePerConsumer
+    subscriptionKeySharedEnable subscriptionTypesEnabled superUserRoles supportedNamespaceBundleSplitAlgorithms
 """
 DYNAMIC: Final = frozenset(_NAMES.split())
 """Names that may be changed; all of them may be with Apache's brokers, too."""
@@ -67,6 +77,9 @@ class DynamicSettings:
             field.metadata["name"]: field.name for field in dataclasses.fields(config) if "name" in field.metadata
         }
         self._fields = {name: fields[name] for name in DYNAMIC}
+        self._secret = DYNAMIC & {
+            field.metadata["name"] for field in dataclasses.fields(config) if field.metadata.get("secret")
+        }
         self._started_with = {name: getattr(config, field) for name, field in self._fields.items()}
         self._values: dict[str, str] = {}
         self._cancel: Cancel | None = None
@@ -74,8 +87,8 @@ class DynamicSettings:
 
     @property
     def values(self) -> Mapping[str, str]:
-        """What the record says, as far as it is applied."""
-        return self._values
+        """What the record says, as far as it is applied; secrets are hidden."""
+        return {name: HIDDEN if name in self._secret else text for name, text in self._values.items()}
 
     async def start(self) -> None:
         """Apply the record, and watch it. Raises MetadataError, Corruption."""
@@ -125,7 +138,8 @@ class DynamicSettings:
                 try:
                     wanted[name] = parse(self._config, {name: text})[name]
                 except InvalidRecord as error:
-                    log.error("%s: %s=%s is not applied: %s", PATH, name, text, error)
+                    shown = HIDDEN if name in self._secret else text
+                    log.error("%s: %s=%s is not applied: %s", PATH, name, shown, error)
                     continue
                 values[name] = text
             self._values = values
@@ -135,9 +149,14 @@ class DynamicSettings:
                 if getattr(self._config, self._fields[name]) != value
             }
             if changes:
-                log.info("settings change: %s", ", ".join(f"{name}={value}" for name, value in changes.items()))
+                log.info("settings change: %s", ", ".join(self._shown(changes)))
                 change_in_use(self._config, changes)
                 await self._applied()
+
+    def _shown(self, changes: Mapping[str, Any]) -> Iterator[str]:
+        hidden = {self._fields[name] for name in self._secret}
+        for field, value in changes.items():
+            yield f"{field}={HIDDEN if field in hidden else value}"
 
 
 def parse(config: BrokerConfig, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from managed_ledger.errors import (
     ManagedLedgerFenced,
     ManagedLedgerTerminated,
     RecordUnreadable,
+    ShadowTopic,
 )
 
 
@@ -125,6 +126,8 @@ def storage_error(error: ManagedLedgerError) -> BrokerError:
     """How a client is told about *error* of a topic's managed ledger."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
+    if isinstance(error, ShadowTopic):
+        return NotAllowed(str(error))
     if isinstance(error, RecordUnreadable):
         return TopicUnreadable(str(error))
     if isinstance(error, ManagedLedgerFenced):

@@ -207,6 +207,7 @@ class LoadManager:
 
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""
+        self._balancer.use(balance_limits(self._config))
         found = await self._ownership.loaded_brokers()
         loads = {broker_id: load for broker_id, (_, load) in found.items()}
         addresses = {broker_id: address for broker_id, (address, _) in found.items()}

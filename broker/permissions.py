@@ -147,9 +147,20 @@ def revoke(record: dict[str, Any], role: str, topic: TopicName | None = None) ->
     return _with(record, _TOPICS, {**topics, topic.full: left} if left else _without(topics, topic.full))
 
 
-def forget_topic(record: dict[str, Any], topic: TopicName) -> dict[str, Any]:
-    """*record* without what was granted on *topic*, which is deleted."""
-    return _with(record, _TOPICS, _without(_part(record, _TOPICS), topic.full))
+def granted_on(permissions: Permissions, topic: TopicName, *, with_partitions: bool) -> frozenset[str]:
+    """The names, *topic* or also those of its partitions, on which something was granted."""
+    prefix = f"{topic.full}-partition-"
+    return frozenset(
+        name
+        for name in permissions.topics
+        if name == topic.full or (with_partitions and name.startswith(prefix) and name.removeprefix(prefix).isdecimal())
+    )
+
+
+def forget_topics(record: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """*record* without what was granted on the topics *names*, which are deleted."""
+    left = {name: roles for name, roles in _part(record, _TOPICS).items() if name not in names}
+    return _with(record, _TOPICS, left)
 
 
 def grant_subscription(record: dict[str, Any], subscription: str, roles: list[str]) -> dict[str, Any]:

@@ -268,7 +268,9 @@ def not_plugins(value: Any) -> Any:
     """Entry filters are classes of Java. Raises InvalidRecord for anything but an empty list."""
     found = value.get("entryFilterNames") if isinstance(value, dict) else value
     if found:
-        raise NotAValue(f"entry filters are Java classes, which are not there; {str(found)[:100]!r} is not used")
+        raise NotAValue(
+            f"entry filters are Java classes, which are not served by this broker; {str(found)[:100]!r} is not used"
+        )
     return {"entryFilterNames": ""}
 
 
@@ -402,6 +404,16 @@ def check_clusters(name: str, found: list[str], known: list[str]) -> None:
             raise NoSuchCluster(f"Invalid cluster id: {cluster}; there are {', '.join(known)}")
 
 
+def check_not_replicated(found: list[str], cluster: str) -> None:
+    """Refuse other clusters than the broker's own *cluster* as those that have the data. Raises InvalidRecord."""
+    others = [one for one in found if one != cluster]
+    if others:
+        raise InvalidRecord(
+            f"Replication between clusters is not served by this broker: {', '.join(others)} cannot be among the "
+            f"replication clusters, which are {cluster} alone"
+        )
+
+
 def check_readable(record: dict[str, Any]) -> None:
     """Check that the brokers can read *record* once it is stored. Raises InvalidRecord."""
     try:
@@ -427,6 +439,7 @@ def new_namespace(
     record.setdefault("is_allow_auto_update_schema", schema_auto_update)
     if not record.get("replication_clusters"):
         record["replication_clusters"] = [cluster]
+    check_not_replicated(record["replication_clusters"], cluster)
     check_readable(record)
     return record
 

@@ -73,7 +73,7 @@ class SystemClient:
         now_ms: Callable[[], int],
         message_bytes_max: int,
         *,
-        prefers_tls: bool,
+        prefers_tls: Callable[[], bool],
     ) -> None:
         """*own_urls*: the service URLs of this broker; *prefers_tls*: others are asked over TLS where they have it."""
         self._dial = dial
@@ -167,7 +167,7 @@ class SystemClient:
             if answer.response == wire.CommandLookupTopicResponse.Failed:
                 raise Refused(f"{topic}: {answer.message}")
             plain, tls = answer.brokerServiceUrl, answer.brokerServiceUrlTls
-            url = (tls or plain) if self._prefers_tls else (plain or tls)
+            url = (tls or plain) if self._prefers_tls() else (plain or tls)
             if answer.response == wire.CommandLookupTopicResponse.Connect:
                 return "" if url in self._own_urls() else url
             authoritative = answer.authoritative

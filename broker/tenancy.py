@@ -26,7 +26,7 @@ from broker.names import COORDINATORS, Bundles
 from broker.ownership.anti_affinity import domains_path
 from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
-from broker.permissions import forget_topic
+from broker.permissions import forget_topics, granted_on
 from broker.policies import (
     RESOURCE_GROUP,
     RESOURCE_GROUP_MEMBERS,
@@ -40,6 +40,7 @@ from broker.policy_rules import (
     UNSET,
     NotRemovable,
     check_clusters,
+    check_not_replicated,
     check_readable,
     exceeds_retention,
     names_in,
@@ -297,6 +298,8 @@ class Tenancy:
             await self.namespace(namespace)
             tenant = await self.tenant(namespace.partition("/")[0])
             check_clusters(name, found, names_in(tenant, "allowedClusters"))
+        if name == "replication":
+            check_not_replicated(found, self._config.cluster_name)
         await self.change(namespace, lambda old: _checked(policy.place.put(old, found), name))
 
     async def remove_policy(self, namespace: str, name: str) -> None:
@@ -413,11 +416,17 @@ class Tenancy:
 
     # -------------------------------------------------------------------------------- permissions
 
-    async def forget_topic_permissions(self, topic: TopicName) -> None:
-        """Remove what was granted on a topic that is deleted. Raises RecordChanged."""
+    async def forget_topic_permissions(self, topic: TopicName, *, with_partitions: bool = False) -> None:
+        """Remove what was granted on a topic that is deleted; *with_partitions*: also on what were its partitions.
+
+        Raises RecordChanged.
+        """
         policies = await self.policies(topic.namespace)
-        if policies is not None and topic.full in policies.permissions.topics:
-            await self.change(topic.namespace, lambda old: forget_topic(old, topic))
+        if policies is None:
+            return
+        names = granted_on(policies.permissions, topic, with_partitions=with_partitions)
+        if names:
+            await self.change(topic.namespace, lambda old: forget_topics(old, names))
 
 
 async def initialise_cluster(store: MetadataStore, config: BrokerConfig) -> None:

@@ -13,6 +13,7 @@ ManagedLedgerError
 ├── InvalidPosition
 ├── CursorNotFound
 ├── CursorExists
+├── ShadowTopic               an Apache broker made it as a shadow of another topic; it is not opened
 └── IncompatibleSchema
 """
 
@@ -75,6 +76,10 @@ class CursorNotFound(ManagedLedgerError):
 
 class CursorExists(ManagedLedgerError):
     """A cursor of that name is there already."""
+
+
+class ShadowTopic(ManagedLedgerError):
+    """The topic shows the ledgers of another one, and has none of its own."""
 
 
 class IncompatibleSchema(ManagedLedgerError):

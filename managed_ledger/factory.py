@@ -65,7 +65,7 @@ class ManagedLedgerFactory:
     async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
         """Take over (or create) `<tenant>/<namespace>/persistent/<encoded topic>`.
 
-        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced.
+        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced, ShadowTopic.
         """
         ledger = self._open.get(name)
         if ledger is not None and _usable(ledger):

@@ -23,6 +23,7 @@ from managed_ledger.names import ledger_path
 from managed_ledger.position import Position
 from managed_ledger.records import decode_ledger_info, encode_record
 from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.shadows import check_no_shadow, check_partition
 from managed_ledger.versioned_record import VersionedRecord
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class TopicRecord:
         self.lock = asyncio.Lock()
         self.ledgers = LedgerList()
         """The ledgers that the record names, with how many entries each has by now."""
+        self._store = store
         self._node = VersionedRecord(store, ledger_path(name))
         self._info = ManagedLedgerInfo()  # as last read or written, with fields unknown to us
         # Ledgers to be deleted after the next write: the record does not name them, or will not then (rule 2).
@@ -61,7 +63,7 @@ class TopicRecord:
     async def read(self, *, create: bool) -> None:
         """Read the stored record; *create* makes one if there is none.
 
-        Raises ManagedLedgerNotFound, RecordUnreadable, ManagedLedgerFenced, StorageUnavailable.
+        Raises ManagedLedgerNotFound, RecordUnreadable, ManagedLedgerFenced, ShadowTopic, StorageUnavailable.
         """
         value = await self._node.read()
         if value is None:
@@ -75,6 +77,9 @@ class TopicRecord:
             self.ledgers.replace(self._info.ledgerInfo)
         except (Corruption, AssertionError, ValueError) as error:
             raise RecordUnreadable(f"{self._name}: its record {self._node.path}: {error}") from error
+        check_no_shadow(self._name, self.properties)
+        if not self._info.ledgerInfo:
+            await check_partition(self._name, self._store)
 
     async def write(
         self,

@@ -5,13 +5,17 @@ A KEY_VALUE schema is stored as two definitions with their lengths; the API show
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from broker.errors import NotAllowed
 from magnetar_core.runtime.json_text import parse_json
 from managed_ledger.errors import IncompatibleSchema, InvalidPosition
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.schemas.compatibility import Schema, SchemaType, split_key_value
 from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.shadows import SHADOW_SOURCE
+
+NO_SHADOWS: Final = "Shadow topics are not served by this broker; consume the topic from another subscription instead"
 
 
 class BadJson(ValueError):
@@ -63,6 +67,14 @@ def reset_from_json(body: Any) -> Reset:
     return Reset(position, batch_index, is_excluded=bool(body.get("excluded") or body.get("isExcluded")))
 
 
+def partition_from_json(body: Any) -> int:
+    """The number of the partition that a message id names; -1: none. Raises BadJson."""
+    try:
+        return int(body.get("partitionIndex", -1)) if isinstance(body, dict) else -1
+    except (TypeError, ValueError, OverflowError):
+        raise BadJson("partitionIndex is a whole number") from None
+
+
 def properties_from_json(body: Any) -> dict[str, str]:
     """Properties, whose values are texts; an absent body stands for none. Raises BadJson."""
     if body in (None, ""):
@@ -70,6 +82,14 @@ def properties_from_json(body: Any) -> dict[str, str]:
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise BadJson("properties are a JSON object of texts")
     return dict(body)
+
+
+def topic_properties_from_json(body: Any) -> dict[str, str]:
+    """The properties of a topic. Raises BadJson; NotAllowed if they make it the shadow of another one."""
+    properties = properties_from_json(body)
+    if SHADOW_SOURCE in properties:
+        raise NotAllowed(NO_SHADOWS)
+    return properties
 
 
 def schema_json(found: StoredSchema) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def with_system_topics(request: web.Request) -> bool:
 
 async def not_there(request: web.Request) -> web.StreamResponse:
     """Answer 501 for paths that Apache's brokers serve and this one does not."""
-    raise Refused(501, f"{request.method} {request.path} is not supported by this broker yet")
+    raise Refused(501, f"{request.method} {request.path} is not supported by this broker")
 
 
 _FUNCTIONS: Final = "Pulsar Functions are not served by this broker"

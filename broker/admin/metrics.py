@@ -347,9 +347,10 @@ def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) ->
         **dict(_of_period("pulsar_storage_write_latency", LATENCY_NAMES, "overflow", topic.write_latencies)),
         **dict(_of_period("pulsar_storage_ledger_write_latency", LATENCY_NAMES, "overflow", ledger.write_latencies)),
     }
+    if compaction.succeeded_ms or compaction.looked_at:  # also while the first one runs
+        numbers["pulsar_compaction_compacted_entries_count"] = compaction.looked_at
     if compaction.succeeded_ms:
         numbers["pulsar_compaction_removed_event_count"] = compaction.removed_messages
-        numbers["pulsar_compaction_compacted_entries_count"] = compaction.looked_at
         numbers["pulsar_compaction_duration_time_in_mills"] = compaction.took_ms
     return numbers
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.admin.bodies import properties_from_json
+from broker.admin.bodies import topic_properties_from_json
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -119,7 +119,7 @@ class NonPersistentTopicsApi:
 
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        properties_from_json(await body_of(request))  # checked as with Apache's brokers, and of no use
+        topic_properties_from_json(await body_of(request))  # checked as with Apache's brokers, and of no use
         await self._broker.namespace(name.namespace)
         if name.partition >= 0 and await self._partitioned.count_of_base(name) <= name.partition:
             raise Refused(

@@ -13,7 +13,6 @@ from broker.broker import Broker
 from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
-from broker.security.broker_client import BrokerClient
 from broker.topic.topic import Topic
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
@@ -34,8 +33,7 @@ class Owners:
     """Finds the owners of topics, and forwards calls to them."""
 
     def __init__(self, broker: Broker, ownership: BundleOwnership) -> None:
-        """Raises ConfigurationError."""
-        self._client = BrokerClient(broker.config, broker.clock)
+        self._client = broker.peers
         self._broker = broker
         self._ownership = ownership
 

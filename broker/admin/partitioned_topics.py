@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.bodies import properties_from_json
+from broker.admin.bodies import topic_properties_from_json
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -20,7 +20,6 @@ from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.admin.stats import Wanted, sum_stats
 from broker.broker import Broker
-from broker.config import PARTITIONS_MAX
 from broker.errors import TopicNotFound
 from broker.records import RecordInUse
 from broker.security.authorization import Operation
@@ -69,9 +68,9 @@ class PartitionedTopicsApi:
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         await self._broker.namespace(name.namespace)
-        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
+        count = await _wanted_count(request, self._broker.config.partitions_max)
         body = await body_of(request)
-        properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
+        properties = topic_properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if self._broker.non_persistent.get(name) is not None:
             raise Refused(409, "This topic already exists")
         await self._broker.check_new(name, count)
@@ -84,7 +83,7 @@ class PartitionedTopicsApi:
 
     async def update(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        count = await _wanted_count(request, self._broker.config.max_partitions_per_topic)
+        count = await _wanted_count(request, self._broker.config.partitions_max)
         await self._broker.check_room_for(name, max(count - await self._partitioned.count(name), 0))
         await self._partitioned.grow(name, count)
         return done()
@@ -96,12 +95,11 @@ class PartitionedTopicsApi:
         for left in reversed(range(DELETE_ROUNDS if force else 1)):
             await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
             try:
-                await self._partitioned.delete(name)
+                await self._broker.delete_partitioned(name)
                 break
             except RecordInUse:  # a connected producer made a partition again while others were deleted
                 if not left:
                     raise
-        await self._broker.forget_topic_policies(name)
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:
@@ -137,11 +135,7 @@ class PartitionedTopicsApi:
 
 
 async def _wanted_count(request: web.Request, most: int) -> int:
-    """How many partitions the request asks for; *most*: how many there may be, 0: PARTITIONS_MAX.
-
-    Raises Refused (406).
-    """
-    most = min(most or PARTITIONS_MAX, PARTITIONS_MAX)
+    """How many partitions the request asks for; *most*: how many there may be. Raises Refused (406)."""
     body = await body_of(request)
     count = body.get("partitions") if isinstance(body, dict) else body
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:

@@ -66,6 +66,10 @@ class Routes:
         """Every method."""
         self._add("*", path, handler, operation)
 
+    def on(self, method: str, path: str, handler: Handler, operation: OperationOf) -> None:
+        """This method, `*`: every one."""
+        self._add(method, path, handler, operation)
+
     def _add(self, method: str, path: str, handler: Handler, operation: OperationOf) -> None:
         # One handler may serve several paths: each route has a function of its own, by which its operation is found.
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -2,7 +2,7 @@
 
 There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made
 in `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py`, the topics and `RackRecords`. Paths that Apache's
-brokers serve and this one does not are answered with 501. The page for people stands beside it (`page`).
+brokers serve and this one does not are refused by name (`refusals.py`). The page for people stands beside it (`page`).
 """
 
 import socket
@@ -18,7 +18,7 @@ from broker.admin.brokers import BrokersApi
 from broker.admin.bundles import BundlesApi
 from broker.admin.clusters import ClustersApi
 from broker.admin.forwarded import ForwardedConnections
-from broker.admin.http import REFUSED_SUBJECTS, answer_errors, check_request, not_there, refusing
+from broker.admin.http import answer_errors, check_request
 from broker.admin.limiting import limiting
 from broker.admin.load import LoadApi
 from broker.admin.lookups import LookupsApi
@@ -30,6 +30,7 @@ from broker.admin.non_persistent import NonPersistentTopicsApi
 from broker.admin.owners import Owners
 from broker.admin.page.calls import PageApi
 from broker.admin.partitioned_topics import PartitionedTopicsApi
+from broker.admin.refusals import Refusals
 from broker.admin.resource_groups import ResourceGroupsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
@@ -42,7 +43,6 @@ from broker.bundles import BundleWork
 from broker.health import HealthCheck
 from broker.load_manager import LoadManager
 from broker.ownership.ownership import BundleOwnership
-from broker.security.authorization import Operation
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.tasks import Tasks
@@ -98,7 +98,7 @@ class AdminServer:
             PartitionedTopicsApi(broker, owners),
             TopicPoliciesApi(broker, owners),
             self._non_persistent,
-            SubscriptionsApi(broker.partitioned, owners),
+            SubscriptionsApi(broker.partitioned, owners, broker.now_ms),
             MessagesApi(broker, owners),
             BrokerStatsApi(broker),
             SchemasApi(broker),
@@ -136,13 +136,13 @@ class AdminServer:
             middlewares.insert(1, authenticating(self._broker.doors, self._broker.config))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
+        refusals = Refusals()
+        refusals.add_routes(routes)
         for subject in self._subjects:
             subject.add_routes(routes)
         # Added last: the first route that matches is taken.
         self._non_persistent.add_refusals(routes)
-        for name, refused in REFUSED_SUBJECTS.items():
-            routes.any(f"/admin/{{version}}/{name}/{{rest:.*}}", refusing(refused), Operation.ASK_BROKER)
-        routes.any("/admin/{rest:.*}", not_there, Operation.ASK_BROKER)
+        refusals.add_last(routes)
         return app
 
     async def stop(self) -> None:

@@ -1,12 +1,12 @@
 """`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
-from broker.admin.bodies import position_from_json, properties_from_json, reset_from_json
+from broker.admin.bodies import partition_from_json, position_from_json, properties_from_json, reset_from_json
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.namespace_policies import given_value
 from broker.admin.owners import Owners
@@ -16,18 +16,20 @@ from broker.partitions import Partitions
 from broker.policy_values import truth
 from broker.security.authorization import Operation
 from broker.topic.looking import batch_size_at, reset_target
+from broker.topic.passing import expire_up_to
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from managed_ledger.names import decode
-from managed_ledger.position import LATEST
+from managed_ledger.position import LATEST, Position
 
 
 class SubscriptionsApi:
     """Subscriptions of a topic; a partitioned topic has those of all its partitions."""
 
-    def __init__(self, partitioned: Partitions, owners: Owners) -> None:
+    def __init__(self, partitioned: Partitions, owners: Owners, now_ms: Callable[[], int]) -> None:
         self._partitioned = partitioned
         self._owners = owners
+        self._now_ms = now_ms
 
     def add_routes(self, routes: Routes) -> None:
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
@@ -38,6 +40,7 @@ class SubscriptionsApi:
         routes.post(subscription + "/skip_all", self.skip_all, Operation.SKIP)
         routes.post(subscription + "/skip/{count}", self.skip, Operation.SKIP)
         routes.post(subscription + "/expireMessages/{count}", self.expire, Operation.EXPIRE_MESSAGES)
+        routes.post(subscription + "/expireMessages", self.expire_up_to, Operation.EXPIRE_MESSAGES)
         routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_MESSAGES)
         routes.get(subscription + "/properties", self.properties, Operation.CONSUME)
         routes.put(subscription + "/properties", self.set_properties, Operation.SUBSCRIBE)
@@ -140,6 +143,25 @@ class SubscriptionsApi:
         if not await self._expire_in_partitions(request, f"/subscription/{_encoded(request)}", age_s):
             topic = await self._owners.loaded(request)
             await _expire(topic, [subscription_of(request, topic).name], age_s)
+        return done()
+
+    async def expire_up_to(self, request: web.Request) -> web.Response:
+        """Pass over what came before a message, and the message itself; in a batch, what came before its entry."""
+        body = await body_of(request)
+        wanted, name = reset_from_json(body), topic_of(request)
+        if partition_from_json(body) != name.partition:
+            raise Refused(412, f"the message is not of {name}: its partitionIndex is not {name.partition}")
+        if await self._partitioned.count(name):
+            raise Refused(405, f"{name} is partitioned: a position belongs to one partition, name that")
+        topic = await self._owners.loaded(request)
+        subscription = subscription_of(request, topic)
+        size = await batch_size_at(topic.ledger, wanted.position) if wanted.batch_index >= 0 else 0
+        target = reset_target(wanted.position, wanted.batch_index, size, is_excluded=wanted.is_excluded)
+        last = target.position
+        if target.ack_set:
+            last = Position(last.ledger_id, last.entry_id - 1)
+        if expire_up_to(topic.ledger, subscription, last, self._now_ms()) is None:
+            raise Refused(409, f"{topic.name} does not reach {last}: nothing is passed over")
         return done()
 
     async def expire_all(self, request: web.Request) -> web.Response:

@@ -10,13 +10,14 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker import policy_values as values
+from broker.admin.bodies import NO_SHADOWS
 from broker.admin.http import ADMIN, Handler, Refused, done, json_answer, topic_of
 from broker.admin.namespace_policies import given_value, quota_type, told
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.errors import TopicNotFound
-from broker.policy_rules import UNSET, check_clusters, exceeds_retention
+from broker.policy_rules import UNSET, check_clusters, check_not_replicated, exceeds_retention
 from broker.records import InvalidRecord
 from broker.security.authorization import Operation
 from broker.topic_policies.record import (
@@ -167,7 +168,7 @@ class TopicPoliciesApi:
 
     async def set_shadows(self, request: web.Request) -> web.Response:
         await self._existing(request)
-        raise Refused(412, "Shadow topics are not there; consume the topic from another subscription instead")
+        raise Refused(412, NO_SHADOWS)
 
     async def remove_shadows(self, request: web.Request) -> web.Response:
         await self._existing(request)
@@ -220,7 +221,8 @@ class TopicPoliciesApi:
                     if value
                     else "ClusterIds should not be null or empty"
                 )
-            check_clusters(label, value, [config.cluster_name])
+            check_clusters(label, value, await self._broker.tenancy.clusters())
+            check_not_replicated(value, config.cluster_name)
         elif label in ("retention", "backlogQuota"):
             policies = await self._broker.policies_of(name)
             if label == "retention":

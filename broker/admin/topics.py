@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.admin.bodies import message_id_json, properties_from_json
+from broker.admin.bodies import message_id_json, topic_properties_from_json
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -27,7 +27,8 @@ from broker.errors import TopicNotFound, TopicUnreadable
 from broker.names import parse_topic
 from broker.permissions import grant, permissions_from_json, revoke, topic_grants
 from broker.security.authorization import Operation
-from managed_ledger.position import LATEST
+from broker.topic.compactor import CompactionStatus
+from managed_ledger.position import LATEST, Position
 from managed_ledger.topic_name import TopicName
 
 
@@ -62,6 +63,7 @@ class TopicsApi:
         routes.post(topic + "/trim", self.trim, Operation.TRIM)
         routes.put(topic + "/compaction", self.compact, Operation.COMPACT)
         routes.get(topic + "/compaction", self.compaction, Operation.COMPACT)
+        routes.get(topic + "/offload", self.offloading, Operation.OFFLOAD)
 
     async def list(self, request: web.Request) -> web.Response:
         namespace = namespace_of(request)
@@ -77,7 +79,7 @@ class TopicsApi:
 
     async def create(self, request: web.Request) -> web.Response:
         name = topic_of(request)
-        properties = properties_from_json(await body_of(request))
+        properties = topic_properties_from_json(await body_of(request))
         await self._broker.namespace(name.namespace)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
@@ -127,7 +129,7 @@ class TopicsApi:
         return json_answer(dict((await self._owners.loaded(request)).ledger.properties))
 
     async def update_properties(self, request: web.Request) -> web.Response:
-        given = properties_from_json(await body_of(request))
+        given = topic_properties_from_json(await body_of(request))
         return await self._change_properties(request, lambda old: {**old, **given})
 
     async def delete_property(self, request: web.Request) -> web.Response:
@@ -231,6 +233,16 @@ class TopicsApi:
         return done()
 
     async def compaction(self, request: web.Request) -> web.Response:
-        """What became of the last compaction on this broker."""
-        facts = (await self._owners.loaded(request)).compactor.facts
-        return json_answer({"status": facts.status.value, "lastError": facts.last_error})
+        """What became of the last compaction on this broker; of one that runs, how far it is."""
+        topic = await self._owners.loaded(request)
+        facts = topic.compactor.facts
+        found: dict[str, Any] = {"status": facts.status.value, "lastError": facts.last_error}
+        if facts.status is CompactionStatus.RUNNING:  # Apache's brokers tell nothing of it
+            found |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.entries_total}
+        return json_answer(found)
+
+    async def offloading(self, request: web.Request) -> web.Response:
+        """What became of the last offloading; it is never run here."""
+        await self._owners.loaded(request)
+        nothing = message_id_json(Position(-1, -1), -1)
+        return json_answer({"status": "NOT_RUN", "lastError": "", "firstUnoffloadedMessage": nothing})

@@ -1,5 +1,7 @@
 """As whom a call over gRPC is authenticated: by its metadata `authorization`, or by its client certificate.
 
+A proxy (`proxyRoles`) says in the metadata `x-original-principal` for whom it asks, as in the header of that name.
+
 Each call runs in a task of its own; its caller is kept in the task's context.
 """
 
@@ -39,6 +41,7 @@ async def authenticate(doors: Doors | None, context: Any) -> Admission | None:
         _text(metadata.get("x-pulsar-auth-method-name")),
         names[0].decode("utf-8", errors="replace") if names and names[0] else None,
         context.peer(),
+        original_principal=_text(metadata.get("x-original-principal")) or "",
     )
     _CALLER.set(admitted.caller)
     return admitted

@@ -7,16 +7,15 @@ Nothing of gRPC is loaded unless the port is configured.
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
-from broker.config import PARTITIONS_MAX
 from broker.errors import BrokerError, NotReady
 from broker.grpc.callers import authenticate, caller_of, is_secure
 from broker.grpc.consume import Consumers, last_id
@@ -96,7 +95,8 @@ class GrpcServer:
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflected = _Reflection(names, self._broker)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
         if port is not None:
             self.port = _opened(host, port, self._server.add_insecure_port)
         if port_tls is not None:
@@ -193,14 +193,14 @@ class GrpcServer:
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
         name = parse_topic(request.topic)
-        if not 0 <= request.partitions <= PARTITIONS_MAX:
-            raise Refused(
-                Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {PARTITIONS_MAX}, not {request.partitions}"
-            )
         broker = self._broker
+        most = broker.config.partitions_max
+        if not 0 <= request.partitions <= most:
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: partitions are 0 to {most}, not {request.partitions}")
         await broker.namespace(name.namespace)
         exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
         if request.partitions:
+            await broker.check_new(name, request.partitions)
             try:
                 await broker.partitioned.create(name, request.partitions)
             except RecordExists:
@@ -208,6 +208,7 @@ class GrpcServer:
             return api.CreateTopicResponse()
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
+        await broker.check_new(name)
         await broker.create_topic(name)
         return api.CreateTopicResponse()
 
@@ -216,7 +217,7 @@ class GrpcServer:
         broker = self._broker
         if await broker.partitioned.count(name):
             try:
-                await broker.partitioned.delete(name)
+                await broker.delete_partitioned(name)
             except RecordInUse as error:
                 raise Refused(Status.FAILED_PRECONDITION, str(error)) from None
             return api.DeleteTopicResponse()
@@ -233,6 +234,23 @@ class GrpcServer:
         topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, Wanted())))
+
+
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # the library has no types
+    """Tells what services there are, to those who are authenticated. (Health is told to everybody, as load balancers
+    ask for it.)"""
+
+    def __init__(self, names: Iterable[str], broker: Broker) -> None:
+        super().__init__(names)
+        self._broker = broker
+
+    async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
+        async def admit(_: Any) -> None:
+            await self._broker.access.check(caller_of(context), Need(Operation.ASK_BROKER))
+
+        await _guard(admit, None, context, self._broker.doors)
+        async for answer in super().ServerReflectionInfo(request_iterator, context):
+            yield answer
 
 
 def _need(operation: Operation, request: Any) -> Need:

@@ -95,6 +95,10 @@ class Balancer:
         bundle = self._best_bundle(loads[source], difference, lambda one: may_serve(one, destination))
         return None if bundle is None else Move(bundle, source, destination)
 
+    def use(self, limits: BalanceLimits) -> None:
+        """Other limits hold from the next round on."""
+        self._limits = limits
+
     def on_moved(self, move: Move, now_ms: int) -> None:
         """The move was made, or was tried in vain: that counts as well, so that others have their turn."""
         self._moved_ms[move.bundle] = self._last_move_ms = now_ms

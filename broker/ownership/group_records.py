@@ -8,6 +8,7 @@ nobody is refused for it.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from broker.ownership.anti_affinity import LOCAL_POLICIES, domains_path, parse_domain, parse_group
@@ -33,7 +34,7 @@ _READS_MAX: Final = 64
 class GroupRecords:
     """The groups and domains of one cluster. All methods raise MetadataError."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, cluster: str, *, knows_domains: bool) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, cluster: str, *, knows_domains: Callable[[], bool]) -> None:
         """*knows_domains*: `failureDomainsEnabled`."""
         self._store = store
         self._clock = clock
@@ -65,7 +66,7 @@ class GroupRecords:
 
     async def domains(self) -> dict[str, str]:
         """Broker → failure domain; empty where they do not count."""
-        if not self._knows_domains or not self._cluster:
+        if not self._knows_domains() or not self._cluster:
             return {}
         found: dict[str, str] = {}
         root = domains_path(self._cluster)

@@ -93,7 +93,7 @@ class BundleOwnership:
         persistent: bool = True,
         non_persistent: bool = True,
         takeover_wait_s: float = TAKEOVER_WAIT_S,
-        knows_domains: bool = False,
+        knows_domains: Callable[[], bool] = lambda: False,
     ) -> None:
         """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
 

@@ -107,6 +107,7 @@ class Operation(StrEnum):
     UNLOAD = "unload {}"
     TERMINATE = "terminate {}"
     COMPACT = "compact {}"
+    OFFLOAD = "offload {}"
     TRUNCATE = "truncate {}"
     TRIM = "trim {}"
     BACKLOG_SIZE = "read the size of the backlog of {}"
@@ -131,8 +132,8 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys(
         (_O.GET_TENANT, _O.LIST_NAMESPACES, _O.CREATE_NAMESPACE, _O.DELETE_NAMESPACE, _O.NAMESPACE_PROPERTIES,
          _O.CREATE_TOPIC, _O.DELETE_TOPIC, _O.GET_PERMISSION, _O.GRANT_PERMISSION, _O.REVOKE_PERMISSION,
-         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.TRUNCATE, _O.TRIM,
-         _O.TOPIC_PERMISSIONS, _O.TOPIC_LIMITS, _O.DELETE_SCHEMA),
+         _O.READ_POLICY, _O.WRITE_POLICY, _O.UPDATE_METADATA, _O.UNLOAD, _O.TERMINATE, _O.COMPACT, _O.OFFLOAD,
+         _O.TRUNCATE, _O.TRIM, _O.TOPIC_PERMISSIONS, _O.TOPIC_LIMITS, _O.DELETE_SCHEMA),
         Right.TENANT_ADMIN,
     ),
     **dict.fromkeys((_O.GET_TOPICS, _O.GET_BUNDLE), Right.NAMESPACE_PRODUCE_OR_CONSUME),

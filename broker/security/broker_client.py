@@ -21,13 +21,21 @@ class BrokerClient:
     """What requests to other brokers carry. Raises ConfigurationError when it is made."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        self._method = CLIENT_PLUGINS.get(config.broker_client_plugin, "")
-        self._parameters = config.broker_client_parameters
-        self.uses_tls = config.broker_client_tls
+        self._clock = clock
+        self._method = ""
+        self._parameters = ""
+        self._certificates: Certificates | None = None
+        self.uses_tls = False
+        self.use(config)
+
+    def use(self, config: BrokerConfig) -> None:
+        """Ask as *config* says from now on. Raises ConfigurationError, and goes on as before."""
+        method = CLIENT_PLUGINS.get(config.broker_client_plugin, "")
+        parameters = config.broker_client_parameters
         certificate, key = config.broker_client_certificate, config.broker_client_key
         store, store_password = config.broker_client_key_store, config.broker_client_key_store_password
-        if self._method == TLS and self._parameters:
-            found = _fields(self._parameters)
+        if method == TLS and parameters:
+            found = _fields(parameters)
             store = found.get("keyStorePath", store)
             store_password = found.get("keyStorePassword", store_password)
             certificate, key = found.get("tlsCertFile", certificate), found.get("tlsKeyFile", key)
@@ -52,23 +60,17 @@ class BrokerClient:
             verify_hostname=config.broker_client_verify_hostname,
             refresh_s=config.tls_refresh_s,
         )
-        if self._method == TLS and not (files.key_store or (files.certificate and files.key)):
+        if method == TLS and not (files.key_store or (files.certificate and files.key)):
             raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH, or set a key store")
         is_limited = bool(files.protocols or files.ciphers)
-        self._certificates = Certificates(files, _context, clock) if files.paths or is_limited else None
-        self.headers()  # a mistake is told when the broker starts
+        certificates = Certificates(files, _context, self._clock) if files.paths or is_limited else None
+        _headers(method, parameters)  # a mistake is told when the broker starts
+        self._method, self._parameters, self._certificates = method, parameters, certificates
+        self.uses_tls = config.broker_client_tls
 
     def headers(self) -> dict[str, str]:
         """The headers of a request. A token in a file is read anew each time, so it may be renewed there."""
-        if self._method == TOKEN:
-            return {"Authorization": f"Bearer {_token(self._parameters)}"}
-        if self._method == BASIC:
-            found = _fields(self._parameters)
-            if "userId" not in found or "password" not in found:
-                raise ConfigurationError(f'{_SETTING}: write {{"userId":"…","password":"…"}}')
-            pair = f"{found['userId']}:{found['password']}".encode()
-            return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
-        return {}
+        return _headers(self._method, self._parameters)
 
     def shown(self) -> tuple[str, bytes]:
         """(method, data) for the CONNECT of a binary connection."""
@@ -83,6 +85,19 @@ class BrokerClient:
     def context(self) -> ssl.SSLContext | bool:
         """For requests over TLS; True: the system's trusted certificates."""
         return True if self._certificates is None else self._certificates.context
+
+
+def _headers(method: str, parameters: str) -> dict[str, str]:
+    """Raises ConfigurationError."""
+    if method == TOKEN:
+        return {"Authorization": f"Bearer {_token(parameters)}"}
+    if method == BASIC:
+        found = _fields(parameters)
+        if "userId" not in found or "password" not in found:
+            raise ConfigurationError(f'{_SETTING}: write {{"userId":"…","password":"…"}}')
+        pair = f"{found['userId']}:{found['password']}".encode()
+        return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+    return {}
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:

@@ -57,7 +57,18 @@ async def expire(ledger: PassedLedger, subscription: Subscription, before_ms: in
         return None if subscription.consumers and backlog < _ABOUT_AT_END else 0
     first_kept = await position_at_ms(ledger, before_ms)
     last = ledger.last_confirmed if first_kept == LATEST else ledger.previous_position(first_kept)
-    if last <= cursor.mark_delete_position:
+    return _pass_over(subscription, last, now_ms)
+
+
+def expire_up_to(ledger: PassedLedger, subscription: Subscription, position: Position, now_ms: int) -> int | None:
+    """Pass over everything up to *position*; how many entries that were. None: the topic does not reach so far."""
+    if position > ledger.last_confirmed:
+        return None
+    return _pass_over(subscription, ledger.previous_position(ledger.next_position(position)), now_ms)
+
+
+def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
+    if last <= subscription.cursor.mark_delete_position:
         return 0
     passed = subscription.clear_up_to(last)
     if passed:

@@ -76,7 +76,7 @@ async def start_broker(
         persistent=config.enable_persistent_topics,
         non_persistent=config.enable_non_persistent_topics,
         takeover_wait_s=config.takeover_wait_s,
-        knows_domains=config.failure_domains,
+        knows_domains=lambda: broker.config.failure_domains,
     )
     await initialise_cluster(store, config)
     web_port, secure_port = _number_of(web_socket), _number_of(secure_socket)

@@ -60,6 +60,11 @@ class StoredSchema(NamedTuple):
     deleted: bool
 
 
+# What stands beside a version without a definition: a primitive type, or a deletion. Apache's brokers write no digest
+# beside a deletion, this one writes that of nothing.
+_NO_DEFINITION: Final = (b"", hashlib.sha256(b"").digest())
+
+
 class SchemaPlace(NamedTuple):
     """In which entry of which ledger a version is stored."""
 
@@ -107,7 +112,10 @@ class SchemaRegistry:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
-        """A version, or the newest; None if there is none or it was deleted. Raises StorageUnavailable, Corruption."""
+        """A version, or the newest; None if there is none, or if the schema was deleted since.
+
+        Raises StorageUnavailable, Corruption.
+        """
         _, locator = await self._locator(schema_id)
         if locator is None:
             return None
@@ -115,10 +123,18 @@ class SchemaRegistry:
             found = await self._read(schema_id, locator.info)
         else:
             entries = [entry for entry in locator.index if entry.version == version]
-            if not entries:
+            if not entries or await self._is_deleted_after(schema_id, locator, version):
                 return None
             found = await self._read(schema_id, entries[0])
         return None if found is None or found.deleted else found
+
+    async def _is_deleted_after(self, schema_id: str, locator: SchemaLocator, version: int) -> bool:
+        for entry in locator.index:
+            if entry.version > version and entry.hash in _NO_DEFINITION:
+                stored = await self._read(schema_id, entry)
+                if stored is not None and stored.deleted:
+                    return True
+        return False
 
     async def versions(self, schema_id: str) -> list[StoredSchema]:
         """All versions since the last deletion, oldest first."""

@@ -9,12 +9,13 @@ from typing import Final
 import pytest
 
 from broker.admin.page.files import PREFIX
+from broker.admin.refusals import REFUSED_CALLS
 from broker.admin.server import AdminServer
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE
 from tests.support.callers import believe_everybody
 from tests.support.golden import REPLAYS, Report, golden, load
-from tests.support.permission_calls import RESOURCE_GROUP_CALLS, ROLES, Call, http_calls, world
+from tests.support.permission_calls import OFFLOAD_CALLS, RESOURCE_GROUP_CALLS, ROLES, Call, http_calls, world
 from tests.support.permission_commands import COMMANDS, Asked
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
@@ -66,12 +67,17 @@ async def prepare(made: AdminWorld, side: Side) -> None:
 async def test_each_route_was_recorded(admin: tuple[AdminWorld, Side]) -> None:
     _, side = admin
     app = AdminServer(side.broker, side.ownership, version="0").application()
+    refused = {
+        (method, path.partition(":0x")[0] + "}" if ":0x" in path else path) for method, path, *_ in REFUSED_CALLS
+    }
     patterns = []
     for route in app.router.routes():
         assert route.resource is not None
         told = route.resource.get_info()
         text = told.get("path") or told["pattern"].pattern
         if text == "/" or text.startswith(PREFIX):  # the page for people, which Apache's brokers do not have
+            continue
+        if (route.method, told.get("path") or told["formatter"]) in refused:
             continue
         if "rest" not in text:  # what no other route takes
             patterns.append((route.method, text))
@@ -89,6 +95,17 @@ async def test_a_route_without_a_declared_right_cannot_be_added(admin: tuple[Adm
     app = server.application()
     missing = [str(route) for route in app.router.routes() if route.handler not in server.operations]
     assert not missing
+
+
+async def test_what_is_refused_by_name_is_told_to_those_who_might_do_it(admin: tuple[AdminWorld, Side]) -> None:
+    calls = [
+        Call("POST", f"/admin/v2/{path}") for path in ("clusters/standalone/migrate", "namespaces/t1/n1/migration")
+    ]
+    for call in [*OFFLOAD_CALLS, *calls]:
+        told = {role: (await ask(*admin, call, role))[0] for role in ROLES}
+        assert told.pop("admin") == (200 if call.method == "GET" else 412)
+        assert told.pop("boss") == (401 if "clusters" in call.path else 200 if call.method == "GET" else 412)
+        assert set(told.values()) <= {401, 403}, (call, told)
 
 
 async def test_resource_groups_are_for_super_users_alone(admin: tuple[AdminWorld, Side]) -> None:

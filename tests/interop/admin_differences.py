@@ -47,6 +47,7 @@ DIFFERENT: Final[dict[str, str]] = {
 
 _MIGRATION: Final = "clusters are not migrated by this broker"
 _FUNCTIONS: Final = "Pulsar Functions are not served"
+_SHADOWS: Final = "shadow topics are not served"
 _NO_JAVA: Final = "ours is no Java process"
 _ENTRY_FILTERS: Final = "entry filters are Java classes"
 
@@ -57,8 +58,9 @@ REFUSED: Final[dict[str, str]] = {
     "namespaces set-entry-filters": _ENTRY_FILTERS,
     "namespaces update-migration-state": _MIGRATION,
     "topicPolicies set-entry-filters-per-topic": _ENTRY_FILTERS,
-    "topics offload-status": "nothing is offloaded",
-    "topics set-shadow-topics": "shadow topics are not served",
+    "topics offload": "nothing is offloaded",
+    "topics create-shadow-topic": _SHADOWS,
+    "topics set-shadow-topics": _SHADOWS,
     "functions": _FUNCTIONS,
     "functions-worker": _FUNCTIONS,
     "sources": _FUNCTIONS,

@@ -26,10 +26,7 @@ class Result(NamedTuple):
     verdict: Verdict
 
 
-_REFUSAL: Final = re.compile(
-    r"is not supported by this broker|are not served by this broker|are not there"
-    r"|is no Java process|HTTP 50[13]"
-)
+_REFUSAL: Final = re.compile(r"is not supported by this broker|(is|are) not served by this broker|is no Java process")
 _WORD: Final = re.compile(r"[A-Za-z]{4,}|\b[45]\d\d\b")
 _REASON_CHARACTERS: Final = 600
 """Of Apache's text: behind it stands a stack trace at most."""

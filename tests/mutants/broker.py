@@ -743,9 +743,30 @@ MUTANTS = (
     Mutant(
         "a deleted topic leaves its permissions",
         "broker/broker.py",
-        "        await self._forget_permissions(name)\n",
+        'topic.delete(), "delete")\n        await self._forget_permissions(name)\n',
+        'topic.delete(), "delete")\n',
+        ACCESS,
+    ),
+    Mutant(
+        "a deleted partitioned topic leaves its permissions",
+        "broker/broker.py",
+        "        await self._forget_permissions(name, with_partitions=True)\n",
         "",
         ACCESS,
+    ),
+    Mutant(
+        "a shadow topic is opened",
+        "managed_ledger/record.py",
+        "        check_no_shadow(self._name, self.properties)\n",
+        "",
+        ("tests/unit/broker/admin/test_admin.py",),
+    ),
+    Mutant(
+        "a topic may be made over gRPC beyond the limit",
+        "broker/grpc/service.py",
+        "        await broker.check_new(name)\n",
+        "",
+        ("tests/unit/broker/grpc/test_service.py",),
     ),
     Mutant(
         "calls of the topic API are not asked about",

@@ -265,8 +265,8 @@ MUTANTS: Final = (
     Mutant(
         "one value that is not valid keeps the others away",
         "broker/dynamic_settings.py",
-        'is not applied: %s", PATH, name, text, error)\n                    continue\n',
-        'is not applied: %s", PATH, name, text, error)\n                    return\n',
+        'is not applied: %s", PATH, name, shown, error)\n                    continue\n',
+        'is not applied: %s", PATH, name, shown, error)\n                    return\n',
         _SETTINGS,
     ),
     Mutant(

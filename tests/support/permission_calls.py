@@ -192,7 +192,7 @@ def http_calls(cluster: str) -> list[Call]:
     ]  # fmt: skip
     calls = [
         *(Call("GET", path) for path in read), *write, *_MESSAGES, *_BROKER_STATS, *_NON_PERSISTENT, *_BUNDLES,
-        *_TOPIC_CALLS, *cluster_calls(cluster), *RESOURCE_GROUP_CALLS,
+        *_TOPIC_CALLS, *cluster_calls(cluster), *RESOURCE_GROUP_CALLS, *OFFLOAD_CALLS, EXPIRE_CALL,
     ]  # fmt: skip
     known = {call.name for call in calls}
     return calls + [call for call in policy_calls(cluster) if call.name not in known]
@@ -245,6 +245,14 @@ _TOPIC_CALLS: Final = (
     Call("GET", f"{_PASSING}/np/backlog"),
     Call("GET", f"{_TOPIC}/subscription/s1/{_STATUS}"),
     Call("POST", f"{_TOPIC}/subscription/s1/{_STATUS}", False),
+)
+
+# Apache's PersistentTopicsBase asks for the operation OFFLOAD, which administrators have. Younger than the recording.
+OFFLOAD_CALLS: Final = (Call("GET", f"{_TOPIC}/offload"), Call("PUT", f"{_TOPIC}/offload"))
+
+# As the call by age, which was recorded.
+EXPIRE_CALL: Final = Call(
+    "POST", f"{_TOPIC}/subscription/s1/expireMessages", {"ledgerId": 0, "entryId": 0, "partitionIndex": -1}
 )
 
 # Apache's ResourceGroupsBase asks for a super user at each of them. The recording is older than they are.

@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from broker.tenancy import initial_nodes
 from magnetar_core.bookkeeper.client.regions import RegionRules
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
 from magnetar_core.runtime.types import ConfigurationError, Corruption
+from tests.support.vectors import load
 
 
 def test_apaches_names_are_read_and_the_environment_wins() -> None:
@@ -298,13 +300,27 @@ def test_settings_that_are_not_here_are_taken_with_the_values_that_apache_ships(
 
 @pytest.mark.parametrize("name", sorted(apache_settings.SHIPPED))
 def test_with_other_values_they_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}=other: this broker does not have the setting"):
+    with pytest.raises(ConfigurationError, match=rf"{name}=(other|\*+): this broker does not have the setting"):
         load_broker_config({name: "other"})
+
+
+def test_each_setting_that_apache_s_broker_tells_is_known_or_refused_by_name() -> None:
+    told = load("http/017-get-admin-v2-brokers-configuration-runtime.json")["response"]["json"]
+    own = {name for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata
+           for name in (field.metadata["name"], *field.metadata["aliases"])}  # fmt: skip
+    known = own | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
+    assert told.keys() - known == set()
 
 
 def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
     own = {field.metadata["name"] for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata}
     assert apache_settings.SHIPPED.keys() & (own | REFUSED_WHEN_ON.keys() | APACHE_SETTINGS_WITHOUT_EFFECT) == set()
+
+
+def test_the_readme_names_each_setting_that_is_refused() -> None:
+    page = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## What is refused")[2].partition("\n## ")[0]
+    assert {name for name in REFUSED_WHEN_ON if f"`{name}`" not in section} == set()
 
 
 def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:

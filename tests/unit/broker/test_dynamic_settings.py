@@ -9,6 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.dynamic_settings import DYNAMIC, PATH
+from magnetar_core.runtime.types import MIB
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -65,6 +66,48 @@ async def test_super_users_change(world: AdminWorld, monkeypatch: pytest.MonkeyP
     assert (await world.call(side, "GET", "/admin/v2/tenants", X_Role="eve")).status == 401
     assert (await world.call(side, "POST", f"{SETTINGS}/superUserRoles/admin,eve", X_Role="admin")).status == 200
     assert (await world.call(side, "GET", "/admin/v2/tenants", X_Role="eve")).status == 200
+
+
+async def test_what_a_broker_has_copied_changes_too(world: AdminWorld) -> None:
+    side = await world.side()
+    broker, record = side.broker, {
+        "managedLedgerCacheSizeMB": "3",
+        "maxConcurrentTopicLoadRequest": "7",
+        "maxMessagePublishBufferSizeInMB": "50",
+        "loadBalancerNamespaceBundleMaxTopics": "11",
+        "failureDomainsEnabled": "true",
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": "token:abc",
+        "subscriptionTypesEnabled": "Exclusive",
+    }  # fmt: skip
+    assert (await world.call(side, "PUT", "/admin/v2/persistent/public/default/t")).status == 204
+    topic = broker.topics[TopicName.parse("persistent://public/default/t")]
+    await side.store.put(PATH, json.dumps(record).encode())
+    await eventually(lambda: topic.limits.subscription_types == {"Exclusive"})
+    assert broker.ledgers.cache.bytes_max == 3 * MIB
+    assert broker._load_slots._value == 7
+    assert broker.publishes.limit_bytes == 50 * MIB
+    assert broker.peers.headers() == {"Authorization": "Bearer abc"}
+    await side.load.balance()
+    assert side.load._balancer._limits.topics_max == 11
+    shown = (await world.call(side, "GET", f"{SETTINGS}/values")).json
+    assert shown == {**record, "brokerClientAuthenticationParameters": "*****"}
+
+
+async def test_credentials_that_cannot_be_used_change_nothing(
+    world: AdminWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = await world.side()
+    record = {
+        "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+        "brokerClientAuthenticationParameters": "token:a b c",
+        "maxTenants": "3",
+    }
+    await side.store.put(PATH, json.dumps(record).encode())
+    await eventually(lambda: "other brokers are asked as before" in caplog.text)
+    assert side.broker.peers.headers() == {}
+    assert side.broker.config.max_tenants == 3
+    assert "a b c" not in caplog.text
 
 
 @pytest.mark.parametrize(

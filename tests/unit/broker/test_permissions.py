@@ -8,9 +8,10 @@ from broker.permissions import (
     NONE_GRANTED,
     NoSubscriptionRoles,
     NotAListOfNames,
-    forget_topic,
+    forget_topics,
     grant,
     grant_subscription,
+    granted_on,
     namespace_grants,
     parse_permissions,
     permissions_from_json,
@@ -49,7 +50,17 @@ def test_a_topic_without_grants_leaves_no_trace() -> None:
     empty = new_policies("lab", 1)
     record = grant(grant(empty, "ann", ["produce"], TOPIC), "bob", ["consume"], TOPIC)
     assert revoke(revoke(record, "ann", TOPIC), "bob", TOPIC) == empty
-    assert forget_topic(record, TOPIC) == empty
+    assert forget_topics(record, frozenset({TOPIC.full})) == empty
+
+
+def test_what_is_granted_on_partitions_is_found_under_the_name_of_the_whole() -> None:
+    record = new_policies("lab", 1)
+    for name in ("top", "top-partition-0", "top-partition-12", "top-partition-x", "top2", "top2-partition-0"):
+        record = grant(record, "ann", ["produce"], TopicName.parse(f"persistent://t/n/{name}"))
+    found = parse_permissions(record)
+    assert granted_on(found, TOPIC, with_partitions=False) == {TOPIC.full}
+    partitions = {f"{TOPIC.full}-partition-0", f"{TOPIC.full}-partition-12"}
+    assert granted_on(found, TOPIC, with_partitions=True) == {TOPIC.full, *partitions}
 
 
 def test_a_subscription_without_roles_leaves_no_trace() -> None:

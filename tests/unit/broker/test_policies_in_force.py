@@ -1,6 +1,7 @@
 """What policies do: rates, quotas, limits and what is removed by itself, seen by clients made of bare frames."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -322,6 +323,66 @@ async def test_so_many_tenants_namespaces_and_partitions() -> None:
         assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 3)).status == 406
         assert (await world.call(side, "PUT", f"{TOPIC}/partitions", 2)).status == 204
         assert (await world.call(side, "POST", f"{TOPIC}/partitions", 3)).status == 406
+
+
+async def test_a_topic_that_makes_itself_has_no_more_partitions_than_topics_may_have() -> None:
+    async with AsyncExitStack() as stack:
+        world = AdminWorld(stack)
+        await world.open()
+        side = await world.side(
+            max_partitions_per_topic=2, default_partitions=3, auto_topic_creation_type="partitioned"
+        )
+        asked = f"{TOPIC}/partitions?checkAllowAutoCreation=true"
+        refused = await world.call(side, "GET", asked)
+        assert (refused.status, "set it to 1 to 2" in refused.reason) == (412, True)
+        change_in_use(side.broker.config, {"default_partitions": 2})
+        assert (await world.call(side, "GET", asked)).json["partitions"] == 2
+
+
+# ------------------------------------------------------------------------------------------ other clusters
+
+
+@pytest.mark.parametrize("level", [SPACE, TOPIC])
+async def test_other_clusters_are_refused_by_name(stage: Stage, level: str) -> None:
+    own = stage.side.broker.config.cluster_name
+    await stage.call("PUT", f"{ADMIN}/clusters/east", {}, status=200)
+    await stage.call("POST", f"{ADMIN}/tenants/public", {"allowedClusters": [own, "east"], "adminRoles": []})
+    refused = await stage.call("POST", f"{level}/replication", [own, "east"], status=412)
+    assert "Replication between clusters is not served by this broker: east" in refused.reason
+    await stage.call("POST", f"{level}/replication", [own, "nowhere"], status=403)
+    await stage.call("POST", f"{level}/replication", [own], status=200 if level == SPACE else 204)
+
+
+# ------------------------------------------------------------------------------------------ schemas
+
+
+def schema_of(*names: str) -> dict[str, Any]:
+    fields = [{"name": name, "type": "int"} for name in names]
+    return {"type": "AVRO", "schema": json.dumps({"type": "record", "name": "r", "fields": fields}), "properties": {}}
+
+
+async def test_the_strategy_of_a_topic_counts_for_schemas_that_are_uploaded(stage: Stage) -> None:
+    schemas = f"{ADMIN}/schemas/public/default/t"
+    await stage.call("POST", f"{schemas}/schema", schema_of("a"), status=200)
+    await stage.call("POST", f"{schemas}/schema", schema_of("b"), status=409)
+    asked = (await stage.call("POST", f"{schemas}/compatibility", schema_of("b"), status=202)).json
+    assert asked == {"schemaCompatibilityStrategy": "FULL", "compatibility": False}
+    await stage.call("PUT", f"{TOPIC}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    await eventually(lambda: stage.topic.policies.schema_strategy == "ALWAYS_COMPATIBLE")
+    asked = (await stage.call("POST", f"{schemas}/compatibility", schema_of("b"), status=202)).json
+    assert asked == {"schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE", "compatibility": True}
+    await stage.call("POST", f"{schemas}/schema", schema_of("b"), status=200)
+
+
+async def test_no_version_of_a_deleted_schema_is_found(stage: Stage) -> None:
+    schemas = f"{ADMIN}/schemas/public/default/t"
+    await stage.call("POST", f"{schemas}/schema", schema_of("a"), status=200)
+    await stage.call("GET", f"{schemas}/schema/0", status=200)
+    await stage.call("DELETE", f"{schemas}/schema", status=200)
+    await stage.call("GET", f"{schemas}/schema/0", status=404)
+    stage.producer.send(BaseCommand.GET_SCHEMA, topic=str(NAME), request_id=1, schema_version=bytes(8))
+    answer = await stage.producer.expect(BaseCommand.GET_SCHEMA_RESPONSE)
+    assert answer.getSchemaResponse.error_code == wire.TopicNotFound
 
 
 # ------------------------------------------------------------------------------ what goes by itself

@@ -57,7 +57,7 @@ async def broker_that(answers: Answers) -> AsyncIterator[tuple[SystemClient, lis
         return Dialed(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
 
     try:
-        yield SystemClient(dial, lambda: (OWN, ""), lambda: 5, 1 << 20, prefers_tls=False), dialled
+        yield SystemClient(dial, lambda: (OWN, ""), lambda: 5, 1 << 20, prefers_tls=lambda: False), dialled
     finally:
         server.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from broker.config import BrokerConfig
-from broker.policy_rules import UNSET
+from broker.policy_rules import UNSET, NoSuchCluster
 from broker.records import InvalidRecord, NoRecord, RecordExists, RecordInUse
 from broker.tenancy import ClusterInUse, Tenancy, initialise_cluster, namespace_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -48,9 +48,26 @@ async def test_a_cluster_that_somebody_needs_stays(tenancy: Tenancy) -> None:
         with pytest.raises(ClusterInUse, match=user):
             await tenancy.delete_cluster(name)
     await tenancy.update_tenant("t", TENANT)
-    await tenancy.create_namespace("t/n", {"replication_clusters": ["east"]})
+    await tenancy.create_namespace("t/n", {})
+    await tenancy.change("t/n", lambda old: {**old, "replication_clusters": ["east"]})  # by another program
     with pytest.raises(ClusterInUse, match="namespace t/n uses it"):
         await tenancy.delete_cluster("east")
+
+
+async def test_a_namespace_is_replicated_nowhere(tenancy: Tenancy) -> None:
+    await tenancy.create_cluster("east", {})
+    await tenancy.create_tenant("t", {"allowedClusters": ["lab", "east"]})
+    for clusters in (["east"], ["lab", "east"]):
+        with pytest.raises(InvalidRecord, match=r"Replication between clusters is not served.*east.*lab alone"):
+            await tenancy.create_namespace("t/n", {"replication_clusters": clusters})
+    await tenancy.create_namespace("t/n", {"replication_clusters": ["lab"]})
+    for clusters in (["east"], ["lab", "east"]):
+        with pytest.raises(InvalidRecord, match="Replication between clusters is not served"):
+            await tenancy.set_policy("t/n", "replication", clusters)
+    with pytest.raises(NoSuchCluster):
+        await tenancy.set_policy("t/n", "replication", ["west"])
+    await tenancy.set_policy("t/n", "allowedClusters", ["lab", "east"])
+    assert await tenancy.policy("t/n", "replication") == ["lab"]
 
 
 async def test_a_tenant_has_clusters_that_exist(tenancy: Tenancy) -> None:

@@ -102,7 +102,7 @@ class AdminWorld:
             bundles_now=bundles_now,
             version=VERSION,
             cluster=config.cluster_name,
-            knows_domains=config.failure_domains,
+            knows_domains=lambda: broker.config.failure_domains,
         )
         doors = open_doors(config, self.clock)
         broker = Broker(config, store, self.bookkeeper.client, self.clock, ownership=ownership, doors=doors)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 
 import broker.admin.server
 import broker.health
+from broker.admin.bodies import NO_SHADOWS
+from broker.errors import NotAllowed
 from broker.policies import new_policies
 from broker.topic.compactor import CompactionStatus
 from magnetar_core.bookkeeper.metadata.store import VersionConflict
+from managed_ledger.records_pb2 import KeyValue, ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load
@@ -428,14 +432,31 @@ async def test_a_metadata_store_that_is_away_is_said_to_be_away(world: AdminWorl
 async def test_what_is_not_there_says_so(world: AdminWorld) -> None:
     a = await world.side()
     for method, path in [
-        ("GET", f"{TOPICS}/t/offload"),
-        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/scanOffloadedLedgers"),
+        ("PATCH", f"{ADMIN}/tenants"), ("GET", f"{NAMESPACE}/nonsense"),
         ("PUT", f"{ADMIN}/non-persistent/public/default/t/replication"),
     ]:  # fmt: skip
         found = await world.call(a, method, path)
         assert found.status == 501
-        assert f"{method} {path} is not supported by this broker yet" == found.reason
+        assert f"{method} {path} is not supported by this broker" == found.reason
     assert (await world.call(a, "GET", "/nowhere")).status == 404
+
+
+async def test_what_is_never_served_is_refused_by_its_name(world: AdminWorld) -> None:
+    a = await world.side()
+    for method, path, status, name in [
+        ("PUT", f"{TOPICS}/t/offload", 412, "Offloading"),
+        ("GET", f"{NAMESPACE}/scanOffloadedLedgers", 412, "Offloading"),
+        ("POST", f"{ADMIN}/clusters/lab/migrate?migrated=true", 412, "migration of clusters"),
+        ("POST", f"{NAMESPACE}/migration?migrated=true", 412, "migration of clusters"),
+        ("DELETE", f"{NAMESPACE}/0x00000000_0x40000000", 501, "Bundles"),
+        ("POST", f"{ADMIN}/brokers/shutdown", 501, "signal"),
+        ("GET", "/ws/v2/producer/persistent/public/default/t", 404, "WebSocket"),
+        ("POST", "/topics/persistent/public/default/t", 501, "over REST"),
+    ]:  # fmt: skip
+        found = await world.call(a, method, path)
+        assert (found.status, name in found.reason, "not" in found.reason) == (status, True, True), path
+    assert (await world.call(a, "PUT", f"{TOPICS}/t")).status == 204
+    assert (await world.call(a, "GET", f"{TOPICS}/t/offload")).json["status"] == "NOT_RUN"
 
 
 # ---------------------------------------------------------------------------------------- topics
@@ -523,6 +544,67 @@ async def test_properties_of_topics_are_kept_and_merged(world: AdminWorld) -> No
     found = (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json
     assert found == {"partitions": 3, "deleted": False, "properties": {"b": "2"}}
     assert (await world.call(a, "PUT", f"{TOPICS}/t2", ["x"])).status == 412
+
+
+async def test_messages_up_to_one_expire(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 1)).status == 204
+    for name, partition in (("t", -1), ("parted-partition-0", 0)):
+        await world.run(publish, a.url, f"public/default/{name}", 10)
+        sub = f"{TOPICS}/{name}/subscription/s"
+        assert (await world.call(a, "PUT", sub, "earliest")).status == 204
+        last = (await world.call(a, "GET", f"{TOPICS}/{name}/lastMessageId")).json
+        at = {"ledgerId": last["ledgerId"], "entryId": 3, "partitionIndex": partition}
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", at)).status == 204
+        counts = a.broker.topics[TopicName.parse(f"public/default/{name}")].subscriptions["s"]
+        assert (counts.cursor.backlog(), counts.expired_entries) == (6, 4)
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "entryId": 1})).status == 204
+        assert counts.cursor.backlog() == 6, "they have expired before"
+        beyond = await world.call(a, "POST", f"{sub}/expireMessages", {**at, "entryId": 10})
+        assert (beyond.status, "does not reach" in beyond.reason) == (409, True)
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "partitionIndex": 7})).status == 412
+        assert (await world.call(a, "POST", f"{sub}x/expireMessages", at)).status == 404
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {})).status == 412
+        assert (await world.call(a, "POST", f"{sub}/expireMessages", {**at, "excluded": True})).status == 204
+        assert counts.cursor.backlog() == 5, "as with Apache's brokers, the entry behind it goes too"
+    whole = f"{TOPICS}/parted/subscription/s/expireMessages"
+    assert (await world.call(a, "POST", whole, {"ledgerId": 0, "entryId": 0, "partitionIndex": -1})).status == 405
+
+
+SHADOW = {"PULSAR.SHADOW_SOURCE": "persistent://public/default/source"}
+
+
+async def test_shadow_topics_are_refused_by_their_name(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/t")).status == 204
+    refused = [
+        await world.call(a, "PUT", f"{TOPICS}/shadow", SHADOW),
+        await world.call(a, "PUT", f"{TOPICS}/shadow/partitions", {"partitions": 2, "properties": SHADOW}),
+        await world.call(a, "PUT", f"{TOPICS}/t/properties", SHADOW),
+        await world.call(a, "PUT", f"{TOPICS}/t/shadowTopics", ["persistent://public/default/shadow"]),
+    ]
+    for answer in refused:
+        assert (answer.status, answer.reason) == (412, NO_SHADOWS)
+    assert (await world.call(a, "GET", TOPICS)).json == ["persistent://public/default/t"]
+
+
+async def test_a_shadow_topic_that_apache_made_is_neither_opened_nor_deleted(world: AdminWorld) -> None:
+    a = await world.side()
+    info = ManagedLedgerInfo(properties=[KeyValue(key=key, value=value) for key, value in SHADOW.items()])
+    path = "/managed-ledgers/public/default/persistent"
+    await a.store.put(f"{path}/plain", info.SerializeToString())
+    base = "/admin/partitioned-topics/public/default/persistent/parted"
+    await a.store.put(base, json.dumps({"partitions": 1, "properties": SHADOW}).encode())
+    await a.store.put(f"{path}/parted-partition-0", b"")
+    for name in ("plain", "parted-partition-0"):
+        stored = await a.store.get(f"{path}/{name}")
+        topic = TopicName.parse(f"public/default/{name}")
+        assert (await a.ownership.locate(topic, authoritative=True)).here
+        with pytest.raises(NotAllowed, match=r"shadow topic of persistent://public/default/source"):
+            await a.broker.topic_for_producer(topic)
+        answer = await world.call(a, "DELETE", f"{TOPICS}/{name}?force=true")
+        assert (answer.status, "shadow" in answer.reason) == (412, True)
+        assert await a.store.get(f"{path}/{name}") == stored, "nothing was written"
 
 
 async def test_bodies_that_clients_send_for_none_are_taken(world: AdminWorld) -> None:
@@ -640,7 +722,12 @@ async def test_a_topic_and_all_partitions_of_one_are_compacted_when_asked_for(wo
     compactor.facts.status = CompactionStatus.RUNNING
     answer = await world.call(a, "PUT", f"{TOPICS}/t/compaction")
     assert (answer.status, "under way" in answer.json["reason"]) == (409, True)
-    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json["status"] == "RUNNING"
+    compactor.facts.looked_at = 3
+    running = {"status": "RUNNING", "lastError": "", "messagesLookedAt": 3, "entriesInTopic": 4}
+    assert (await world.call(a, "GET", f"{TOPICS}/t/compaction")).json == running
+    compactor.facts.succeeded_ms = 0
+    metrics = (await world.call(a, "GET", "/metrics/")).text
+    assert re.search(r"pulsar_compaction_compacted_entries_count\{[^}]*/t\"[^}]*\} 3\b", metrics)
     assert (await world.call(a, "PUT", f"{TOPICS}/nothing/compaction")).status == 404
     assert (await world.call(a, "PUT", f"{TOPICS}/parted/partitions", 2)).status == 204
     assert (await world.call(a, "PUT", f"{TOPICS}/parted/compaction")).status == 204

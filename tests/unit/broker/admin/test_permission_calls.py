@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.permissions import grant
+from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side
 
 NS = "/admin/v2/namespaces/public/default"
@@ -22,6 +24,7 @@ async def call() -> AsyncIterator[Any]:
         async def ask(method: str, path: str, body: Any = None, **more: str) -> Answer:
             return await made.call(side, method, path, body, **more)  # type: ignore[arg-type]
 
+        ask.side = side  # type: ignore[attr-defined]
         yield ask
 
 
@@ -58,6 +61,25 @@ async def test_permissions_on_topics(call: Any) -> None:
     for method, path in (("GET", ""), ("POST", "/bob"), ("DELETE", "/bob")):
         answer = await call(method, f"{TOPIC}/nope/permissions{path}", ["consume"] if method == "POST" else None)
         assert (answer.status, answer.reason) == (404, "Topic persistent://public/default/nope not found")
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_a_deleted_partitioned_topic_takes_its_permissions_with_it(call: Any, domain: str) -> None:
+    topics = f"/admin/v2/{domain}/public/default"
+    granted = [f"{domain}://public/default/{name}" for name in ("parted", "parted-partition-0", "other")]
+    for name in ("parted", "other"):
+        assert (await call("PUT", f"{topics}/{name}/partitions", 2)).status == 204
+    side: Side = call.side
+    await side.broker.tenancy.change("public/default", lambda old: with_grants(old, granted))
+    assert (await call("DELETE", f"{topics}/parted/partitions")).status == 204
+    left = (await call("GET", NS)).json["auth_policies"]["destination_auth"]
+    assert set(left) == {granted[2]}
+
+
+def with_grants(record: dict[str, Any], topics: list[str]) -> dict[str, Any]:
+    for topic in topics:
+        record = grant(record, "ann", ["produce"], TopicName.parse(topic))
+    return record
 
 
 @pytest.mark.parametrize(

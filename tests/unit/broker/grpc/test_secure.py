@@ -6,17 +6,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from broker.errors import NotAuthorized
 from broker.grpc.callers import caller_of, is_secure
-from broker.grpc.service import GrpcServer
+from broker.grpc.service import SERVICE, GrpcServer
 from broker.ownership.rules import GRPC_LISTENER
 from broker.security.authorization import Need, Operation
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.tokens import sign
+from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName
 from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
@@ -67,6 +69,33 @@ async def test_a_program_with_a_token_comes_in_and_others_do_not(worlds: Worlds)
     for wrong in (None, "garbage", token(exp=1), sign({"sub": "ann"}, bytes(32), "HS256")):
         with pytest.raises(AccessDenied, match="authorization"):
             await use(door.client(token=wrong))
+    await door.server.stop()
+
+
+async def test_a_proxy_says_for_whom_it_asks(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await worlds.open(proxy_roles=("proxy",))
+    seen: list[Caller] = []
+
+    async def note(*_: Any, **__: Any) -> list[str]:
+        seen.append(caller_of(None))
+        return []
+
+    monkeypatch.setattr(world.broker, "topics_of_namespace", note)
+    door = await open_door(world)
+
+    async def ask(role: str, original: str) -> str:
+        said = (("authorization", f"Bearer {token(role)}"), ("x-original-principal", original))
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.server.port}") as channel:
+            method = channel.unary_unary(
+                f"/{SERVICE}/ListTopics", lambda one: one.SerializeToString(), api.ListTopicsResponse.FromString
+            )
+            return str((await method(api.ListTopicsRequest(), metadata=said).code()).name)
+
+    assert await ask("proxy", "ann") == "OK"
+    assert seen == [Caller("proxy", "ann")]
+    assert await ask("proxy", "") == "PERMISSION_DENIED", "it does not say for whom"
+    assert await ask("proxy", "proxy") == "PERMISSION_DENIED"
+    assert await ask("ann", "bob") == "PERMISSION_DENIED", "it is no proxy"
     await door.server.stop()
 
 

@@ -138,6 +138,45 @@ async def test_refusals_name_the_topic_and_the_way_out(
         assert (found, text in details) == (code, True), details
 
 
+@pytest.mark.parametrize(
+    ("settings", "request_", "code", "text"),
+    [
+        ({"max_topics_per_namespace": 1}, api.CreateTopicRequest(topic="t2"), "FAILED_PRECONDITION", "maximum number"),
+        (
+            {"max_topics_per_namespace": 2},
+            api.CreateTopicRequest(topic="t2", partitions=2),
+            "FAILED_PRECONDITION",
+            "maximum number",
+        ),
+        ({"strict_topic_names": True}, api.CreateTopicRequest(topic="a b"), "FAILED_PRECONDITION", "strictTopicName"),
+        (
+            {"strict_topic_names": True},
+            api.CreateTopicRequest(topic="a b", partitions=1),
+            "FAILED_PRECONDITION",
+            "strictTopicName",
+        ),
+        (
+            {"max_partitions_per_topic": 3},
+            api.CreateTopicRequest(topic="t2", partitions=4),
+            "INVALID_ARGUMENT",
+            "0 to 3",
+        ),
+    ],
+)
+async def test_the_limits_of_topics_hold_for_those_that_are_made_here(
+    world: BrokerInMemory, settings: dict[str, Any], request_: Any, code: str, text: str
+) -> None:
+    await world.restart(**settings)
+    await world.broker.create_topic(TopicName.parse("t1"))
+    server = await open_grpc(world)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await unary(channel, f"{SERVICE}/CreateTopic", api.CreateTopicResponse)(request_)
+    assert (error.value.code().name, text in (error.value.details() or "")) == (code, True), error.value.details()
+    assert len(world.ledgers.by_name) == 1
+    await server.stop()
+
+
 async def test_bytes_that_are_no_request_end_the_call_and_nothing_else(door: GrpcServer) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
         call = channel.stream_stream(f"/{SERVICE}/Publish")()

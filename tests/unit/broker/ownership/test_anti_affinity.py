@@ -160,7 +160,7 @@ async def put_group(store: MemoryStore, namespace: str, group: str | None) -> No
 async def test_the_members_of_a_group_are_found_and_a_damaged_record_is_none() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
-    records = GroupRecords(store, clock, "lab", knows_domains=True)
+    records = GroupRecords(store, clock, "lab", knows_domains=lambda: True)
     await put_group(store, "t/n00", "g")
     await put_group(store, "u/n01", "G")
     await put_group(store, "t/n02", "h")
@@ -179,7 +179,7 @@ async def test_the_members_of_a_group_are_found_and_a_damaged_record_is_none() -
 
 async def test_of_a_group_only_so_many_namespaces_count(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore(LoopClock())
-    records = GroupRecords(store, LoopClock(), "lab", knows_domains=True)
+    records = GroupRecords(store, LoopClock(), "lab", knows_domains=lambda: True)
     many = [f"t/n{number:04}" for number in range(MEMBERS_MAX + 10)]
     for name in many:
         await put_group(store, name, "g")
@@ -205,7 +205,7 @@ async def test_only_so_many_records_are_read_at_the_same_time(monkeypatch: pytes
         return await get(path)
 
     monkeypatch.setattr(store, "get", slowly)
-    records = GroupRecords(store, LoopClock(), "lab", knows_domains=True)
+    records = GroupRecords(store, LoopClock(), "lab", knows_domains=lambda: True)
     assert len(await records.members("t/n0")) == 3 * _READS_MAX
     assert most == _READS_MAX
     await records.stop()
@@ -217,9 +217,9 @@ async def test_domains_count_only_where_they_are_switched_on() -> None:
     await store.put(f"{domains_path('lab')}/two", b'{"brokers":["c:1"]}')
     await store.put(f"{domains_path('lab')}/three", b"damaged")
     told = {"a:1": "one", "b:1": "one", "c:1": "two"}
-    assert await GroupRecords(store, LoopClock(), "lab", knows_domains=True).domains() == told
-    assert await GroupRecords(store, LoopClock(), "lab", knows_domains=False).domains() == {}
-    assert await GroupRecords(store, LoopClock(), "", knows_domains=True).domains() == {}
+    assert await GroupRecords(store, LoopClock(), "lab", knows_domains=lambda: True).domains() == told
+    assert await GroupRecords(store, LoopClock(), "lab", knows_domains=lambda: False).domains() == {}
+    assert await GroupRecords(store, LoopClock(), "", knows_domains=lambda: True).domains() == {}
 
 
 # -------------------------------------------------------------------------------- brokers
@@ -243,7 +243,7 @@ class Brokers:
         for number in range(count):
             made = BundleOwnership(
                 self.root.session(), LoopClock(), bundles_of=one_bundle, version="0.1.0", cluster="lab",
-                knows_domains=self._knows_domains,
+                knows_domains=lambda: self._knows_domains,
             )  # fmt: skip
             broker_id = f"127.0.0.{number + 1}:8080"
             await made.start(broker_id, BrokerAddress(f"pulsar://127.0.0.{number + 1}:6650", "", f"http://{broker_id}"))

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from broker.errors import MetadataFailure, NotAuthorized
 from broker.grpc.service import GrpcServer
 from broker.policies import new_policies
+from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.records import to_json
 from broker.security.authorization import Operation, about_tenant, about_topic
 from broker.wire import pulsar_pb2 as wire
@@ -132,6 +136,42 @@ async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMe
     assert left["auth_policies"]["destination_auth"] == {TOP + "2": {"ann": ["produce"]}}
 
 
+async def grant_on_partitions(made: BrokerInMemory) -> None:
+    """A partitioned topic with a grant on itself and on a partition, beside a grant on another topic."""
+    record = new_policies(made.config.cluster_name, 4)
+    names = (TOP, f"{TOP}-partition-0", TOP + "2")
+    record["auth_policies"]["destination_auth"] = {name: {"ann": ["produce"]} for name in names}
+    await made.store.put("/admin/policies/public/default", to_json(record))
+    await made.broker.partitioned.create(NAME, 1)
+
+
+async def granted_topics(made: BrokerInMemory) -> set[str]:
+    record = await made.broker.tenancy.namespace("public/default")
+    return set(record["auth_policies"]["destination_auth"])
+
+
+async def test_a_partitioned_topic_that_nobody_uses_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
+    await guarded.restart(delete_inactive_partitioned=True)
+    await grant_on_partitions(guarded)
+    topic = await guarded.broker.create_topic(NAME.with_partition(0))
+    await topic.apply_policies(replace(topic.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1)))
+    await guarded.broker.delete_inactive_topics()
+    assert await granted_topics(guarded) == {TOP + "2"}
+
+
+async def test_a_partitioned_topic_that_is_deleted_over_grpc_takes_its_permissions_with_it(
+    guarded: BrokerInMemory,
+) -> None:
+    await grant_on_partitions(guarded)
+    await guarded.broker.create_topic(NAME.with_partition(0))
+    await guarded.broker.delete_topic(NAME.with_partition(0))
+    assert await granted_topics(guarded) == {TOP, TOP + "2"}, "the partition is deleted, and not yet the topic"
+    port = await open_grpc(guarded)
+    assert await status_of(port, "DeleteTopic", api.DeleteTopicRequest(topic=TOP), "root") == "OK"
+    assert await granted_topics(guarded) == {TOP + "2"}
+    await port.stop()
+
+
 async def test_nothing_is_asked_where_authorization_is_off(world: BrokerInMemory) -> None:
     assert world.broker.access.is_open
     await world.broker.access.check(Caller("anybody"), about_tenant(Operation.DELETE_TENANT, "public"))
@@ -247,6 +287,38 @@ async def test_each_call_of_the_topic_api_asks(port: GrpcServer, role: str) -> N
             assert status not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), method
         else:
             assert status == "PERMISSION_DENIED", method
+
+
+async def reflected(port: GrpcServer, role: str) -> str:
+    """How the question which services there are ends."""
+    said = (("x-role", role),) if role else ()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = channel.stream_stream(path, lambda one: one.SerializeToString(), bytes)(metadata=said)
+        await call.write(asked)
+        await call.done_writing()
+        try:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as error:
+            return str(error.code().name)
+        return "OK"
+
+
+async def test_what_services_there_are_is_told_to_those_who_are_authenticated(port: GrpcServer) -> None:
+    assert {role: await reflected(port, role) for role in ("", "anonymous", "producer", "root")} == {
+        "": "UNAUTHENTICATED", "anonymous": "OK", "producer": "OK", "root": "OK"
+    }  # fmt: skip
+    assert await checked_health(port) == "OK", "load balancers ask for it"
+
+
+async def checked_health(port: GrpcServer) -> str:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        call = channel.unary_unary("/grpc.health.v1.Health/Check", lambda one: one.SerializeToString(), bytes)(
+            health_pb2.HealthCheckRequest()
+        )
+        return str((await call.code()).name)
 
 
 async def test_a_publish_call_ends_when_its_client_may_not_produce_any_more(

@@ -96,7 +96,13 @@ async def test_versions_count_up_and_the_same_schema_keeps_its_version() -> None
     assert (newest.version, newest.schema) == (1, two)
     assert await again.delete("public/default/t") == 2
     assert await again.get("public/default/t") is None
+    for version in range(4):
+        assert await again.get("public/default/t", version) is None, "its versions are deleted with it"
     assert await again.put_if_absent("public/default/t", avro("string"), Strategy.FULL) == 3
+    assert await again.get("public/default/t", 1) is None
+    third = await again.get("public/default/t", 3)
+    assert third is not None
+    assert third.schema == avro("string")
     await again.delete("public/default/t", force=True)
     assert bookkeeper.ledgers == {}
 
