@@ -1,7 +1,8 @@
 """A durable cursor at the broker, by which topics keep what a streaming query has not read yet.
 
-One consumer for each partition, which receives nothing: it acknowledges all that stands before the last offset which
-Spark has committed. Spark never commits the last batch of a run, so the cursor may be one batch behind.
+One consumer for each partition, which receives nothing: it acknowledges what stands before the last entry that Spark
+has committed. That entry is kept: as long as it is there, nothing behind it was removed. Spark never commits the last
+batch of a run, so the cursor may be one batch and one entry behind.
 """
 
 import logging
