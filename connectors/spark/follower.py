@@ -169,6 +169,9 @@ class Follower:
         """Rule 3. *kept*: the entry that a subscription has kept before *start*. Raises DataLoss, unless the user does
         not mind."""
         view = self._part(part)
+        advice = "Raise the namespace's retention, or set option subscription, which keeps what was not read; "
+        if kept is not None:
+            advice = "Give the topic a longer message TTL and backlog quota, and leave the subscription to the query; "
         if view is not None:
             text = view.loss(start, kept)
         elif start > EARLIEST and self._is_asked_for(TopicName.parse(part.topic)):
@@ -176,17 +179,13 @@ class Follower:
                 f"partition {part.number} of {part.topic}, of which reading stopped at {_text(start)}, is gone; "
                 "whether it had more entries is not known"
             )
+            advice = ""
         else:
             text = None
         if text is None:
             return
         if self._options.fail_on_data_loss:
-            advice = (
-                "Give the topic a longer message TTL and backlog quota, and leave the subscription to the query"
-                if kept is not None
-                else "Raise the namespace's retention, or set option subscription, which keeps what was not read"
-            )
-            raise DataLoss(f"{text}. {advice}; go on without it by failOnDataLoss=false, or begin a new checkpoint")
+            raise DataLoss(f"{text}. {advice}To go on without it set failOnDataLoss=false, or begin a new checkpoint")
         if text not in self._warned:
             self._warned.add(text)
             log.warning("%s; going on without it", text)

@@ -145,6 +145,22 @@ def test_a_subscription_keeps_what_was_not_read(
     assert left["consumers"] == [], "the query is over, and the cursor stays"
 
 
+def test_a_partition_that_joins_is_kept_though_the_query_ends_with_its_first_batch(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    given = {"subscription": "spark", "service.url": standalone.service_url}
+    admin.create_topic("stream-joined", 1)
+    send_all(client, "stream-joined", numbers(0, 10))
+    run(follow("stream-joined"), tmp_path)  # the option comes later, the partition, too
+    admin.call("POST", f"/admin/v2/{AdminClient.path_of('stream-joined')}/partitions", 2)
+    send_all(client, "stream-joined-partition-1", numbers(10, 10))
+    run(follow("stream-joined", **given), tmp_path)
+    assert written(spark, tmp_path) == numbers(0, 20)
+    for number in range(2):
+        assert "spark" in admin.stats(f"stream-joined-partition-{number}")["subscriptions"]
+
+
 def test_a_subscription_that_an_administrator_moved_ends_the_query_unless_loss_is_allowed(
     spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
 ) -> None:
