@@ -49,6 +49,24 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def told(error: Exception) -> str:
+    """What the client says of a call that failed, and where to look: of a broker that does not let it in it says only
+    that its time is over."""
+    import pulsar
+
+    if isinstance(error, pulsar.Timeout):
+        return (
+            f"{error}: the brokers do not answer, or do not let the client in, which it tries until its time is over; "
+            "check service.url, pulsar.client.authPluginClassName, pulsar.client.authParams and the brokers' log"
+        )
+    if isinstance(error, pulsar.ConnectError):
+        return (
+            f"{error}: no connection; check that service.url can be reached from here and, for pulsar+ssl, "
+            "pulsar.client.tlsTrustCertsFilePath"
+        )
+    return str(error)
+
+
 def _token(parameters: str) -> Any:
     """The token; from a file it is read whenever the client connects."""
     if parameters.startswith("file:"):

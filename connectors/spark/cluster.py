@@ -102,15 +102,18 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
         freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
         registry = SchemaRegistry(client, store, clock)
-        return [
-            FrozenTopic(
-                topic,
-                await freezer.ranges(topic),
-                () if options.value_format in WITHOUT_SCHEMA else tuple(await registry.versions(topic.schema_id)),
-                freezer.closed_ms if options.push_down_filters else {},
-            )
-            for topic in topics
-        ]
+        found: list[FrozenTopic] = []
+        for topic in topics:
+            try:
+                ranges = await freezer.ranges(topic)
+            except TopicMissing:
+                if options.pattern is None:
+                    raise
+                log.info("%s was deleted after the topics were listed; it is left out", topic)
+                continue
+            schemas = () if options.value_format in WITHOUT_SCHEMA else tuple(await registry.versions(topic.schema_id))
+            found.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
+        return found
 
 
 class Freezer:

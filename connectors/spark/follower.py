@@ -11,7 +11,10 @@ Rules:
    SETTLED_S by so many bookies that every recovery finds it: a writer that closes its ledger just then would leave out
    such an entry, if the bookies' answers have not reached it yet, and write it once more elsewhere.
 3. Entries that are gone although they were not read are loss of data, as far as it can be known: ledgers that were seen
-   before, and the ledger in which reading stopped.
+   before, and the ledger in which reading stopped. A query with a subscription keeps the last entry that it has read
+   (`connectors.spark.subscription`): topics give up their oldest ledgers first, so all behind it is there while it is,
+   and where a query that comes back does not find its ledger, others have moved the subscription, and what was behind
+   is not known.
 """
 
 import asyncio
@@ -33,7 +36,7 @@ from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.messages import parse_metadata
-from managed_ledger.names import ledger_path
+from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.record import stored_record
 from managed_ledger.topic_name import TopicName
 
@@ -64,6 +67,8 @@ class Follower:
         self._is_listing_stale = True
         self._cancels: list[Cancel] = []
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
+        self._warned: set[str] = set()
+        """Losses that were told: each trigger looks again."""
         pattern = options.pattern
         if pattern is not None:
             self._cancels = [store.watch_children(path, self._on_listing) for path in topics.listings(pattern)]
@@ -154,19 +159,47 @@ class Follower:
         view = self._part(part)
         return None if view is None else view.last_before(position)
 
-    def check_whole(self, part: Part, start: Position, *, is_kept: bool) -> None:
-        """Rule 3. *is_kept*: a subscription has kept everything behind *start*. Raises DataLoss, unless the user does
+    async def without_cursor(self, subscription: str) -> set[Part]:
+        """The partitions that have no subscription of this name. Raises MetadataError."""
+        names = {part: view.name.managed_ledger_name for part, view in self._all().items()}
+        there = await asyncio.gather(*(self._store.exists(cursor_path(one, subscription)) for one in names.values()))
+        return {part for part, is_there in zip(names, there, strict=True) if not is_there}
+
+    def check_whole(self, part: Part, start: Position, kept: Position | None) -> None:
+        """Rule 3. *kept*: the entry that a subscription has kept before *start*. Raises DataLoss, unless the user does
         not mind."""
         view = self._part(part)
-        text = None if view is None else view.loss(start, is_kept=is_kept)
+        advice = "Raise the namespace's retention, or set option subscription, which keeps what was not read; "
+        if kept is not None:
+            advice = "Give the topic a longer message TTL and backlog quota, and leave the subscription to the query; "
+        if view is not None:
+            text = view.loss(start, kept)
+        elif start > EARLIEST and self._is_asked_for(TopicName.parse(part.topic)):
+            text = (
+                f"partition {part.number} of {part.topic}, of which reading stopped at {_text(start)}, is gone; "
+                "whether it had more entries is not known"
+            )
+            advice = ""
+        else:
+            text = None
         if text is None:
             return
         if self._options.fail_on_data_loss:
-            raise DataLoss(
-                f"{text}. Raise the namespace's retention, or set option subscription, which keeps what was not read; "
-                "go on without it by failOnDataLoss=false, or begin a new checkpoint"
-            )
-        log.warning("%s; going on without it", text)
+            raise DataLoss(f"{text}. {advice}To go on without it set failOnDataLoss=false, or begin a new checkpoint")
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning("%s; going on without it", text)
+
+    def _is_asked_for(self, topic: TopicName) -> bool:
+        """Whether the options mean it. Those of a query may change between two runs."""
+        pattern = self._options.pattern
+        return topic in self._options.topics if pattern is None else topics.is_like(topic, pattern)
+
+    def give_up(self, part: Part) -> bool:
+        """Whether a partition does not exist any more; what it lost counts as told from now on. If it is made again, it
+        is a new one, which is read from its first entry."""
+        view = self._part(part)
+        return self._is_asked_for(TopicName.parse(part.topic)) if view is None else view.give_up()
 
     async def messages_per_entry(self, found: TopicRange) -> float:
         """About, from some entries of what is to be read."""
@@ -260,6 +293,10 @@ class _PartView:
         """Ledgers that the record lists and that are not there."""
         self._gone_end: Position | None = None
         """Behind the last entry that was seen in a ledger that the record does not list any more."""
+        self._has_record = False
+        self._is_deleted = False
+        """There was a record, and now there is none."""
+        self._is_given_up = False
         self._is_stale = True
         self.closed_ms: dict[int, int] = {}
         """When ledgers were closed."""
@@ -297,6 +334,8 @@ class _PartView:
     async def _read_record(self) -> None:
         record = await stored_record(self._store, self.name.managed_ledger_name)
         infos = [] if record is None else record.ledgerInfo
+        self._is_deleted = record is None and (self._is_deleted or self._has_record)
+        self._has_record = record is not None
         ledger_ids = [info.ledgerId for info in infos]
         for gone in sorted(set(self._ledger_ids) - set(ledger_ids)):
             ledger = self._open.pop(gone, None)
@@ -364,20 +403,37 @@ class _PartView:
         _, before = self.runs(position, position)
         return (before[-1].ledger_id, before[-1].last) if before else None
 
-    def loss(self, start: Position, *, is_kept: bool) -> str | None:
-        """What was lost behind *start*, as a sentence; None: nothing, as far as is known."""
+    def loss(self, start: Position, kept: Position | None) -> str | None:
+        """What was lost behind *start*, as a sentence; None: nothing, as far as is known. *kept*: the entry that a
+        subscription keeps."""
         if self._gone_end is not None and start < self._gone_end:
             return f"{self.name}: what was stored from {_text(start)} on was removed before it was read"
         missing = [one for one in sorted(self._missing) if one >= start[0]]
         if missing:
             return f"{self.name}: ledger {missing[0]} is gone, although the topic lists it"
         ledger_id, entry_id = start
-        if is_kept or entry_id == 0 or ledger_id in self._ledger_ids or self._gone_end is not None:
+        if ledger_id in self._ledger_ids or self._gone_end is not None or self._is_given_up:
+            return None
+        if kept is not None:
+            if self._ledger_ids and self._ledger_ids[0] <= kept[0]:
+                return None
+            return (
+                f"{self.name}: ledger {kept[0]}, which the subscription kept for its entry {_text(kept)}, is gone: the "
+                "subscription was deleted, or moved by others than the query (message TTL, backlog eviction, skip, "
+                "reset); whether there were more entries is not known"
+            )
+        if entry_id == 0:
             return None
         return (
             f"{self.name}: ledger {ledger_id}, in which reading stopped at {_text(start)}, is gone; whether it had "
             "more entries is not known"
         )
+
+    def give_up(self) -> bool:
+        """See `Follower.give_up`."""
+        if self._is_deleted:
+            self._is_given_up, self._gone_end = True, None
+        return self._is_deleted
 
 
 def _text(position: Position) -> str:

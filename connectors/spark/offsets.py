@@ -15,6 +15,8 @@ Rules:
    itself: one that dies before its first batch is committed asks for it again, and "latest" has moved by then. So where
    the first batch begins is read from its end. `"fresh": true` marks an offset without a batch before it.
 3. A partition that an offset does not name is read from its first entry: it was made later.
+4. `kept`, of a query with a subscription, has the last entry that was read of each partition. The subscription stays in
+   front of it, so its ledger is there as long as nobody else moves the subscription. (`connectors.spark.follower`)
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,11 +48,15 @@ class StreamOffset:
 
     positions: Positions
     origin: Positions = field(default_factory=dict)
+    kept: Positions = field(default_factory=dict)
+    """Rule 4."""
     is_fresh: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Rule 1."""
         found: dict[str, Any] = {"fresh": True} if self.is_fresh else {}
+        if self.kept:
+            found["kept"] = _told(self.kept)
         return {
             **found,
             "origin": _told(self.origin),
@@ -67,7 +73,10 @@ class StreamOffset:
                 f"the checkpoint has offsets of version {version!r}, and this source knows {VERSION}; go on with the "
                 "release of Magnetar that wrote them, or begin a new checkpoint"
             )
-        return StreamOffset(_read(value, "topics"), _read(value, "origin"), is_fresh=bool(value.get("fresh", False)))
+        kept = _read(value, "kept") if "kept" in value else {}
+        return StreamOffset(
+            _read(value, "topics"), _read(value, "origin"), kept, is_fresh=bool(value.get("fresh", False))
+        )
 
     def behind(self, part: Part) -> Position:
         """Where reading of a partition goes on (rule 3)."""
@@ -76,7 +85,7 @@ class StreamOffset:
 
 def start_of(start: StreamOffset, end: StreamOffset) -> StreamOffset:
     """Where the batch up to *end* begins that Spark says to begin at *start* (rule 2)."""
-    return StreamOffset(end.origin, end.origin) if start.is_fresh else start
+    return StreamOffset(end.origin, end.origin, start.kept) if start.is_fresh else start
 
 
 def _told(positions: Positions) -> dict[str, dict[str, str]]:

@@ -258,7 +258,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     if "subscription" in given and not given.get("service.url"):
         problems.append("subscription needs service.url, the address of the brokers: pulsar://host:6650")
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise ConfigurationError("; ".join(problems))
     return ReadOptions(
         metadata_url=given["metadata.url"],
         topics=topics,

@@ -95,7 +95,7 @@ class Columns:
             if name is not None and not isinstance(types[name], wanted):
                 problems.append(f"column {name} cannot be {types[name].simpleString()}")
         if problems:
-            raise ConfigurationError("\n".join(problems))
+            raise ConfigurationError("; ".join(problems))
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[Outgoing]:
         """Those of a batch of rows, in order. Raises ConfigurationError for a row that cannot be one."""
@@ -152,7 +152,10 @@ def _text(key: str | bytes | None) -> str | None:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise ConfigurationError(f"key {key[:40]!r} is no UTF-8; the client sends keys as text") from None
+        raise ConfigurationError(
+            f"key {key[:40]!r} is not UTF-8, and the official client sends keys as text only; make it text, as with "
+            "base64(__key), or leave the column out"
+        ) from None
 
 
 # ------------------------------------------------------------------------------------------- schemas

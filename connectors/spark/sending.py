@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from connectors.spark.access import client_arguments
+from connectors.spark.access import client_arguments, told
 from connectors.spark.message import Outgoing
 from connectors.spark.write_options import WriteOptions
 from magnetar_core.runtime.types import MagnetarError
@@ -59,7 +59,9 @@ class Brokers:
             except Exception as error:
                 is_busy = name is not None and isinstance(error, pulsar.ProducerBusy)
                 if not is_busy or not left:
-                    raise NotWritten(f"no producer for {topic} at {self._options.service_url}: {error}") from error
+                    raise NotWritten(
+                        f"no producer for {topic} at {self._options.service_url}: {told(error)}"
+                    ) from error
                 time.sleep(_BUSY_PAUSE_S)
         raise AssertionError("the last attempt returns or raises")
 
@@ -68,7 +70,7 @@ class Brokers:
         try:
             return list(self._client.get_topic_partitions(topic))
         except Exception as error:
-            raise NotWritten(f"the partitions of {topic} at {self._options.service_url}: {error}") from error
+            raise NotWritten(f"the partitions of {topic} at {self._options.service_url}: {told(error)}") from error
 
 
 class Deliveries:

@@ -182,7 +182,7 @@ def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) 
         elif expected.nullable and not field.nullable:
             problems.append(f"column {field.name} may be null, so it cannot be asked for as NOT NULL")
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise ConfigurationError("; ".join(problems))
 
 
 def _fits(made: t.DataType, asked: t.DataType) -> bool:

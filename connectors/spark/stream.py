@@ -175,10 +175,29 @@ class _Driver:
             self._loop.run(self._follower.look_settled())
             begins, ends = self._follower.begins(), self._follower.ends()
             origin = {part: self._first(part, begins[part], ends[part]) for part in begins}
-            self._initial = StreamOffset(origin, origin, is_fresh=True)
-            if self._subscription is not None:
-                self._subscription.keep(self._kept_behind(origin))
+            self._initial = StreamOffset(origin, origin, self._keep_from(origin), is_fresh=True)
         return self._initial
+
+    def _keep_from(self, origin: Positions) -> Positions:
+        """Partitions keep from now on what is behind *origin*; the entry that is kept of each.
+
+        A subscription that is there already is left where it is: a query that died before its first commit repeats its
+        first batch, and "latest" has moved since.
+        """
+        if self._subscription is None:
+            return {}
+        new = self._loop.run(self._follower.without_cursor(self._options.subscription))
+        positions = {part: origin[part] for part in origin if part in new}
+        kept = self._kept(positions, StreamOffset({}))
+        self._subscription.keep(self._done_before(positions, kept))
+        self._keep_new()
+        return kept
+
+    def _keep_new(self) -> None:
+        """Partitions that are seen for the first time keep from now on what they have."""
+        if self._subscription is not None:
+            names = (self._follower.name_of(part) for part in self._follower.ends())
+            self._subscription.keep({name: None for name in names if name is not None})
 
     def _first(self, part: Part, begin: Position, end: Position) -> Position:
         if self._options.times is not None:
@@ -192,6 +211,7 @@ class _Driver:
     def end_here(self) -> None:
         """No batch goes beyond what is there now."""
         self._loop.run(self._follower.look_settled())
+        self._keep_new()
         self._target = self._follower.ends()
 
     def known_ends(self) -> Positions:
@@ -202,6 +222,7 @@ class _Driver:
         """The end of the batch behind *start*; None: there is nothing."""
         if self._target is None:
             self._loop.run(self._follower.look())
+            self._keep_new()
             ends: Positions = self._follower.ends()
         else:
             ends = self._target
@@ -209,28 +230,33 @@ class _Driver:
         backlogs: dict[Part, Backlog] = {}
         for part, end in ends.items():
             begin = first.behind(part)
-            self._follower.check_whole(part, begin, is_kept=self._subscription is not None)
+            self._follower.check_whole(part, begin, self._kept_of(part, first))
             found = self._follower.range(part, begin, end)
             factor = 1.0
             if found.runs and allowance.messages is not None:
                 factor = self._loop.run(self._follower.messages_per_entry(found))
             backlogs[part] = Backlog(found.runs, max(begin, end), factor)
+        for part in first.positions.keys() - ends.keys():
+            self._follower.check_whole(part, first.behind(part), self._kept_of(part, first))
         if not any(backlog.runs for backlog in backlogs.values()):
             return None
-        return StreamOffset({**first.positions, **admit(backlogs, allowance)}, first.origin)
+        reached = {**first.positions, **admit(backlogs, allowance)}
+        positions = {part: position for part, position in reached.items() if not self._follower.give_up(part)}
+        return StreamOffset(positions, first.origin, self._kept(positions, first))
 
     # -------------------------------------------------------------------------------- batches
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Those of the batch from *start* up to *end*; a repeated batch has the same entries."""
         self._loop.run(self._follower.look())
+        self._keep_new()
         ranges: list[TopicRange] = []
         values: dict[str, Values | None] = {}
         for part, last in end.positions.items():
             first = start.behind(part)
             if first >= last:
                 continue
-            self._follower.check_whole(part, first, is_kept=self._subscription is not None)
+            self._follower.check_whole(part, first, self._kept_of(part, start, end))
             found = self._follower.range(part, first, last)
             if found.runs:
                 values[found.topic] = self._values(TopicName.parse(part.topic))
@@ -253,13 +279,34 @@ class _Driver:
     def commit(self, end: StreamOffset) -> None:
         """Let go what stands before *end*."""
         if self._subscription is not None:
-            self._subscription.keep(self._kept_behind(end.positions))
+            self._subscription.keep(self._done_before(end.positions, end.kept))
 
-    def _kept_behind(self, positions: Positions) -> Mapping[TopicName, Position | None]:
-        """Partition → the last entry that is not needed any more; None: nothing was read."""
-        kept: dict[TopicName, Position | None] = {}
+    def _kept(self, positions: Positions, before: StreamOffset) -> Positions:
+        """What the subscription is to keep of partitions that are read up to *positions*: the last entry of each."""
+        if self._subscription is None:
+            return {}
+        kept: dict[Part, Position] = {}
+        for part, position in positions.items():
+            last = before.kept.get(part)
+            if position != before.positions.get(part):
+                last = self._follower.last_before(part, position) or last
+            if last is not None:
+                kept[part] = last
+        return kept
+
+    def _kept_of(self, part: Part, *offsets: StreamOffset) -> Position | None:
+        """The first entry that the subscription has kept, as far as these offsets tell."""
+        if self._subscription is None:
+            return None
+        return min((offset.kept[part] for offset in offsets if part in offset.kept), default=None)
+
+    def _done_before(self, positions: Positions, kept: Positions) -> Mapping[TopicName, Position | None]:
+        """Partition → the last entry that is not needed any more, the one before the last that was read; None: nothing
+        was read."""
+        done: dict[TopicName, Position | None] = {}
         for part, position in positions.items():
             name = self._follower.name_of(part)
             if name is not None:
-                kept[name] = self._follower.last_before(part, position)
-        return kept
+                last = kept.get(part) or self._follower.last_before(part, position)
+                done[name] = None if last is None else self._follower.last_before(part, last)
+        return done

@@ -1,14 +1,15 @@
 """A durable cursor at the broker, by which topics keep what a streaming query has not read yet.
 
-One consumer for each partition, which receives nothing: it acknowledges all that stands before the last offset which
-Spark has committed. Spark never commits the last batch of a run, so the cursor may be one batch behind.
+One consumer for each partition, which receives nothing: it acknowledges what stands before the last entry that Spark
+has committed. That entry is kept: as long as it is there, nothing behind it was removed. Spark never commits the last
+batch of a run, so the cursor may be one batch and one entry behind.
 """
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.spark.access import client_arguments
+from connectors.spark.access import client_arguments, told
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position
 from magnetar_core.runtime.types import MagnetarError
@@ -29,6 +30,7 @@ class Subscription:
         import pulsar
 
         self._name = name
+        self._service_url = options.service_url
         try:
             self._client = pulsar.Client(
                 options.service_url,
@@ -60,9 +62,11 @@ class Subscription:
                 consumer.acknowledge_cumulative(pulsar.MessageId(-1, *position, -1))
                 self._acknowledged[topic] = position
             except Exception as error:  # the library has an exception for each of its results
+                step = "made" if position is None else f"moved to {position[0]}:{position[1]}"
+                is_shared = isinstance(error, pulsar.ConsumerBusy)
                 raise SubscriptionFailed(
-                    f"subscription {self._name} of {topic} could not be moved to {position}: {error}. A query needs a "
-                    "subscription for itself; its service.url must be that of the brokers"
+                    f"subscription {self._name} of {topic} could not be {step} at {self._service_url}: {told(error)}"
+                    f"{'. A query needs a subscription for itself' if is_shared else ''}"
                 ) from error
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ def listings(pattern: TopicsPattern) -> tuple[str, str]:
 async def topics_like(store: MetadataStore, pattern: TopicsPattern) -> list[TopicName]:
     """The topics whose names match, in order; a partitioned topic stands for its partitions. Raises MetadataError."""
     with_ledgers, with_partitions = listings(pattern)
-    expression = re.compile(pattern.local)
 
     def named(child: str) -> TopicName:
         return TopicName(PERSISTENT, pattern.tenant, pattern.namespace, decode(child))
@@ -28,9 +27,14 @@ async def topics_like(store: MetadataStore, pattern: TopicsPattern) -> list[Topi
     partitioned = {named(child) for child in await store.children(with_partitions)}
     plain = {named(child) for child in await store.children(with_ledgers)}
     found = partitioned | {one for one in plain if one.base not in partitioned}
-    return sorted(
-        one for one in found if expression.fullmatch(one.local) and (pattern.includes_internal or not is_internal(one))
-    )
+    return sorted(one for one in found if is_like(one, pattern))
+
+
+def is_like(topic: TopicName, pattern: TopicsPattern) -> bool:
+    """Whether its name matches."""
+    is_there = topic.namespace == f"{pattern.tenant}/{pattern.namespace}"
+    is_meant = re.fullmatch(pattern.local, topic.local) is not None
+    return is_there and is_meant and (pattern.includes_internal or not is_internal(topic))
 
 
 _INTERNAL: Final = re.compile(r"__.*")

@@ -69,9 +69,9 @@ def _common_kind(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> str:
         raise ConfigurationError(f"valueFormat={wanted} needs a topic to take the schema from, and none matches")
     newest = _newest(frozen[0])
     if not all(_same(newest, _newest(other)) for other in frozen):
-        listed = "\n".join(f"  {topic.topic}: {_described(_newest(topic))}" for topic in frozen)
+        listed = "; ".join(f"{topic.topic}: {_described(_newest(topic))}" for topic in frozen)
         raise ConfigurationError(
-            f"the topics have different schemas:\n{listed}\nread them apart, with unionSchemas=true, or with "
+            f"the topics have different schemas: {listed}; read them apart, with unionSchemas=true, or with "
             "valueFormat=binary"
         )
     return _kind(wanted, newest, str(frozen[0].topic))

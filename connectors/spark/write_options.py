@@ -146,7 +146,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             "deduplication and pulsar.producer.chunkingEnabled cannot both be on: chunks of a message have one number"
         )
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise ConfigurationError("; ".join(problems))
     return WriteOptions(
         service_url=given["service.url"],
         topic=topic,

@@ -8,6 +8,7 @@ UNIT = "tests/unit/connectors/spark"
 BACKLOG = (f"{UNIT}/test_backlog.py",)
 FILTERS = ("tests/property/test_spark_filters.py",)
 
+_STREAM = (f"{UNIT}/test_stream.py",)
 _SPOOL = ("tests/unit/connectors/spark/test_spool.py",)
 _SEQUENCES = ("tests/unit/connectors/spark/test_sequences.py",)
 
@@ -85,6 +86,35 @@ MUTANTS = (
         "        if entries > 0 and number < last:\n",
         "        if entries > 0:\n",
         (f"{UNIT}/test_recorded.py",),
+    ),
+    # -- streams
+    Mutant(
+        "the subscription lets go of the last entry that was read",
+        "connectors/spark/stream.py",
+        "None if last is None else self._follower.last_before(part, last)",
+        "last",
+        _STREAM,
+    ),
+    Mutant(
+        "partitions that join are kept when their first batch is done",
+        "connectors/spark/stream.py",
+        "            self._loop.run(self._follower.look())\n            self._keep_new()\n",
+        "            self._loop.run(self._follower.look())\n",
+        _STREAM,
+    ),
+    Mutant(
+        "a subscription that others have moved is believed to have kept everything",
+        "connectors/spark/follower.py",
+        "            if self._ledger_ids and self._ledger_ids[0] <= kept[0]:\n                return None\n",
+        "            return None\n",
+        _STREAM,
+    ),
+    Mutant(
+        "topics of a checkpoint that are gone are not looked at",
+        "connectors/spark/stream.py",
+        "for part in first.positions.keys() - ends.keys():",
+        "for part in first.positions.keys() - first.positions.keys():",
+        _STREAM,
     ),
     # -- the backlog of a subscription
     Mutant(

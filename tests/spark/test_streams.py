@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.test_standalone import numbers, send_all
-from tests.support.processes import Standalone
+from tests.support.processes import Standalone, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
 
@@ -141,8 +141,60 @@ def test_a_subscription_keeps_what_was_not_read(
     run(follow(topic, **given), tmp_path)
     assert written(spark, tmp_path) == numbers(0, 60)
     left = admin.stats(topic)["subscriptions"]["spark"]
-    assert left["msgBacklog"] <= 10, "all but the last batch, which Spark does not commit"
+    assert left["msgBacklog"] <= 11, "the last batch, which Spark does not commit, and the last entry before it"
     assert left["consumers"] == [], "the query is over, and the cursor stays"
+
+
+def test_a_partition_that_joins_is_kept_though_the_query_ends_with_its_first_batch(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    given = {"subscription": "spark", "service.url": standalone.service_url}
+    admin.create_topic("stream-joined", 1)
+    send_all(client, "stream-joined", numbers(0, 10))
+    run(follow("stream-joined"), tmp_path)  # the option comes later, the partition, too
+    admin.call("POST", f"/admin/v2/{AdminClient.path_of('stream-joined')}/partitions", 2)
+    send_all(client, "stream-joined-partition-1", numbers(10, 10))
+    run(follow("stream-joined", **given), tmp_path)
+    assert written(spark, tmp_path) == numbers(0, 20)
+    for number in range(2):
+        assert "spark" in admin.stats(f"stream-joined-partition-{number}")["subscriptions"]
+
+
+def test_a_subscription_that_an_administrator_moved_ends_the_query_unless_loss_is_allowed(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    admin = AdminClient([standalone.admin_url])
+    admin.call("PUT", "/admin/v2/namespaces/public/brief", {})
+    admin.set_retention("public/brief", minutes=0, megabytes=0)
+    topic = "public/brief/stream-skipped"
+    path = f"/admin/v2/{AdminClient.path_of(topic)}"
+    given = {"subscription": "spark", "service.url": standalone.service_url}
+
+    def ledgers() -> list[int]:
+        return [one["ledgerId"] for one in admin.call("GET", f"{path}/internalStats")["ledgers"]]
+
+    def send(first: int) -> None:
+        producer = client.create_producer(topic, batching_enabled=False)
+        for number in numbers(first, 10):
+            producer.send(number)
+        producer.close()
+        unload(admin, topic)
+
+    for first in (0, 10):
+        send(first)
+        run(follow(topic, **given), tmp_path)
+    unread = ledgers()
+    send(20)
+    admin.call("POST", f"{path}/subscription/spark/skip_all")
+    unload(admin, topic)
+    send(30)
+    admin.call("POST", f"{path}/trim")
+    until(lambda: not set(unread) & set(ledgers()), "the ledgers that were skipped are removed")
+    with pytest.raises(StreamingQueryException, match="moved by others than the query"):
+        run(follow(topic, **given), tmp_path)
+    run(follow(topic, failOnDataLoss="false", **given), tmp_path)
+    assert set(written(spark, tmp_path)) >= {*numbers(0, 20), *numbers(30, 10)}
 
 
 def test_a_subscription_that_others_use_is_refused(

@@ -58,6 +58,15 @@ def test_what_is_no_offset_is_named(damaged: dict[str, object]) -> None:
         StreamOffset.from_json(damaged)
 
 
+def test_what_a_subscription_keeps_is_in_the_offset_where_there_is_one() -> None:
+    offset = StreamOffset({A: (9, 5)}, {A: (0, 0)}, {A: (9, 4)})
+    assert offset.to_json()["kept"] == {TOPIC: {str(A.number): "9:4"}}
+    assert StreamOffset.from_json(offset.to_json()) == offset
+    assert "kept" not in StreamOffset({A: (9, 5)}).to_json()
+    with pytest.raises(Corruption, match="kept of an offset"):
+        StreamOffset.from_json({**offset.to_json(), "kept": {TOPIC: {"0": "x"}}})
+
+
 # ------------------------------------------------------------------------------------------ how far a batch goes
 
 RUNS = (Run(5, 3, 9, 700), Run(6, 0, 99, 1_000))

@@ -181,9 +181,11 @@ def test_a_topic_must_be_said_somewhere() -> None:
         Columns(struct(value=t.StringType()), "binary", has_topic=False)
 
 
-def test_a_key_that_is_no_text_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"key b'\\xff' is no UTF-8"):
-        rows(struct(value=t.StringType(), __key=t.BinaryType()), {"value": "v", "__key": b"\xff"})
+def test_a_key_that_is_no_text_is_refused_with_what_to_do_about_it() -> None:
+    kind = struct(value=t.StringType(), __key=t.BinaryType())
+    assert [one.key for one in rows(kind, {"value": "v", "__key": "ü".encode()})] == ["ü"]
+    with pytest.raises(ConfigurationError, match=r"^key b'\\xff\\x00' is not UTF-8.*as text.*base64\(__key\)"):
+        rows(kind, {"value": "v", "__key": b"\xff\x00"})
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -233,3 +235,16 @@ def test_options_of_writing_that_cannot_be_are_named(given: dict[str, str], why:
 def test_a_topic_is_not_overwritten() -> None:
     with pytest.raises(ConfigurationError, match="mode append"):
         MagnetarSource(BASE).writer(struct(value=t.StringType()), True)
+
+
+def test_all_problems_of_a_write_are_in_the_last_line() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_write_options({"tpic": "t", "valueFormat": "xml"})
+    assert len(str(caught.value).splitlines()) == 1
+    for part in ("unknown option tpic", "no service.url", "valueFormat=xml"):
+        assert part in str(caught.value)
+    with pytest.raises(ConfigurationError) as caught:
+        Columns(struct(other=t.LongType(), __unknown=t.LongType()), "binary", has_topic=False)
+    assert len(str(caught.value).splitlines()) == 1
+    for part in ("no topic", "column other means nothing", "no column value", "column __unknown does not exist"):
+        assert part in str(caught.value)

@@ -442,6 +442,9 @@ async def test_a_schema_of_the_users_is_a_projection(world: SparkWorld) -> None:
     ):
         with pytest.raises(ConfigurationError, match=complaint):
             await asyncio.to_thread(names_and_rows, ddl)
+    with pytest.raises(ConfigurationError, match=r"vallue does not exist;.*; column kee does not exist") as caught:
+        await asyncio.to_thread(names_and_rows, "vallue binary, kee binary")
+    assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(ConfigurationError, match="columns vallue do not exist"):
         await asyncio.to_thread(MagnetarSource(world.options("t", columns="vallue")).schema)
 
@@ -496,7 +499,7 @@ async def test_the_value_columns_follow_the_schema_of_the_topic(world: SparkWorl
     assert await first("pair", valueFormat="keyvalue") == {"key": "k", "value": b"v"}
     with pytest.raises(ConfigurationError, match=r"valueFormat=json, but the schema of .*/avro is AVRO"):
         await world.reader("avro", valueFormat="json")
-    listed = r"different schemas:\n  .*/avro: AVRO, version 0: a int, value string\n  .*/none: no schema\nread them"
+    listed = r"different schemas: .*/avro: AVRO, version 0: a int, value string; .*/none: no schema; read them"
     with pytest.raises(ConfigurationError, match=listed):
         await asyncio.to_thread(reader_of, {"metadata.url": world.url, "topics": "avro,none", "valueFormat": "auto"})
 

@@ -3,27 +3,29 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from connectors.spark import cluster, stream
 from connectors.spark.cluster import DataLoss, TopicMissing
 from connectors.spark.follower import SETTLED_S, Follower
 from connectors.spark.offsets import Part
-from connectors.spark.options import Kind, parse_options
+from connectors.spark.options import Kind, ReadOptions, parse_options
 from connectors.spark.source import MagnetarSource
 from connectors.spark.stream import MagnetarStreamReader
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
-from managed_ledger.names import ledger_path
+from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.topic_name import TopicName
 from tests.unit.connectors.spark.entries import single
-from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, numbered, spark_world
+from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, numbered, reader_of, rows_of, spark_world
 
 TOPIC = "persistent://public/default/t"
 HERE = Part(TOPIC, 0)
@@ -174,32 +176,49 @@ async def test_entries_that_were_removed_before_they_were_read_are_loss(
         strict, easy = follower(world), follower(world, failOnDataLoss="false")
         for one in (strict, easy):
             await one.look()
-            one.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
+            one.check_whole(HERE, (first.ledger_id, 1), None)
         await world.topic("t", second)
         for one in (strict, easy):
             await one.look()
         with pytest.raises(DataLoss, match=f"what was stored from {first.ledger_id}:1 on was removed"):
-            strict.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
-        strict.check_whole(HERE, (first.ledger_id, 3), is_kept=False)
-        strict.check_whole(HERE, (second.ledger_id, 0), is_kept=False)
-        easy.check_whole(HERE, (first.ledger_id, 1), is_kept=False)
+            strict.check_whole(HERE, (first.ledger_id, 1), None)
+        strict.check_whole(HERE, (first.ledger_id, 3), None)
+        strict.check_whole(HERE, (second.ledger_id, 0), None)
+        easy.check_whole(HERE, (first.ledger_id, 1), None)
         assert "was removed before it was read; going on without it" in caplog.text
         strict.close()
         easy.close()
 
 
-async def test_a_query_that_comes_back_to_a_ledger_that_is_gone_says_so_unless_a_subscription_kept_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_query_that_comes_back_to_a_ledger_that_is_gone_says_so(tmp_path: Path) -> None:
     async with spark_world(tmp_path) as world:
         await world.topic("t", await world.ledger(numbered(0, 3)))
         found = follower(world)
         await found.look()
         with pytest.raises(DataLoss, match=r"reading stopped at 999999999:2, is gone.*failOnDataLoss=false"):
-            found.check_whole(HERE, (999_999_999, 2), is_kept=False)
-        found.check_whole(HERE, (999_999_999, 2), is_kept=True)
-        found.check_whole(HERE, (999_999_999, 0), is_kept=False)
+            found.check_whole(HERE, (999_999_999, 2), None)
+        found.check_whole(HERE, (999_999_999, 0), None)
         found.close()
+
+
+async def test_the_ledger_of_the_entry_that_a_subscription_keeps_tells_whether_anything_was_removed(
+    tmp_path: Path,
+) -> None:
+    async with spark_world(tmp_path) as world:
+        first, second, third = [await world.ledger(numbered(number, 1)) for number in range(3)]
+        kept = (first.ledger_id, 0)
+        read_up_to = ((first.ledger_id, 1), (second.ledger_id, 0))
+        for left, is_whole in (((first, third), True), ((second, third), False), ((third,), False), ((), False)):
+            await world.topic("t", *left)
+            found = follower(world)
+            await found.look()
+            for start in read_up_to:
+                if is_whole or (second in left and start[0] == second.ledger_id):
+                    found.check_whole(HERE, start, kept)
+                    continue
+                with pytest.raises(DataLoss, match=rf"kept for its entry {first.ledger_id}:0, is gone.*message TTL"):
+                    found.check_whole(HERE, start, kept)
+            found.close()
 
 
 async def test_a_ledger_that_the_topic_lists_and_nobody_has_is_loss(tmp_path: Path) -> None:
@@ -209,7 +228,7 @@ async def test_a_ledger_that_the_topic_lists_and_nobody_has_is_loss(tmp_path: Pa
         found = follower(world)
         await found.look()
         with pytest.raises(DataLoss, match="ledger 999999999 is gone, although the topic lists it"):
-            found.check_whole(HERE, (first.ledger_id, 0), is_kept=False)
+            found.check_whole(HERE, (first.ledger_id, 0), None)
         found.close()
 
 
@@ -519,3 +538,254 @@ async def test_a_batch_reads_all_topics_that_match(tmp_path: Path) -> None:
         assert sorted(await asyncio.to_thread(values, "orders-.*")) == in_order(0, 4)
         with pytest.raises(ConfigurationError, match="no topic matches"):
             await asyncio.to_thread(values, "nobody.*")
+
+
+# ------------------------------------------------------------------------------------------ subscriptions
+
+
+class Broker:
+    """Cursors as brokers have them."""
+
+    def __init__(self, world: SparkWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.marks: dict[str, tuple[int, int] | None] = {}
+        """Local name of a topic partition → what is acknowledged; None: nothing."""
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        monkeypatch.setattr(stream, "Subscription", self)
+
+    def __call__(self, options: ReadOptions, name: str) -> "Broker":
+        self._name = name
+        return self
+
+    def keep(self, behind: Mapping[TopicName, tuple[int, int] | None]) -> None:
+        for topic, position in behind.items():
+            if topic.local not in self.marks:
+                made = self._world.store.put(cursor_path(topic.managed_ledger_name, self._name), b"")
+                asyncio.run_coroutine_threadsafe(made, self._loop).result()
+                self.marks[topic.local] = None
+            if position is not None:
+                self.marks[topic.local] = position
+
+    def close(self) -> None:
+        pass
+
+
+KEEPING = {"subscription": "s", "service.url": "pulsar://x", "startingOffsets": "earliest"}
+
+
+def all_committed(query: Query) -> list[list[bytes]]:
+    """As `everything`, and Spark commits the last batch, too."""
+    found = everything(query)
+    query.reader.commit(json.loads(query.checkpoint["committed"]))
+    return found
+
+
+async def test_the_last_entry_that_was_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with spark_world(tmp_path) as world:
+        broker = Broker(world, monkeypatch)
+        first, second = await world.ledger(numbered(0, 5)), await world.ledger(numbered(5, 1))
+        await world.topic("t", first)
+        checkpoint: dict[str, Any] = {}
+        assert await run(world, all_committed, checkpoint, **KEEPING) == [in_order(0, 5)]
+        assert broker.marks == {"t": (first.ledger_id, 3)}
+        await world.topic("t", first, second)
+        assert await run(world, all_committed, checkpoint, **KEEPING) == [in_order(5, 1)]
+        assert broker.marks == {"t": (first.ledger_id, 4)}
+        await world.topic("t", second)
+        assert await run(world, everything, checkpoint, **KEEPING) == [], "what the query itself let go is no loss"
+
+
+@pytest.mark.parametrize("is_read_to_the_end_of_a_ledger", [True, False])
+async def test_a_subscription_that_others_moved_while_the_query_was_down_is_loss(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_read_to_the_end_of_a_ledger: bool,
+) -> None:
+    async with spark_world(tmp_path) as world:
+        Broker(world, monkeypatch)
+        first = await world.ledger(numbered(0, 5), closed=is_read_to_the_end_of_a_ledger)
+        await world.topic("t", first)
+        checkpoint: dict[str, Any] = {}
+        await run(world, all_committed, checkpoint, **KEEPING)
+        await world.ledger(numbered(5, 5))  # message TTL took it, and the topic gave both up
+        await world.topic("t", await world.ledger(numbered(10, 5)))
+        with pytest.raises(DataLoss, match=r"moved by others.*failOnDataLoss=false"):
+            await run(world, everything, checkpoint, **KEEPING)
+        easy = {**KEEPING, "failOnDataLoss": "false"}
+        assert await run(world, everything, checkpoint, **easy) == [in_order(10, 5)]
+        assert caplog.text.count("going on without it") == 1
+        assert await run(world, everything, checkpoint, **KEEPING) == [], "the next batch is whole again"
+
+
+async def test_a_batch_that_is_repeated_misses_what_others_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        Broker(world, monkeypatch)
+        first, second = await world.ledger(numbered(0, 5)), await world.ledger(numbered(5, 5))
+        await world.topic("t", first)
+        checkpoint: dict[str, Any] = {}
+        await run(world, all_committed, checkpoint, **KEEPING)
+        await world.topic("t", first, second)
+        assert await run(world, Query.plan, checkpoint, **KEEPING)
+        await world.topic("t", await world.ledger(numbered(10, 5)))
+        with pytest.raises(DataLoss, match="moved by others"):
+            await run(world, Query.process, checkpoint, **KEEPING)
+
+
+async def test_a_query_that_dies_before_its_first_commit_leaves_its_subscription_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        broker = Broker(world, monkeypatch)
+        head = await world.ledger(numbered(0, 5), closed=False)
+        await world.topic("t", head)
+        given = {**KEEPING, "startingOffsets": "latest"}
+        checkpoint: dict[str, Any] = {}
+        await run(world, Query.start, checkpoint, **given)
+        assert broker.marks == {"t": (head.ledger_id, 3)}
+        await grow(head, numbered(5, 5))
+        await run(world, Query.start, checkpoint, **given)
+        assert broker.marks == {"t": (head.ledger_id, 3)}
+
+
+async def test_partitions_and_topics_that_join_are_kept_before_their_first_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        broker = Broker(world, monkeypatch)
+        loop = asyncio.get_running_loop()
+        await world.topic("orders-a", await world.ledger(numbered(0, 3)))
+        await world.partitions("orders-b", 1)
+
+        async def grown() -> None:
+            await world.partitions("orders-b", 2)
+            await world.topic("orders-c", await world.ledger(numbered(3, 3)))
+
+        def joining(query: Query) -> list[Any]:
+            query.start()
+            before = sorted(broker.marks)
+            asyncio.run_coroutine_threadsafe(grown(), loop).result()
+            deadline = time.monotonic() + 30
+            while "orders-c" not in query.checkpoint.get("offset", ""):
+                assert time.monotonic() < deadline, "it does not join"
+                query.plan()
+            return [before, sorted(broker.marks)]
+
+        given = {**KEEPING, "topicsPattern": "orders-.*"}
+        before, behind = await run(world, joining, {}, **given)
+        assert before == ["orders-a", "orders-b-partition-0"]
+        assert behind == [*before, "orders-b-partition-1", "orders-c"]
+
+
+async def test_a_subscription_that_is_added_to_a_query_keeps_from_its_start_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        broker = Broker(world, monkeypatch)
+        await world.topic("t", await world.ledger(numbered(0, 3)))
+        checkpoint: dict[str, Any] = {}
+        await run(world, everything, checkpoint, startingOffsets="earliest")
+        assert "kept" not in checkpoint["committed"]
+        await world.topic("t", await world.ledger(numbered(3, 3)))
+        assert await run(world, Query.plan, checkpoint, **KEEPING), "nothing was kept before, so nothing is missed"
+        assert broker.marks == {"t": None}
+        broker.marks.clear()
+        assert await run(world, Query.process, checkpoint, **KEEPING) == in_order(3, 3)
+        assert broker.marks == {"t": None}
+
+
+# ------------------------------------------------------------------------------------------ topics that are deleted
+
+
+async def delete(world: SparkWorld, name: str) -> None:
+    path = ledger_path(f"{STEM}/{name}")
+    node = await world.store.get(path)
+    assert node is not None
+    await world.store.delete(path, node.version)
+
+
+async def test_a_topic_that_was_deleted_while_the_query_was_down_may_be_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("orders-a", await world.ledger(numbered(0, 3)))
+        await world.topic("orders-b", await world.ledger(numbered(3, 3)))
+        given = {"topicsPattern": "orders-.*", "startingOffsets": "earliest"}
+        checkpoint: dict[str, Any] = {}
+        await run(world, everything, checkpoint, **given)
+        await delete(world, "orders-b")
+        with pytest.raises(DataLoss, match=r"partition 0 of .*/orders-b, of which reading.*failOnDataLoss=false"):
+            await run(world, everything, checkpoint, **given)
+        assert await run(world, everything, dict(checkpoint), topic="orders-a") == [], "who does not ask is not told"
+        await world.topic("orders-c", await world.ledger(numbered(6, 3)))
+        assert await run(world, everything, checkpoint, **given, failOnDataLoss="false") == [in_order(6, 3)]
+        assert "orders-b" in caplog.text
+        assert "orders-b" not in json.loads(checkpoint["committed"])["topics"]
+        await world.topic("orders-b", await world.ledger(numbered(9, 1)))
+        assert await run(world, everything, checkpoint, **given) == [in_order(9, 1)], "a new topic"
+
+
+async def test_a_topic_that_is_deleted_under_a_query_is_loss_if_it_had_more(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        loop = asyncio.get_running_loop()
+        await world.topic("orders-a", await world.ledger(numbered(0, 3)))
+        await world.topic("orders-b", await world.ledger(numbered(3, 3)))
+        given = {"topicsPattern": "orders-.*", "startingOffsets": "earliest"}
+        checkpoint: dict[str, Any] = {}
+
+        async def changed() -> None:
+            await delete(world, "orders-b")
+            await world.topic("orders-c", await world.ledger(numbered(6, 3)))
+
+        def deleting(query: Query) -> list[bytes]:
+            query.batch()
+            asyncio.run_coroutine_threadsafe(changed(), loop).result()
+            return query.batch()
+
+        assert await run(world, deleting, checkpoint, **given) == in_order(6, 3)
+        assert await run(world, everything, checkpoint, **given) == [], "it was read whole, and is forgotten"
+
+        def too_early(query: Query) -> None:
+            query.batch()
+            asyncio.run_coroutine_threadsafe(delete(world, "orders-c"), loop).result()
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                query.plan()
+
+        with pytest.raises(DataLoss, match=r"orders-c.*was removed before it was read"):
+            await run(world, too_early, {}, **given, maxMessagesPerTrigger="1")
+
+
+async def test_a_batch_that_is_repeated_misses_a_topic_that_was_deleted(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("orders-a", await world.ledger(numbered(0, 3)))
+        given = {"topicsPattern": "orders-.*", "startingOffsets": "earliest"}
+        checkpoint: dict[str, Any] = {}
+        await run(world, everything, checkpoint, **given)
+        await world.topic("orders-a", await world.ledger(numbered(3, 3)))
+        assert await run(world, Query.plan, checkpoint, **given)
+        await delete(world, "orders-a")
+        with pytest.raises(DataLoss, match="orders-a, of which reading stopped"):
+            await run(world, Query.process, checkpoint, **given)
+
+
+async def test_a_batch_of_a_pattern_leaves_out_a_topic_that_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.topic("orders-a", await world.ledger(numbered(0, 2)))
+        listed = [TopicName.parse("orders-a"), TopicName.parse("orders-gone")]
+
+        async def before_the_deletion(*_: object) -> list[TopicName]:
+            return listed
+
+        monkeypatch.setattr(cluster, "topics_like", before_the_deletion)
+        caplog.set_level("INFO", "connectors.spark")
+        given = {"metadata.url": world.url, "columns": "value"}
+        found = await asyncio.to_thread(lambda: rows_of(reader_of({**given, "topicsPattern": "orders-.*"})))
+        assert [row["value"] for row in found] == in_order(0, 2)
+        assert "orders-gone was deleted after the topics were listed" in caplog.text
+        with pytest.raises(TopicMissing, match="orders-gone does not exist"):
+            await asyncio.to_thread(reader_of, {**given, "topics": "orders-a,orders-gone"})
