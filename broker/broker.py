@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 from broker.binary.connection import LookupAnswer
 from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
+from broker.binary.watches import WatchedNames
 from broker.config import BrokerConfig, parse_listeners
 from broker.dynamic_settings import DynamicSettings
 from broker.errors import (
@@ -192,6 +193,7 @@ class Broker:
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
         self.arrivals = Arrivals()
+        self.watched_names = WatchedNames()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
         """The rate of all topics together."""

@@ -29,11 +29,24 @@ _T: Final = wire.BaseCommand
 # Lists that one connection watches: each consumer of a pattern has one. Each costs the names that match.
 WATCHES_MAX: Final = 1_000
 
+# Names in the watched lists of all connections when another one is taken: 8 bytes each, since the texts are shared.
+NAMES_ALL_MAX: Final = 10_000_000
+
+
+class WatchedNames:
+    """The names in the lists that all connections watch."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
 
 class WatchBroker(Protocol):
     """The broker, as watches use it."""
 
     config: BrokerConfig
+    watched_names: "WatchedNames"
 
     async def watch_topics(self, namespace: str, changed: Callable[[list[str]], None]) -> tuple[list[str], Cancel]:
         """Raises BrokerError."""
@@ -149,16 +162,21 @@ class ConnectionWatches:
         if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
             cancel()
             raise NotReady("The watcher was closed before it was made")
-        watch.cancel = cancel
-        watch.topics = watch.matching(topics)
+        found = watch.matching(topics)
+        names = self._broker.watched_names
+        if names.total + len(found) > NAMES_ALL_MAX:
+            cancel()
+            raise TooManyRequests(f"The lists that clients of this broker watch have {names.total:,} names already")
+        names.total += len(found)
+        watch.cancel, watch.topics = cancel, found
         if watch.latest is not None:  # it has changed meanwhile
             self._on_topics(watch, watch.latest)
 
     def on_close(self, request: wire.CommandWatchTopicListClose) -> None:
         """WATCH_TOPIC_LIST_CLOSE: also of one that is not there."""
         watch = None if self._watches is None else self._watches.pop(request.watcher_id, None)
-        if watch is not None and watch.cancel is not None:
-            watch.cancel()
+        if watch is not None:
+            self._end(watch)
         self._answers.success(request.request_id)
 
     def on_lost(self) -> None:
@@ -166,8 +184,12 @@ class ConnectionWatches:
         self._is_lost = True
         watches, self._watches = self._watches, None
         for watch in () if watches is None else watches.values():
-            if watch.cancel is not None:
-                watch.cancel()
+            self._end(watch)
+
+    def _end(self, watch: _Watch) -> None:
+        if watch.cancel is not None:
+            watch.cancel()
+            self._broker.watched_names.total -= len(watch.topics or ())
 
     def _on_topics(self, watch: _Watch, topics: list[str]) -> None:
         watch.latest = topics
@@ -183,7 +205,9 @@ class ConnectionWatches:
                 topics, watch.latest = watch.latest, None
                 if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
                     return
+                before = len(watch.topics or ())
                 frame = watch.update(topics)
+                self._broker.watched_names.total += len(watch.topics or ()) - before
                 if frame is not None:
                     self._flow.write(frame)
         finally:

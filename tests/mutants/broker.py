@@ -51,8 +51,8 @@ MUTANTS = (
     Mutant(
         "a watched list goes on for a client that is gone",
         "broker/binary/watches.py",
-        "            if watch.cancel is not None:\n                watch.cancel()\n\n    def _on_topics",
-        "            pass\n\n    def _on_topics",
+        "watches.values():\n            self._end(watch)",
+        "watches.values():\n            pass",
         (f"{UNIT}/binary/test_watches.py",),
     ),
     Mutant(

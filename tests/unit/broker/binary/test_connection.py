@@ -7,6 +7,7 @@ import pytest
 
 from broker.binary.connection import BrokerPort, Connection, State
 from broker.binary.flow import Arrivals
+from broker.binary.watches import WatchedNames
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
 from broker.wire import pulsar_pb2 as wire
@@ -33,6 +34,7 @@ class FakeBroker:
     arrivals = Arrivals()
 
     access = None  # no command is worked on here
+    watched_names = WatchedNames()
 
     def now_ms(self) -> int:
         return 0

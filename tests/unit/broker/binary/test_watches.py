@@ -155,6 +155,34 @@ async def test_a_connection_watches_so_many_lists(
     assert await raw.refused() == wire.TooManyRequests
 
 
+async def test_all_connections_together_watch_so_many_names(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.binary.watches.NAMES_ALL_MAX", 3)
+    names = world.broker.watched_names
+    await make(world, A, f"{A}0")
+    watch(raw)
+    await watched(raw)
+    assert names.total == 2
+    other = await RawClient.connect(world.broker.port)
+    watch(other)
+    assert await other.refused() == wire.TooManyRequests
+    await make(world, f"{A}1")
+    await update(raw)
+    assert names.total == 3
+    await world.broker.delete_topic(TopicName.parse(A))
+    await update(raw)
+    assert names.total == 2
+    raw.send(BaseCommand.WATCH_TOPIC_LIST_CLOSE, request_id=8, watcher_id=1)
+    await raw.expect(BaseCommand.SUCCESS)
+    assert names.total == 0
+    watch(other)
+    await watched(other)
+    other.close()
+    await eventually(lambda: names.total == 0)
+    assert len(world.ledgers.by_name.watches) == 0
+
+
 async def test_a_client_that_does_not_read_is_told_of_all_at_once_later(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
