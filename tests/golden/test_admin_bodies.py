@@ -55,7 +55,10 @@ MISSING: Final[dict[str, str]] = {
 }
 
 # Members that only we show.
-EXTRA: Final[dict[str, str]] = {}
+EXTRA: Final[dict[str, str]] = {
+    "messagesLookedAt": "how far a compaction is, while it runs",
+    "entriesInTopic": "the same",
+}
 
 # Answers whose members are names of things that we have others of.
 OTHER_NAMES: Final = (17, 19)
