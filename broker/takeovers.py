@@ -187,7 +187,7 @@ class Takeovers:
     # ------------------------------------------------------------------------------ their topics
 
     async def _take_over(self, traffic: Mapping[str, int], is_dead: bool) -> None:
-        """*traffic*: of the topics by name, the busiest first; they are prepared and opened in this order."""
+        """*traffic*: of the topics by name, the busiest first; those of a dead broker are prepared in this order."""
         by_bundle: dict[str, list[TopicName]] = {}
         for text in traffic:
             try:

@@ -202,7 +202,11 @@ async def test_a_client_that_does_not_read_is_told_of_all_at_once_later(
     await eventually(lambda: waiting == 1)
     await make(world, f"{A}0")
     await world.broker.delete_topic(TopicName.parse(A))
-    await asyncio.sleep(0.3)
+    (client,) = world.broker.server.clients
+    assert client._connection is not None
+    watches = client._connection._watches._watches
+    assert watches is not None
+    await eventually(lambda: watches[1].latest == [f"{A}0"])
     drained.set()
     assert (await update(raw))[1:3] == ([f"{A}0"], [])
     assert waiting == 1
