@@ -27,6 +27,7 @@ from bookie.config import BookieConfig
 from bookie.disks.directories import Directories
 from bookie.disks.draining import StateFollower
 from bookie.jobs import JobThread, Threads
+from bookie.leaving import let_writers_go
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.peers import PeerSource
 from bookie.maintenance.rebuild.digests import MetadataDigests
@@ -41,7 +42,7 @@ from bookie.storage.journal.writer import JournalFailed, NoSpace
 from bookie.storage.ledger_storage import is_no_space
 from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
 from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
 from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -165,7 +166,8 @@ class Bookie:
             raise
 
     async def stop(self) -> None:
-        """Remove the registration, answer the requests that were taken, flush, close. Does not raise."""
+        """Let the writers go, remove the registration, answer the requests that were taken, flush, close. Does not
+        raise."""
         self._lifecycle.is_shutting_down = True
         await self._stops.stop()
 
@@ -283,6 +285,7 @@ class Bookie:
             endpoints.append(http_endpoint(host, self.config.http_port))
         await registration.register(BookieServiceInfo(tuple(endpoints)))
         self._lifecycle.is_registered = True
+        self._stops.add("writers", partial(self._let_writers_go, parts))
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 
     def _bind(self) -> socket.socket:
@@ -374,6 +377,15 @@ class Bookie:
         return integrity
 
     # -- stopping
+
+    async def _let_writers_go(self, parts: BookieParts) -> None:
+        if self.failure is not None or not parts.server.connections:
+            return
+        counters, registration = parts.server.counters, parts.node.registration
+        await let_writers_go(
+            lambda: counters.adds, registration, BookieDirectory(self._store, self._root, self._clock),
+            self._bookie_id, self.config.stop_wait_ms / 1000, self._clock,
+        )  # fmt: skip
 
     async def _stop_listening(self) -> None:
         self._end_connections()

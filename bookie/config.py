@@ -80,6 +80,11 @@ class BookieConfig:
     auto_recovery: bool = setting(
         "autoRecoveryDaemonEnabled", False, help="run a node of auto-recovery in the bookie's process"
     )
+    stop_wait_ms: int = setting(
+        "stopWaitForWritersMs",
+        5_000,
+        help="longest time that a bookie which is stopped waits until its writers have gone to others; 0: it does not",
+    )
     session_timeout_ms: int = setting("zkTimeout", 30_000, help="session with the metadata store, milliseconds")
     frame_bytes_max: int = setting(
         "nettyMaxFrameSizeBytes",

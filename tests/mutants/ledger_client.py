@@ -30,6 +30,49 @@ MUTANTS = (
         "free,",
         ISOLATION,
     ),
+    # -- leaving bookies that are about to stop
+    Mutant(
+        "a bookie that still answers is left without a barrier",
+        f"{CLIENT}/writer.py",
+        "        return self._start_change(leaving) if leaving else None\n",
+        "        return ChangeEnsemble(leaving) if leaving else None\n",
+        WRITER,
+    ),
+    Mutant(
+        "a bookie is left although an earlier failure waits for its change",
+        f"{CLIENT}/writer.py",
+        "        if self.state is not State.OPEN or self._changing or self._delayed:\n",
+        "        if self.state is not State.OPEN or self._changing:\n",
+        WRITER,
+    ),
+    Mutant(
+        "a read-only bookie is left whether or not another one takes its place",
+        f"{CLIENT}/write_handle.py",
+        "                    if writer.leave(replacements) is None:\n",
+        "                    if writer.leave(leaving) is None:\n",
+        WHOLE,
+    ),
+    Mutant(
+        "all ledgers leave a bookie at once",
+        f"{CLIENT}/pool.py",
+        "        self.moves = asyncio.Semaphore(MOVES_AT_ONCE)\n",
+        "        self.moves = asyncio.Semaphore(10 * MOVES_AT_ONCE)\n",
+        WHOLE,
+    ),
+    Mutant(
+        "a bookie that is stopped refuses entries while its writers leave",
+        "bookie/leaving.py",
+        "    quiet, before = 0, adds()\n",
+        "    return\n    quiet, before = 0, adds()\n",
+        ("tests/unit/bookie/test_leaving.py",),
+    ),
+    Mutant(
+        "a bookie that is stopped waits where nobody else is writable",
+        "bookie/leaving.py",
+        "            if not await directory.read_writable() - {bookie_id}:\n",
+        "            if not await directory.read_writable():\n",
+        ("tests/unit/bookie/test_leaving.py",),
+    ),
     # -- writing
     Mutant(
         "an ack quorum is one bookie less",

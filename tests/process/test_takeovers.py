@@ -154,6 +154,30 @@ def test_a_rolling_restart_under_load_loses_nothing_and_no_client_sees_an_error(
             load.finish()
 
 
+def test_bookies_that_are_stopped_in_turn_let_their_writers_go_first(tmp_path: Path) -> None:
+    with cluster_of(tmp_path / "cluster") as cluster, traffic(cluster) as load:
+        load.go_on(30)
+        for member in cluster.members("bookie"):
+            stop(cluster, member.name)
+            load.go_on()
+            cluster.start(member.name)
+        load.finish()
+        left = [member.name for member in cluster.members("bookie") if HAVE_LEFT in log_of(cluster, member.name)]
+        assert len(left) >= 2, "ledgers of two copies are on two bookies at least"
+        logs = [log_of(cluster, member.name) for member in cluster.members("broker")]
+        assert any("are left, from entry" in log for log in logs)
+
+
+HAVE_LEFT: Final = "its writers have left after"
+
+
+def log_of(cluster: Cluster, name: str) -> str:
+    """Also of its former life."""
+    path = cluster.log_path(name)
+    former = path.with_suffix(".old")
+    return (former.read_text() if former.exists() else "") + path.read_text()
+
+
 def test_what_a_killed_broker_served_is_open_at_the_other_one_without_being_asked_for(tmp_path: Path) -> None:
     with cluster_of(tmp_path / "cluster") as cluster:
         with_short_ledgers(cluster)

@@ -34,8 +34,8 @@ def test_no_acknowledged_entry_is_lost_whatever_the_network_does(seed: int) -> N
 
 
 def test_the_runs_reach_what_they_are_for() -> None:
-    changes = recovered = acknowledged = raced = readmitted = 0
-    for seed in range(150):
+    changes = recovered = acknowledged = raced = readmitted = left = 0
+    for seed in range(250):
         world = SimulatedLedger(seed)
         for _ in range(world.rng.randint(50, 500)):
             world.step()
@@ -45,8 +45,10 @@ def test_the_runs_reach_what_they_are_for() -> None:
         recovered += world.metadata.last_entry_id > world.acknowledged
         raced += len(world.recoveries) > 1
         readmitted += world.readmitted
+        left += world.left
     assert changes > 30
     assert recovered > 10
     assert acknowledged > 500
     assert raced > 20
     assert readmitted > 2
+    assert left > 20

@@ -88,6 +88,7 @@ class SimulatedLedger:
         self.recoveries: list[Recovery] = []
         self.seals = 0
         self.readmitted = 0
+        self.left = 0
 
     # The metadata store
 
@@ -134,8 +135,8 @@ class SimulatedLedger:
 
     def step(self) -> None:
         rng = self.rng
-        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look"]
-        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3])[0]:
+        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look", "leave"]
+        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3, 1])[0]:
             case "append":
                 self.writer.append(rng.randint(1, 3))
             case "deliver" if self.network:
@@ -152,6 +153,8 @@ class SimulatedLedger:
                 bookie.reachable = not bookie.reachable
             case "look":
                 self.writer.look_at_left_out()
+            case "leave":
+                self.writer.leave(rng.choice(list(self.bookies)))
             case "recover" if len(self.recoveries) < 3:
                 self.recoveries.append(Recovery(self))
         self.check()
@@ -335,6 +338,16 @@ class Writer(_Adder):
                 self.world.readmitted += 1
                 for add in machine.readmit(index):
                     self.send(index, add)
+
+    def leave(self, name: str) -> None:
+        """That bookie is about to stop, and says so."""
+        machine, world = self.machine, self.world
+        leaving = {at: one for at, one in enumerate(machine.ensemble) if one == name and at not in machine.left_out}
+        replacements = choose_replacements(list(world.bookies), machine.ensemble, leaving, (), (), world.rng)
+        effect = machine.leave(replacements)
+        if effect is not None:
+            world.left += 1
+            world.tasks.append(lambda: self.publish(replacements) if machine.is_open() else None)
 
     def on_acknowledged(self, up_to: int) -> None:
         world = self.world

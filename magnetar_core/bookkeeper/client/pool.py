@@ -1,5 +1,6 @@
 """The connections of one client to all bookies, and which bookies failed lately."""
 
+import asyncio
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable
@@ -20,6 +21,11 @@ log = logging.getLogger(__name__)
 # How long a bookie that broke the connection on a batch read is asked entry by entry. Old bookies do not know batch
 # reads and break it; a bookie that merely crashed gets batch reads again after this time.
 _NO_BATCH_S: Final = 60.0
+
+
+# Ledgers that leave bookies which are about to stop, at once. Each writes its record; the others go on meanwhile with
+# the bookies that they have, so that no entry waits for more than a few of these changes.
+MOVES_AT_ONCE: Final = 16
 
 
 def _call_if_alive(reference: "weakref.WeakMethod[Callable[[], None]]") -> None:
@@ -75,6 +81,8 @@ class ConnectionPool:
         self.slow_adds = SlowOperations(log, clock, config.slow_add_ms) if config.slow_add_ms else None
         self.is_closed = False
         self.change_limits = BookieLimits()
+        self.moves = asyncio.Semaphore(MOVES_AT_ONCE)
+        """Whose ledgers leave bookies that are about to stop."""
         self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self)
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}

@@ -5,6 +5,10 @@
     listener, `wait_for` ◀── at most once a loop turn ◀── Acknowledge ◀───────────────────┘
 
 An ensemble change and the close change the ledger's record (`LedgerRecord`), one after the other.
+
+A bookie that turns read-only is left before it refuses entries or breaks the connection: with the next entry that is
+appended, a few ledgers at a time, and only if another bookie can take its place. Ledgers to which nothing is appended
+stay where they are, since the bookie may be back before they need it.
 """
 
 import asyncio
@@ -126,7 +130,10 @@ class LedgerWriteHandle:
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []  # in the order of their entries
         self._left_out_timer: Timer | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
-        self._cancel_watch = pool.directory.watch(self._retry_left_out)
+        self._may_leave = False
+        """Whether some bookie of the ensemble is read-only, and nothing was done about it yet."""
+        self._look_for_leaving()
+        self._cancel_watch = pool.directory.watch(self._on_bookies)
 
     @property
     def last_add_confirmed(self) -> int:
@@ -189,6 +196,9 @@ class LedgerWriteHandle:
         self._send(run)
         if effect is not None:
             self._do(effect)
+        if self._may_leave:
+            self._may_leave = False
+            self._tasks.spawn(self._leave(), "leaving bookies")
         return first
 
     async def add(self, payload: Buffer) -> int:
@@ -306,29 +316,78 @@ class LedgerWriteHandle:
                 if replacements:
                     await self._publish(replacements)
         except (BookKeeperError, MetadataError, Corruption) as error:
-            failure = writer.fail(as_client_error(error, self.ledger_id))
-            if failure is not None:
-                self._stop(failure.error)
+            self._fail(error)
             return
+        reasons = "; ".join(self._reasons.pop(index, "not known") for index in failed)
+        self._changed(replacements, f"bookies {', '.join(failed.values())} failed", reasons)
+
+    async def _leave(self) -> None:
+        """Replace the bookies that are read-only and can be replaced. Until its turn has come, and for all others,
+        everything goes on as it was."""
+        writer = self._writer
+        async with self._pool.moves:
+            if writer.is_changing:
+                return  # `_changed` looks again
+            try:
+                async with self._record_lock:
+                    if not writer.is_open():
+                        return
+                    leaving = self._leaving()
+                    replacements = self._successors(leaving) if leaving else {}
+                    if writer.leave(replacements) is None:
+                        return
+                    if self._watch is not None:
+                        self._watch.changing(self._now())
+                    await self._publish(replacements)
+            except (BookKeeperError, MetadataError, Corruption) as error:
+                self._fail(error)
+                return
+            left = ", ".join(leaving[index] for index in replacements)
+            self._changed(replacements, f"bookies {left} are left", "read-only")
+
+    def _fail(self, error: BookKeeperError | MetadataError | Corruption) -> None:
+        failure = self._writer.fail(as_client_error(error, self.ledger_id))
+        if failure is not None:
+            self._stop(failure.error)
+
+    def _changed(self, replacements: Mapping[int, str], what: str, reason: str) -> None:
+        """The record has the new ensemble. *what* and *reason* are for the log."""
+        writer = self._writer
         if not writer.is_open():
             return
         changed = writer.on_ensemble_changed(replacements, may_starve=self._may_starve)
         if self._watch is not None:
             self._watch.changed(frozenset(replacements), self._now())
         log.info(
-            "ledger %d: bookies %s failed, from entry %d on: %s; left out: %s; the reason: %s",
+            "ledger %d: %s, from entry %d on: %s; left out: %s; the reason: %s",
             self.ledger_id,
-            ", ".join(failed.values()),
+            what,
             writer.last_add_confirmed + 1,
             ", ".join(writer.ensemble),
             ", ".join(writer.left_out.values()) or "none",
-            "; ".join(self._reasons.pop(index, "not known") for index in failed),
+            reason,
         )
         for index, adds in changed.resend.items():
             self._resend(index, adds)
         if changed.effect is not None:
             self._do(changed.effect)
+        self._look_for_leaving()
         self._schedule_left_out()
+
+    def _leaving(self) -> dict[int, str]:
+        """Bookies of the ensemble that are read-only, by position."""
+        read_only, left_out = self._pool.directory.read_only, self._writer.left_out
+        ensemble = enumerate(self._writer.ensemble)
+        return {index: bookie for index, bookie in ensemble if bookie in read_only and index not in left_out}
+
+    def _look_for_leaving(self) -> None:
+        """A recovery stays: it is over soon, and remembers its changes only."""
+        self._may_leave = not self._recovery and not self._pool.directory.read_only.isdisjoint(self._writer.ensemble)
+
+    def _on_bookies(self) -> None:
+        """Bookies have come, gone or changed their mode."""
+        self._look_for_leaving()
+        self._retry_left_out()
 
     def _successors(self, failed: Mapping[int, str]) -> dict[int, str]:
         """Bookies that may take the positions of *failed*, as far as there are any."""

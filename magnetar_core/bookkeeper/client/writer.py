@@ -14,6 +14,7 @@ Rules the code below keeps:
 8. A position whose bookie cannot be replaced is left out. If some write set cannot reach its ack quorum then, the
    writer is starved: it holds pending entries until bookies are back, or fails with NotEnoughBookies, whichever its
    shell chooses.
+9. Bookies that still answer are left (`leave`) only with a successor for each of them, so this starves no writer.
 
     OPEN ──fenced, unauthorized, too few bookies──▶ FAILED
      └───────────────close────────────────────────▶ CLOSED
@@ -226,6 +227,15 @@ class LedgerWriter:
             return None
         delayed, self._delayed = self._delayed, {}
         return self._start_change(delayed)
+
+    def leave(self, indexes: Iterable[int]) -> ChangeEnsemble | None:
+        """Replace the bookies at *indexes*, which still answer, since they are about to stop (rule 9). None if no
+        change may begin now, or another one has to come first."""
+        if self.state is not State.OPEN or self._changing or self._delayed:
+            return None
+        leaving = {index: self.ensemble[index] for index in indexes}
+        assert not leaving.keys() & self._left_out.keys(), "a position without a bookie is left"
+        return self._start_change(leaving) if leaving else None
 
     def on_added(self, index: int, bookie: str, entry_ids: Iterable[int]) -> Acknowledge | None:
         """The bookie at *index* confirmed entries. Returns what became acknowledged by that, if anything did."""

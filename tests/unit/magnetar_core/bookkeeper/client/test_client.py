@@ -26,6 +26,7 @@ from magnetar_core.bookkeeper.client.errors import (
     TooManyPending,
     Unauthorized,
 )
+from magnetar_core.bookkeeper.client.pool import MOVES_AT_ONCE
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
@@ -142,6 +143,72 @@ async def test_an_ensemble_change_loses_nothing(cluster: FakeCluster, client: Bo
     assert await payloads(reader) == expected
     new = metadata.segments[1]
     assert set(cluster.bookies[new.ensemble[1]].ledgers[handle.ledger_id]) == set(range(new.first_entry_id, 300))
+
+
+async def show_read_only(cluster: FakeCluster, bookie_id: str) -> None:
+    """It is registered as read-only and takes entries all the same, as a bookie does that is about to stop."""
+    await cluster.set_read_only(bookie_id, True)
+    cluster.bookies[bookie_id].read_only = False
+
+
+async def test_a_bookie_that_turns_read_only_is_left_with_the_next_entry(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    busy, quiet = await create(client), await create(client)
+    listener = busy.listener = Listener()
+    for handle in (busy, quiet):
+        await handle.add(b"0")
+    leaving = busy.metadata.segments[0].ensemble[1]
+    await show_read_only(cluster, leaving)
+    await eventually(lambda: leaving in client.bookies.read_only)
+    for number in range(1, 50):
+        busy.append([b"%d" % number])
+        await asyncio.sleep(0)
+    await eventually(lambda: len(busy.metadata.segments) == 2)
+    await busy.add(b"50")
+    await cluster.kill(leaving)
+    await busy.add(b"51")
+    metadata = await busy.close()
+    assert [leaving in segment.ensemble for segment in metadata.segments] == [True, False]
+    assert listener.errors == []
+    assert len(quiet.metadata.segments) == 1, "nothing was appended to it"
+    reader = await client.open_ledger(busy.ledger_id, recovery=False)
+    assert await payloads(reader) == [b"%d" % number for number in range(52)]
+
+
+async def test_a_read_only_bookie_without_a_successor_is_kept_until_there_is_one(
+    cluster: FakeCluster, client: BookKeeper
+) -> None:
+    handle = await create(client, 4, 4, 4)
+    await show_read_only(cluster, "bookie-2")
+    await eventually(lambda: "bookie-2" in client.bookies.read_only)
+    for number in range(5):
+        await handle.add(b"%d" % number)
+    assert len(handle.metadata.segments) == 1
+    assert set(cluster.bookies["bookie-2"].ledgers[handle.ledger_id]) == set(range(5))
+    await cluster.add_bookie("bookie-4")
+    await eventually(lambda: "bookie-4" in client.bookies.writable)
+    await handle.add(b"5")
+    await eventually(lambda: len(handle.metadata.segments) == 2)
+    assert "bookie-4" in handle.metadata.last_segment.ensemble
+
+
+async def test_only_so_many_ledgers_leave_a_bookie_at_once(cluster: FakeCluster, client: BookKeeper) -> None:
+    pool = client._pool
+    assert pool is not None
+    handles = [await create(client, 2, 2, 2) for _ in range(2 * MOVES_AT_ONCE)]
+    before = [handle.metadata.last_segment.ensemble for handle in handles]
+    for _ in range(MOVES_AT_ONCE):
+        await pool.moves.acquire()  # as many have their turn already
+    await show_read_only(cluster, "bookie-0")
+    await eventually(lambda: "bookie-0" in client.bookies.read_only)
+    for handle in handles:
+        await handle.add(b"x")  # acknowledged meanwhile
+    await asyncio.sleep(0.05)
+    assert [handle.metadata.last_segment.ensemble for handle in handles] == before
+    for _ in range(MOVES_AT_ONCE):
+        pool.moves.release()
+    await eventually(lambda: all("bookie-0" not in handle.metadata.last_segment.ensemble for handle in handles))
 
 
 async def test_without_a_spare_bookie_the_ack_quorum_goes_on(cluster: FakeCluster, client: BookKeeper) -> None:

@@ -298,3 +298,30 @@ def test_only_conflicts_about_older_segments_are_survived() -> None:
         judge_conflict(own, own.in_recovery(), 1)
     with pytest.raises(LedgerClosed):
         judge_conflict(own, own.closed(7, 7), 1)
+
+
+def test_a_bookie_that_still_answers_is_left_behind_the_same_barrier(writer: LedgerWriter) -> None:
+    add(writer, 2)
+    ok(writer, 0, 0)
+    assert writer.leave({1: "b9"}) == ChangeEnsemble({1: "b1"})
+    assert writer.skipped == {1: "b1"}
+    assert ok(writer, 0, 1) is None, "nothing is acknowledged before the record says who has it"
+    assert writer.new_segment({1: "b9"}) == (0, ("b0", "b9", "b2"))
+    changed = writer.on_ensemble_changed({1: "b9"})
+    assert changed.effect is None, "what the bookie that was left confirmed does not count"
+    assert [made.entry_id for made in changed.resend[1]] == [0, 1]
+    assert ok(writer, 0, 1) == Acknowledge(0)
+
+
+def test_a_bookie_is_left_only_between_other_changes(writer: LedgerWriter) -> None:
+    assert writer.leave({}) is None
+    add(writer, 1)
+    fail(writer, 0, 0)
+    assert writer.leave({1: "b9"}) is None, "a change is under way"
+    writer.on_ensemble_changed({0: "b8"})
+    ok(writer, 0, 0)
+    ok(writer, 0, 1)
+    fail(writer, 0, 2)  # it has enough: the change waits for the next add
+    assert writer.leave({1: "b9"}) is None, "who has failed is replaced first"
+    writer.close()
+    assert writer.leave({1: "b9"}) is None
