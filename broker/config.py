@@ -56,6 +56,7 @@ COMPATIBILITY_STRATEGIES: Final = (
 )
 PERMISSIONS_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+INDEX_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
 
 OPENID: Final = "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID"
 
@@ -935,7 +936,10 @@ class BrokerConfig:
 
     # What entries carry.
     entry_metadata_interceptors: tuple[str, ...] = setting(
-        "brokerEntryMetadataInterceptors", (), help=f"nothing or {TIMESTAMP_INTERCEPTOR}"
+        "brokerEntryMetadataInterceptors",
+        (),
+        help=f"what is put before entries: {TIMESTAMP_INTERCEPTOR} (when they came), {INDEX_INTERCEPTOR} (number of "
+        "their last message in the topic)",
     )
     expose_entry_metadata: bool = setting(
         "exposingBrokerEntryMetadataToClientEnabled", False, help="send the broker's own entry metadata to clients"
@@ -1076,8 +1080,11 @@ class BrokerConfig:
             known = ", ".join(COMPATIBILITY_STRATEGIES)
             yield f"schemaCompatibilityStrategy={self.schema_strategy}: expected one of {known}"
         for interceptor in self.entry_metadata_interceptors:
-            if interceptor != TIMESTAMP_INTERCEPTOR:
-                yield f"brokerEntryMetadataInterceptors={interceptor}: only {TIMESTAMP_INTERCEPTOR} is there"
+            if interceptor not in (TIMESTAMP_INTERCEPTOR, INDEX_INTERCEPTOR):
+                yield (
+                    f"brokerEntryMetadataInterceptors={interceptor}: expected {TIMESTAMP_INTERCEPTOR} or "
+                    f"{INDEX_INTERCEPTOR}; plugins are Java classes, which this broker cannot run"
+                )
         if self.min_rollover_minutes > self.max_rollover_minutes:
             yield (
                 f"managedLedgerMinLedgerRolloverTimeMinutes ({self.min_rollover_minutes}) must not exceed "

@@ -151,7 +151,6 @@ _HANGS_UP: Final = "a mistake of a client is answered with an error; Apache's br
 KNOWN_DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     "test_sessions_with_the_broker": {
         "wire/pulsar*:* feature_flags": "no de-duplication of replicated messages: not announced",
-        "wire/pulsar-java-bem-*:* broker entry metadata": "entries get a time, no index: that interceptor is not there",
         "wire/pulsar-java-readcompacted.jsonl:9 MESSAGE": _NOT_COMPACTED,
         "wire/pulsar-java-readcompacted.jsonl:1? MESSAGE": _NOT_COMPACTED,
         "wire/pulsar-java-readcompacted.jsonl:* nothing else": _NOT_COMPACTED,

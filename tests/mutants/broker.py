@@ -16,6 +16,8 @@ COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
 COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
 DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
+INDEX = (f"{UNIT}/topic/test_entry_metadata.py",)
+
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
 TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
@@ -46,6 +48,28 @@ MUTANTS = (
         "            self.values = self.counts = _zeros(len(counted))\n            return",
         "            return",
         (f"{UNIT}/topic/test_rates.py",),
+    ),
+    # -- the index of messages
+    Mutant(
+        "a batch counts as one message",
+        "broker/topic/entry_metadata.py",
+        "            self._index += messages\n",
+        "            self._index += 1\n",
+        INDEX,
+    ),
+    Mutant(
+        "what was refused leaves a gap",
+        "broker/topic/entry_metadata.py",
+        "        self._index = self.stored_index\n",
+        "        pass\n",
+        INDEX,
+    ),
+    Mutant(
+        "the ledger is not told the index of what is stored",
+        "broker/topic/topic.py",
+        "            self.ledger.index = metadata.stored_index\n",
+        "            pass\n",
+        (f"{UNIT}/test_indexed_topics.py",),
     ),
     # -- watched lists of topics
     Mutant(
