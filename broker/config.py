@@ -738,6 +738,11 @@ class BrokerConfig:
     bookkeeper_timeout_s: int = setting(
         "bookkeeperClientTimeoutInSeconds", 30, help="an add or read that a bookie does not answer fails then", least=1
     )
+    shutdown_timeout_ms: int = setting(
+        "brokerShutdownTimeoutMs",
+        60_000,
+        help="a broker that is stopped hands its bundles over for so long, 20 s at most; the rest is closed then",
+    )
     append_timeout_s: int = setting(
         "managedLedgerAddEntryTimeoutSeconds",
         0,
@@ -1397,7 +1402,7 @@ _TUNING: Final = """
     bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
     bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
     bookkeeperUseV2WireProtocol
-    brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
+    brokerServiceCompactionPhaseOneLoopTimeInSeconds cgroupsSubscriptionName
     clientLibraryVersionCheckEnabled delayedDeliveryFixedDelayDetectionLookahead
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize

@@ -49,6 +49,28 @@ MUTANTS = (
         "            return",
         (f"{UNIT}/topic/test_rates.py",),
     ),
+    # -- what the documentation's examples show
+    Mutant(
+        "how long a stopped broker hands over cannot be changed",
+        "broker/handing_over.py",
+        "min(HAND_OVER_S, broker.config.shutdown_timeout_ms / 1000)",
+        "HAND_OVER_S",
+        HANDING_OVER,
+    ),
+    Mutant(
+        "a path that no broker has is one that is not supported here",
+        "broker/admin/http.py",
+        'parts[2] == "v2" and parts[3] not in SUBJECTS',
+        "False",
+        (f"{UNIT}/admin/test_admin.py",),
+    ),
+    Mutant(
+        "the record of a cluster has texts that nobody gave",
+        "broker/tenancy.py",
+        "        record = {**dict.fromkeys(CLUSTER_FLAGS, False), **given}\n",
+        "        record = {**new_cluster(), **given}\n",
+        (f"{UNIT}/admin/test_clusters.py",),
+    ),
     # -- the index of messages
     Mutant(
         "a batch counts as one message",
