@@ -925,7 +925,10 @@ class BrokerConfig:
     )
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True, help="hold messages until their time")
     delayed_delivery_tick_ms: int = setting(
-        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may be delivered this much too early", least=1
+        "delayedDeliveryTickTimeMillis",
+        1000,
+        help="how late delayed messages may come; how early too, with isDelayedDeliveryDeliverAtTimeStrict=false",
+        least=1,
     )
     delayed_delivery_max_ms: int = setting(
         "delayedDeliveryMaxDelayInMillis", 0, help="a message that asks for more is refused; 0: any delay"

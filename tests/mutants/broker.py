@@ -887,8 +887,22 @@ MUTANTS = (
     Mutant(
         "a delayed message comes up to a step too early",
         "broker/topic/delayed.py",
-        "        step = -(-at_ms // STEP_MS)\n",
-        "        step = at_ms // STEP_MS\n",
+        "        due_ms = -(-at_ms // step_ms) * step_ms\n",
+        "        due_ms = at_ms // step_ms * step_ms\n",
+        DELAYED,
+    ),
+    Mutant(
+        "a subscription does not know the tick of delayed delivery",
+        "broker/topic/dispatchers/shared.py",
+        "facts.deliver_at_ms, self.limits.delayed_tick_ms)",
+        "facts.deliver_at_ms)",
+        DISPATCH,
+    ),
+    Mutant(
+        "a delayed message comes later than a short tick",
+        "broker/topic/delayed.py",
+        "        step_ms = min(max(tick_ms, 1), LONGEST_STEP_MS)\n",
+        "        step_ms = LONGEST_STEP_MS\n",
         DELAYED,
     ),
     Mutant(
