@@ -102,6 +102,13 @@ MUTANTS = (
         (f"{UNIT}/binary/test_watches.py",),
     ),
     Mutant(
+        "who may not list a namespace any more is told of its topics",
+        "broker/binary/watches.py",
+        "                may_still = await self._may_still(watch)\n",
+        "                may_still = True\n",
+        (f"{UNIT}/binary/test_watches.py",),
+    ),
+    Mutant(
         "topics that change while the list is made are forgotten",
         "broker/topic_lists.py",
         "            found.is_due = False  # what changes from now on may not be in the list\n            topics =",
