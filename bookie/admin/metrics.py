@@ -14,6 +14,7 @@ from bookie.disks.read_only import DiskState
 from bookie.latency import Outcomes
 from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.observe import Labels, Sample, Summary
+from magnetar_core.runtime.process_usage import cpu_seconds
 from magnetar_core.runtime.types import MagnetarError
 
 
@@ -54,6 +55,7 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     for (name, kind), (value, help_text) in found.items():
         yield Sample(name, value, (), help_text, kind)
     yield from _latencies(operations)
+    yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     state = operations.state()
     writable = not state.read_only and state.running
     yield Sample("bookie_SERVER_STATUS", writable, (), "1: writable, 0: read-only")

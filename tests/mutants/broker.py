@@ -71,6 +71,13 @@ MUTANTS = (
         "        record = {**new_cluster(), **given}\n",
         (f"{UNIT}/admin/test_clusters.py",),
     ),
+    Mutant(
+        "a move that was not made is counted",
+        "broker/load_manager.py",
+        "    return result is not FAILED and result is not False and result != []\n",
+        "    return result is not FAILED\n",
+        (f"{UNIT}/test_load_manager.py",),
+    ),
     # -- the index of messages
     Mutant(
         "a batch counts as one message",
