@@ -31,6 +31,8 @@ _NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
     ("ledgers", ()): _Apaches("bookie_ledgers_count"),
     ("write_cache_bytes", ()): _Apaches("bookie_write_cache_size"),
     ("read_cache_bytes", ()): _Apaches("bookie_read_cache_size"),
+    ("read_cache_hits_total", ()): _Apaches("bookie_read_cache_hits", "counter"),
+    ("cold_reads_total", ()): _Apaches("bookie_read_cache_misses", "counter"),
     ("gc_deleted_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
     ("gc_moved_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
     ("entry_logs", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_TOTAL"),
