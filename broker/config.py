@@ -56,6 +56,7 @@ COMPATIBILITY_STRATEGIES: Final = (
 )
 PERMISSIONS_PROVIDER: Final = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+INDEX_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
 
 OPENID: Final = "org.apache.pulsar.broker.authentication.oidc.AuthenticationProviderOpenID"
 
@@ -737,6 +738,11 @@ class BrokerConfig:
     bookkeeper_timeout_s: int = setting(
         "bookkeeperClientTimeoutInSeconds", 30, help="an add or read that a bookie does not answer fails then", least=1
     )
+    shutdown_timeout_ms: int = setting(
+        "brokerShutdownTimeoutMs",
+        60_000,
+        help="a broker that is stopped hands its bundles over for so long, 20 s at most; the rest is closed then",
+    )
     append_timeout_s: int = setting(
         "managedLedgerAddEntryTimeoutSeconds",
         0,
@@ -919,7 +925,10 @@ class BrokerConfig:
     )
     delayed_delivery: bool = setting("delayedDeliveryEnabled", True, help="hold messages until their time")
     delayed_delivery_tick_ms: int = setting(
-        "delayedDeliveryTickTimeMillis", 1000, help="delayed messages may be delivered this much too early", least=1
+        "delayedDeliveryTickTimeMillis",
+        1000,
+        help="how late delayed messages may come; how early too, with isDelayedDeliveryDeliverAtTimeStrict=false",
+        least=1,
     )
     delayed_delivery_max_ms: int = setting(
         "delayedDeliveryMaxDelayInMillis", 0, help="a message that asks for more is refused; 0: any delay"
@@ -935,7 +944,10 @@ class BrokerConfig:
 
     # What entries carry.
     entry_metadata_interceptors: tuple[str, ...] = setting(
-        "brokerEntryMetadataInterceptors", (), help=f"nothing or {TIMESTAMP_INTERCEPTOR}"
+        "brokerEntryMetadataInterceptors",
+        (),
+        help=f"what is put before entries: {TIMESTAMP_INTERCEPTOR} (when they came), {INDEX_INTERCEPTOR} (number of "
+        "their last message in the topic)",
     )
     expose_entry_metadata: bool = setting(
         "exposingBrokerEntryMetadataToClientEnabled", False, help="send the broker's own entry metadata to clients"
@@ -1076,8 +1088,11 @@ class BrokerConfig:
             known = ", ".join(COMPATIBILITY_STRATEGIES)
             yield f"schemaCompatibilityStrategy={self.schema_strategy}: expected one of {known}"
         for interceptor in self.entry_metadata_interceptors:
-            if interceptor != TIMESTAMP_INTERCEPTOR:
-                yield f"brokerEntryMetadataInterceptors={interceptor}: only {TIMESTAMP_INTERCEPTOR} is there"
+            if interceptor not in (TIMESTAMP_INTERCEPTOR, INDEX_INTERCEPTOR):
+                yield (
+                    f"brokerEntryMetadataInterceptors={interceptor}: expected {TIMESTAMP_INTERCEPTOR} or "
+                    f"{INDEX_INTERCEPTOR}; plugins are Java classes, which this broker cannot run"
+                )
         if self.min_rollover_minutes > self.max_rollover_minutes:
             yield (
                 f"managedLedgerMinLedgerRolloverTimeMinutes ({self.min_rollover_minutes}) must not exceed "
@@ -1390,7 +1405,7 @@ _TUNING: Final = """
     bookkeeperEnableStickyReads bookkeeperExplicitLacIntervalInMills
     bookkeeperNumberOfChannelsPerBookie bookkeeperTLSTrustStorePasswordPath
     bookkeeperUseV2WireProtocol
-    brokerServiceCompactionPhaseOneLoopTimeInSeconds brokerShutdownTimeoutMs cgroupsSubscriptionName
+    brokerServiceCompactionPhaseOneLoopTimeInSeconds cgroupsSubscriptionName
     clientLibraryVersionCheckEnabled delayedDeliveryFixedDelayDetectionLookahead
     delayedDeliveryTrackerFactoryClassName disableHttpDebugMethods
     dispatcherDispatchMessagesInSubscriptionThread dispatcherMinReadBatchSize

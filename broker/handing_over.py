@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 # How long the metadata store may take to say who else is there. One that is away would keep the broker from stopping.
 ASK_S: Final = 3.0
 
-# After so long the rest is closed at once; service managers kill after 30 s or more.
+# After so long the rest is closed at once, earlier if `brokerShutdownTimeoutMs` says so; service managers kill after
+# 30 s or more.
 HAND_OVER_S: Final = 20.0
 
 # Time for the others to make ready (`broker.takeovers`), while everything is served here; they prepare some 500 topics
@@ -57,20 +58,21 @@ async def hand_over(
         return
     if broker.config.tells_what_it_serves:
         await broker.clock.sleep(min(READY_S + len(broker.topics) * READY_PER_TOPIC_S, READY_S_MAX))
-    deadline = broker.clock.monotonic() + HAND_OVER_S
+    limit_s = min(HAND_OVER_S, broker.config.shutdown_timeout_ms / 1000)
+    deadline = broker.clock.monotonic() + limit_s
     open_topics = Counter(ownership.bundle_of(name) for name in broker.topics)
     going = sorted((-open_topics[bundle], bundle) for bundle in ownership.owned_bundles)
     among = frozenset(takers())
     successors = {bundle: await _successor(ownership, bundle, among) for negative, bundle in going if negative}
     try:
-        async with asyncio.timeout(HAND_OVER_S):
+        async with asyncio.timeout(limit_s):
             for number, (negative, bundle) in enumerate(going):  # a bundle without open topics is missed by nobody
                 await _give(broker, ownership, bundle, successors.get(bundle, NOT_KNOWN))
                 left_s = (deadline - broker.clock.monotonic()) / (len(going) - number)
                 await broker.clock.sleep(min(-negative * PAUSE_PER_TOPIC_S, max(left_s, 0.0)))
     except TimeoutError:
         left = len(ownership.owned_bundles)
-        log.warning("%d bundles could not be handed over within %.0f s; they are closed now", left, HAND_OVER_S)
+        log.warning("%d bundles could not be handed over within %.1f s; they are closed now", left, limit_s)
 
 
 async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection[str]) -> NextBroker:

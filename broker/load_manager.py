@@ -36,7 +36,7 @@ from broker.topic.topic_rates import TopicRates, sum_rates
 from magnetar_core.bookkeeper.metadata.store import NoNode
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.process_usage import cpu_seconds, resident_bytes
-from magnetar_core.runtime.tasks import Tasks, attempt
+from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,12 @@ class LoadManager:
         self._work = work
         self._memory_limit = memory_bytes()
         self._balancer = Balancer(balance_limits(broker.config))
+        self.measured = BrokerLoad()
+        """The load of this broker when it was last looked at."""
+        self.splits = 0
+        """Bundles that were split because this broker, as the leader, wanted it."""
+        self.moves = 0
+        """The same of bundles that were moved."""
         self._told = BrokerLoad()
         self._is_changed = True
         self._cpu = 0.0
@@ -137,6 +143,7 @@ class LoadManager:
         """Tell the load, if it has changed enough; whether it has. Raises MetadataError."""
         self._count_cpu()
         load, config = await self.measure(), self._config
+        self.measured = load
         due = is_report_due(
             load,
             self._told,
@@ -260,7 +267,7 @@ class LoadManager:
                 unload = str(config.auto_split_unload).lower()
                 query = f"split?unload={unload}&splitAlgorithmName={config.split_algorithm}"
                 work = self._ask(addresses[owner], bundle, query)
-            await attempt(f"splitting {bundle}", work)
+            self.splits += _is_done(await attempt(f"splitting {bundle}", work))
 
     async def _move(self, move: Move, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
         log.info(
@@ -275,8 +282,13 @@ class LoadManager:
             work: Any = self._work.move(move.bundle, addresses[move.destination])
         else:
             work = self._ask(addresses[move.source], move.bundle, f"unload?destinationBroker={move.destination}")
-        await attempt(f"moving {move.bundle}", work)
+        self.moves += _is_done(await attempt(f"moving {move.bundle}", work))
         self._balancer.on_moved(move, self._clock.wall_ms())
 
-    async def _ask(self, owner: BrokerAddress, bundle: str, what: str) -> None:
-        await self._asks.try_ask("PUT", f"{self._asks.web_url(owner)}{NAMESPACES}/{bundle}/{what}", bundle)
+    async def _ask(self, owner: BrokerAddress, bundle: str, what: str) -> bool:
+        return await self._asks.try_ask("PUT", f"{self._asks.web_url(owner)}{NAMESPACES}/{bundle}/{what}", bundle)
+
+
+def _is_done(result: object) -> bool:
+    """Whether a bundle was moved or split: the owner did what it was asked, and the bundle was not left whole."""
+    return result is not FAILED and result is not False and result != []

@@ -1,6 +1,6 @@
 """Opens the managed ledgers and the schemas of a broker with its settings."""
 
-from broker.config import BrokerConfig
+from broker.config import INDEX_INTERCEPTOR, BrokerConfig
 from broker.policies import NamespacePolicies
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -78,6 +78,7 @@ def ledger_config(
         cursor_ranges_max=config.max_unacked_ranges,
         passes_over_lost=config.skip_lost_data,
         forces_recovery=config.force_recovery,
+        keeps_index=INDEX_INTERCEPTOR in config.entry_metadata_interceptors,
     )
     return shared(found)
 

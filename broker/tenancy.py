@@ -28,6 +28,7 @@ from broker.ownership.isolation import isolation_path
 from broker.partitions import partitions_record
 from broker.permissions import forget_topics, granted_on
 from broker.policies import (
+    CLUSTER_FLAGS,
     RESOURCE_GROUP,
     RESOURCE_GROUP_MEMBERS,
     NamespacePolicies,
@@ -124,7 +125,8 @@ class Tenancy:
 
     async def create_cluster(self, name: str, given: dict[str, Any]) -> None:
         """Raises RecordExists."""
-        await self._clusters.create(f"{CLUSTERS}/{name}", {**new_cluster(), **given}, "Cluster already exists")
+        record = {**dict.fromkeys(CLUSTER_FLAGS, False), **given}
+        await self._clusters.create(f"{CLUSTERS}/{name}", record, "Cluster already exists")
 
     async def update_cluster(self, name: str, given: dict[str, Any]) -> None:
         """Raises NoRecord, RecordChanged."""

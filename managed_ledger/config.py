@@ -49,6 +49,10 @@ class ManagedLedgerConfig:
     # (Pulsar: managedLedgerForceRecovery)
     forces_recovery: bool = False
 
+    # Its entries carry an index, which goes on where the former owner left it (`managed_ledger.entry_index`). Finding
+    # it takes a read of the last entry when the topic is opened.
+    keeps_index: bool = False
+
     # How long appends wait for bookies or the metadata store before their producers are told.
     append_timeout_s: float = APPEND_TIMEOUT_S
     # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.

@@ -29,7 +29,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
-from magnetar_core.runtime.types import Buffer
+from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.appending import Appending, AppendListener, State
 from managed_ledger.backlog_size import LedgerSize, bytes_after, position_leaving
 from managed_ledger.compacted_ledger import CompactedLedgers
@@ -37,6 +37,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor_set import CursorSet
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.entry_cache import EntryCache
+from managed_ledger.entry_index import stored_index
 from managed_ledger.errors import (
     DataLost,
     ManagedLedgerClosed,
@@ -44,6 +45,7 @@ from managed_ledger.errors import (
     ManagedLedgerFenced,
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
+    RecordUnreadable,
 )
 from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.position import LATEST, Position
@@ -151,11 +153,20 @@ class ManagedLedger:
         ahead = self._lifecycle.create_ahead() if prepared is None else prepared.ahead
         try:
             await self._lifecycle.recover_last({} if prepared is None else prepared.open)
+            if self._config.keeps_index:
+                await self._find_index()
             self._lifecycle.leave_out_empty()
         except BaseException:
             self._lifecycle.discard(ahead)
             raise
         await self._writing.begin_ledger(ahead)
+
+    async def _find_index(self) -> None:
+        """Before the next ledger is begun: the record that names it is to have the index (`entry_index`, rule 1)."""
+        try:
+            self._record.index = await stored_index(self._ledgers, self._reading, self._record.properties, self.name)
+        except Corruption as error:
+            raise RecordUnreadable(str(error)) from error
 
     # ------------------------------------------------------------------------------------ state
 
@@ -235,6 +246,15 @@ class ManagedLedger:
     @property
     def properties(self) -> Mapping[str, str]:
         return self._record.properties
+
+    @property
+    def index(self) -> int:
+        """The index of the last acknowledged message, stored when the record is written next; -1: none, or not kept."""
+        return self._record.index
+
+    @index.setter
+    def index(self, index: int) -> None:
+        self._record.index = index
 
     @property
     def entries_total(self) -> int:

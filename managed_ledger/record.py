@@ -17,6 +17,7 @@ from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.entry_index import NO_INDEX, PROPERTY
 from managed_ledger.errors import ManagedLedgerNotFound, RecordUnreadable
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.names import ledger_path
@@ -39,6 +40,8 @@ class TopicRecord:
         self.lock = asyncio.Lock()
         self.ledgers = LedgerList()
         """The ledgers that the record names, with how many entries each has by now."""
+        self.index = NO_INDEX
+        """The index of the last acknowledged message, which is stored with each write; `NO_INDEX`: as it was."""
         self._store = store
         self._node = VersionedRecord(store, ledger_path(name))
         self._info = ManagedLedgerInfo()  # as last read or written, with fields unknown to us
@@ -97,6 +100,8 @@ class TopicRecord:
         record.ledgerInfo.extend(infos)
         if change is not None:
             change(record)
+        if self.index != NO_INDEX:
+            _set_property(record, PROPERTY, str(self.index))
         await self._node.write(encode_record(record))
         self._info = record
         # Rule 2; orphans may be new since the write began.
@@ -155,6 +160,14 @@ def set_properties(properties: Mapping[str, str]) -> Callable[[ManagedLedgerInfo
             record.properties.add(key=key, value=value)
 
     return change
+
+
+def _set_property(record: ManagedLedgerInfo, key: str, value: str) -> None:
+    for item in record.properties:
+        if item.key == key:
+            item.value = value
+            return
+    record.properties.add(key=key, value=value)
 
 
 def set_terminated(last: Position) -> Callable[[ManagedLedgerInfo], None]:

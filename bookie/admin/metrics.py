@@ -14,6 +14,7 @@ from bookie.disks.read_only import DiskState
 from bookie.latency import Outcomes
 from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.observe import Labels, Sample, Summary
+from magnetar_core.runtime.process_usage import cpu_seconds
 from magnetar_core.runtime.types import MagnetarError
 
 
@@ -30,6 +31,8 @@ _NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
     ("ledgers", ()): _Apaches("bookie_ledgers_count"),
     ("write_cache_bytes", ()): _Apaches("bookie_write_cache_size"),
     ("read_cache_bytes", ()): _Apaches("bookie_read_cache_size"),
+    ("read_cache_hits_total", ()): _Apaches("bookie_read_cache_hits", "counter"),
+    ("cold_reads_total", ()): _Apaches("bookie_read_cache_misses", "counter"),
     ("gc_deleted_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
     ("gc_moved_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
     ("entry_logs", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_TOTAL"),
@@ -54,6 +57,7 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     for (name, kind), (value, help_text) in found.items():
         yield Sample(name, value, (), help_text, kind)
     yield from _latencies(operations)
+    yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     state = operations.state()
     writable = not state.read_only and state.running
     yield Sample("bookie_SERVER_STATUS", writable, (), "1: writable, 0: read-only")

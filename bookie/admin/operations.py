@@ -310,6 +310,7 @@ class BookieOperations:
         yield sample("ledgers", len(parts.rules.ledgers), "ledgers with copies here")
         yield sample("write_cache_bytes", cache.bytes, "entries that wait for the next flush")
         yield sample("read_cache_bytes", server.read_cache.bytes, "entries that were read from disk")
+        yield sample("read_cache_hits_total", server.read_cache.hits, "entries that were read from these")
         yield sample("flushes_total", parts.checkpointer.flushes, "flushes of the write cache")
         yield sample("flush_failures_total", parts.checkpointer.flush_failures, "flushes that failed")
         gc = parts.collector.status()

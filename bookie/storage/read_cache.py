@@ -12,15 +12,20 @@ from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
 class ReadCache:
     """A bounded map from (ledger, entry) to stored entries. Used on the loop only."""
 
-    __slots__ = ("_bytes_max", "_entries", "bytes")
+    __slots__ = ("_bytes_max", "_entries", "bytes", "hits")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._entries: dict[tuple[int, int], bytes] = {}
         self.bytes = 0
+        self.hits = 0
+        """How often an entry that was looked for was here."""
 
     def get(self, ledger_id: int, entry_id: int) -> bytes | None:
-        return self._entries.get((ledger_id, entry_id))
+        entry = self._entries.get((ledger_id, entry_id))
+        if entry is not None:
+            self.hits += 1
+        return entry
 
     def put_run(self, ledger_id: int, entries: Iterable[tuple[int, bytes]]) -> None:
         """Keep (entry id, entry) pairs; the oldest ones of the cache are evicted for them."""

@@ -141,8 +141,18 @@ def with_system_topics(request: web.Request) -> bool:
     return request.query.get("includeSystemTopic") == "true"
 
 
+SUBJECTS: Final = frozenset({
+    "bookies", "broker-stats", "brokers", "clusters", "functions", "namespaces", "non-persistent", "persistent",
+    "resource-quotas", "resourcegroups", "schemas", "tenants", "worker", "worker-stats",
+})  # fmt: skip
+"""What there is below `/admin/v2/`, with any broker."""
+
+
 async def not_there(request: web.Request) -> web.StreamResponse:
-    """Answer 501 for paths that Apache's brokers serve and this one does not."""
+    """Answer 501 for paths that Apache's brokers serve and this one does not, 404 for subjects that no broker has."""
+    parts = request.path.split("/")
+    if len(parts) > 3 and parts[2] == "v2" and parts[3] not in SUBJECTS:
+        raise Refused(404, f"{request.path}: there is no {parts[3][:100]!r} in the admin API of brokers")
     raise Refused(501, f"{request.method} {request.path} is not supported by this broker")
 
 

@@ -34,6 +34,7 @@ from broker.admin.refusals import Refusals
 from broker.admin.resource_groups import ResourceGroupsApi
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.schemas import SchemasApi
+from broker.admin.service_metrics import load_samples
 from broker.admin.subscriptions import SubscriptionsApi
 from broker.admin.tenants import TenantsApi
 from broker.admin.topic_policies import TopicPoliciesApi
@@ -72,6 +73,7 @@ class AdminServer:
         owners = Owners(broker, ownership)
         self.bundle_work = BundleWork(broker, ownership, owners)
         self.load = LoadManager(broker, ownership, owners, self.bundle_work)
+        self.metrics.add(lambda: load_samples(broker, self.load))
         bundles = BundlesApi(broker, ownership, owners, self.bundle_work)
 
         namespaces = NamespacesApi(broker, bundles, owners)

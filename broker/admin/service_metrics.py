@@ -6,7 +6,9 @@ Names and labels are Apache's, but for `broker` and `metric`, which repeat there
 from collections.abc import Iterator
 
 from broker.broker import Broker
+from broker.load_manager import LoadManager
 from magnetar_core.runtime.observe import Labels, Sample, Summary
+from magnetar_core.runtime.process_usage import cpu_seconds
 
 
 def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
@@ -50,3 +52,26 @@ def _of_loads(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
     yield Summary("pulsar_topic_load_times", found, times.count, times.sum, labels, text)
     yield Sample("pulsar_topic_load_failed_count", broker.loads_failed, labels, "topics that could not be opened")
     yield Sample("pulsar_broker_topic_load_pending_requests", broker.loads_pending, labels, "topics being opened")
+
+
+def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:
+    """What this broker uses, and what it did as the leader; without the load manager only processor time.
+
+    Bandwidth has no limit here to be a part of, and there is no memory outside of a heap: Apache's names of these are
+    left out."""
+    yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
+    if not broker.config.load_balancer:
+        return
+    labels = (("cluster", broker.config.cluster_name),)
+    used = load.measured
+    for name, value, text in (
+        ("pulsar_lb_cpu_usage", used.cpu * 100, "percent of a core that this broker uses"),
+        ("pulsar_lb_memory_usage", used.memory * 100, "percent of the machine's memory that this broker holds"),
+    ):
+        yield Sample(name, value, labels, text)
+    for name, value, text in (
+        ("pulsar_lb_bundles_split_total", load.splits, "bundles that this broker, as the leader, had split"),
+        ("pulsar_lb_unload_bundle_total", load.moves, "bundles that this broker, as the leader, had moved"),
+        ("pulsar_lb_unload_broker_total", load.moves, "times that a bundle of some broker was moved: one in a round"),
+    ):
+        yield Sample(name, value, labels, text)

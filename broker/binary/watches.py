@@ -4,10 +4,13 @@ Rules:
 
 1. A client is told the list once, then what came and what went, with the hash of the list as it is then.
 2. A client that does not read is told later, of all that changed meanwhile at once.
-3. A pattern that is not evaluated here (`broker.binary.listing`) is refused: the client goes on asking for the list
+3. Before each telling the broker asks whether the client may list the namespace still. If not, the list ends without a
+   word, for which the protocol has no command: the client goes on asking for the list, and is refused.
+4. A pattern that is not evaluated here (`broker.binary.listing`) is refused: the client goes on asking for the list
    from time to time.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -16,13 +19,15 @@ from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
 from broker.binary.guard import Guard
 from broker.binary.listing import filter_topics, topics_hash
 from broker.config import BrokerConfig
-from broker.errors import NotAllowed, NotReady, TooManyRequests
+from broker.errors import BrokerError, NotAllowed, NotReady, TooManyRequests
 from broker.names import parse_namespace
 from broker.security.authorization import Operation, about_namespace
 from broker.topic.ports import Outbox, Spawn
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from magnetar_core.bookkeeper.metadata.store import Cancel
+
+log = logging.getLogger(__name__)
 
 _T: Final = wire.BaseCommand
 
@@ -56,10 +61,11 @@ class WatchBroker(Protocol):
 class _Watch:
     """One list."""
 
-    __slots__ = ("_characters_max", "cancel", "is_telling", "latest", "pattern", "topics", "watcher_id")
+    __slots__ = ("_characters_max", "cancel", "is_telling", "latest", "namespace", "pattern", "topics", "watcher_id")
 
-    def __init__(self, watcher_id: int, pattern: str, characters_max: int) -> None:
+    def __init__(self, watcher_id: int, namespace: str, pattern: str, characters_max: int) -> None:
         self.watcher_id = watcher_id
+        self.namespace = namespace
         self.pattern = pattern
         self._characters_max = characters_max
         self.topics: list[str] | None = None
@@ -132,11 +138,11 @@ class ConnectionWatches:
             if watch is None:
                 if len(watches) >= WATCHES_MAX:
                     raise TooManyRequests(f"This connection watches {WATCHES_MAX} lists of topics already")
-                watch = _Watch(request.watcher_id, pattern, config.pattern_characters_max)
+                watch = _Watch(request.watcher_id, namespace, pattern, config.pattern_characters_max)
                 watch.matching([])
                 watches[request.watcher_id] = watch
                 try:
-                    await self._begin(watch, namespace)
+                    await self._begin(watch)
                 except BaseException:
                     if watches.get(request.watcher_id) is watch:
                         del watches[request.watcher_id]
@@ -154,11 +160,11 @@ class ConnectionWatches:
 
         self._answers.later_or_error(work, request.request_id, "watching topics")
 
-    async def _begin(self, watch: _Watch, namespace: str) -> None:
+    async def _begin(self, watch: _Watch) -> None:
         def changed(topics: list[str]) -> None:
             self._on_topics(watch, topics)
 
-        topics, cancel = await self._broker.watch_topics(namespace, changed)
+        topics, cancel = await self._broker.watch_topics(watch.namespace, changed)
         if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
             cancel()
             raise NotReady("The watcher was closed before it was made")
@@ -203,7 +209,12 @@ class ConnectionWatches:
                 if self._flow.unsent_bytes > OUTBOX_HIGH_BYTES:
                     await self._outbox.until_drained()
                 topics, watch.latest = watch.latest, None
+                may_still = await self._may_still(watch)
                 if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
+                    return
+                if not may_still:
+                    del self._watches[watch.watcher_id]
+                    self._end(watch)
                     return
                 before = len(watch.topics or ())
                 frame = watch.update(topics)
@@ -212,3 +223,12 @@ class ConnectionWatches:
                     self._flow.write(frame)
         finally:
             watch.is_telling = False
+
+    async def _may_still(self, watch: _Watch) -> bool:
+        """Rule 3. Where it cannot be found out, the client may not: it asks for the list itself then."""
+        try:
+            await self._guard.check(about_namespace(Operation.GET_TOPICS, watch.namespace))
+        except BrokerError as error:
+            log.info("the watched list %d of %s ends: %s", watch.watcher_id, watch.namespace, error)
+            return False
+        return True

@@ -4,7 +4,8 @@
 
 Rules:
 
-1. A position is given back at its time or up to one step later, never before.
+1. A position is given back at its time or up to one step later, never before. A step is a tick of delayed delivery, or
+   `LONGEST_STEP_MS` where that is shorter; it may change at any time.
 2. What waits far away stands together, however many different times there are: a bucket costs some 250 bytes, a
    position in it 32.
 3. Positions of one step come in the order in which they were added, which is that of the topic but for those that are
@@ -18,12 +19,13 @@ from typing import Final
 
 from managed_ledger.position import Position
 
-STEP_MS: Final = 100
+# The longest step. Ticks are a second where nobody says otherwise; a tenth of it costs nothing more, and is nearer.
+LONGEST_STEP_MS: Final = 100
 
-# Steps in one stretch of time: 25.6 s.
-_WIDTH: Final = 256
+# A stretch of time. Taken apart it has 256 buckets, some 64 KB, at steps of 100 ms; 25,600, some 6.4 MB, at 1 ms.
+_STRETCH_MS: Final = 25_600
 
-# What an array holds of a position: step, ledger, entry, hash of the key.
+# What an array holds of a position: the end of its step, ledger, entry, hash of the key.
 _FIELDS: Final = 4
 
 
@@ -77,13 +79,14 @@ class DelayedMessages:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, position: Position, hash_: int, at_ms: int) -> None:
-        """*hash_* of its key comes back with it; *at_ms* by the wall clock."""
-        step = -(-at_ms // STEP_MS)
-        stretch = step // _WIDTH
-        fields = (step, position.ledger_id, position.entry_id, hash_)
+    def add(self, position: Position, hash_: int, at_ms: int, tick_ms: int = LONGEST_STEP_MS) -> None:
+        """*hash_* of its key comes back with it; *at_ms* by the wall clock; at most *tick_ms* late."""
+        step_ms = min(max(tick_ms, 1), LONGEST_STEP_MS)
+        due_ms = -(-at_ms // step_ms) * step_ms
+        stretch = due_ms // _STRETCH_MS
+        fields = (due_ms, position.ledger_id, position.entry_id, hash_)
         if stretch <= self._near_up_to:
-            self._near.add(step, fields)
+            self._near.add(due_ms, fields)
         else:
             self._far.add(stretch, fields)
         self._count += 1
@@ -92,17 +95,16 @@ class DelayedMessages:
     def next_ms(self) -> int | None:
         """When to ask again; None: nothing waits. There may be nothing to take yet, but never something before."""
         if self._at < len(self._due):
-            return self._due[self._at] * STEP_MS
+            return self._due[self._at]
         near, far = self._near.first, self._far.first
-        steps = [step for step in (near, None if far is None else far * _WIDTH) if step is not None]
-        return min(steps) * STEP_MS if steps else None
+        return min((ms for ms in (near, None if far is None else far * _STRETCH_MS) if ms is not None), default=None)
 
     def take(self, now_ms: int, most: int) -> Iterator[tuple[Position, int]]:
         """Give back (position, hash) of what is due at *now_ms*, *most* of them at most."""
         while most > 0:
             if self._at == len(self._due) and not self._begin_step(now_ms):
                 return
-            if self._due[self._at] * STEP_MS > now_ms:
+            if self._due[self._at] > now_ms:
                 return  # the clock was set back
             _, ledger_id, entry_id, hash_ = self._due[self._at : self._at + _FIELDS]
             self._at += _FIELDS
@@ -113,11 +115,10 @@ class DelayedMessages:
     def _begin_step(self, now_ms: int) -> bool:
         """Whether there is one whose time has come."""
         self._due, self._at = array("q"), 0
-        now_step = now_ms // STEP_MS
-        while (stretch := self._far.first) is not None and stretch * _WIDTH <= now_step:
+        while (stretch := self._far.first) is not None and stretch * _STRETCH_MS <= now_ms:
             self._take_apart()
         near = self._near.first
-        if near is None or near > now_step:
+        if near is None or near > now_ms:
             return False
         self._due = self._near.pop()
         return True
@@ -128,8 +129,8 @@ class DelayedMessages:
         bucket = self._far.pop()
         self._near_up_to = max(self._near_up_to, stretch)
         for at in range(0, len(bucket), _FIELDS):
-            step, ledger_id, entry_id, hash_ = bucket[at : at + _FIELDS]
-            self._near.add(step, (step, ledger_id, entry_id, hash_))
+            due_ms, ledger_id, entry_id, hash_ = bucket[at : at + _FIELDS]
+            self._near.add(due_ms, (due_ms, ledger_id, entry_id, hash_))
 
     def clear(self) -> None:
         self._far.clear()

@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol
 
 from broker.ownership.rules import Ownership
 from broker.topic.deduplication import Deduplication, Verdict, highest_of
+from broker.topic.entry_metadata import EntryMetadata
 from broker.topic.producer import Producer
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, Send, command, send_receipt, with_broker_metadata
+from broker.wire.frames import NO_ID, Send, command, send_receipt
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import EntryRefused, ManagedLedgerError
@@ -79,11 +80,11 @@ class Publishing:
         return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
     def take(
-        self, run: Sequence[tuple[Producer, Send]], stamp: bytes, now_s: float
+        self, run: Sequence[tuple[Producer, Send]], metadata: EntryMetadata | None, now_s: float
     ) -> tuple[list[Buffer], list[Pending]]:
         """The entries of *run* to be stored, in order, and their contexts; repeated messages are answered at once.
 
-        *stamp* is the broker's metadata to put before each entry; empty: none.
+        *metadata* writes what the broker puts before each entry; None: nothing.
         """
         buffers: list[Buffer] = []
         contexts: list[Pending] = []
@@ -100,7 +101,7 @@ class Publishing:
                 producer.chunks_in += 1
                 self.has_chunks = True
             producer.pending += 1
-            buffers.append(with_broker_metadata(stamp, send.entry) if stamp else send.entry)
+            buffers.append(send.entry if metadata is None else metadata.before(send.entry, send.num_messages))
             contexts.append(
                 Pending(
                     producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded, now_s

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_error
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
@@ -32,6 +32,7 @@ from broker.policy_types import CAUGHT_UP, STORAGE
 from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
 from broker.topic.compactor import Compactor
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
+from broker.topic.entry_metadata import EntryMetadata
 from broker.topic.host import TopicHost
 from broker.topic.limits import TopicLimits, limits_of
 from broker.topic.passing import expire, nth_open
@@ -54,7 +55,6 @@ from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
 from magnetar_core.runtime.types import do_nothing
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
-from managed_ledger.messages_pb2 import BrokerEntryMetadata
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -125,7 +125,13 @@ class Topic:
         self.age_evictions = 0
         """The same, of the quota for the age of messages."""
         self._withheld_timer: Timer | None = None
-        self._stamps = TIMESTAMP_INTERCEPTOR in config.entry_metadata_interceptors
+        self._entry_metadata: EntryMetadata | None = None
+        if config.entry_metadata_interceptors:
+            self._entry_metadata = EntryMetadata(
+                stamps=TIMESTAMP_INTERCEPTOR in config.entry_metadata_interceptors,
+                indexes=INDEX_INTERCEPTOR in config.entry_metadata_interceptors,
+                index=ledger.index,
+            )
         self._stop_watching = ledger.watch_appends(self._on_new_entries)
         ledger.listener = self
 
@@ -142,19 +148,23 @@ class Topic:
         if self.is_closed or self.is_fenced or self._is_closing:
             self._publishing.pass_over(run)
             return
-        stamp = b""
-        if self._stamps:
-            stamp = BrokerEntryMetadata(broker_timestamp=self._clock.wall_ms()).SerializeToString()
+        metadata = self._entry_metadata
+        if metadata is not None:
+            metadata.begin_run(self._clock.wall_ms())
         limits = self._limits
         if limits.message_bytes_max or limits.delay_max_ms:
             run = self._publishing.admissible(run, limits.message_bytes_max, limits.delay_max_ms, self._clock.wall_ms())
-        buffers, contexts = self._publishing.take(run, stamp, self._clock.monotonic())
+        buffers, contexts = self._publishing.take(run, metadata, self._clock.monotonic())
         if buffers:
             self.ledger.append(buffers, contexts)
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Pending]) -> None:
         """AppendListener: these entries are durable."""
         publishing = self._publishing
+        metadata = self._entry_metadata
+        if metadata is not None and metadata.indexes:
+            metadata.on_stored(pending.messages for pending in contexts)
+            self.ledger.index = metadata.stored_index
         self._answered.ring()
         if self.is_fenced:
             self._unfence_when_idle()
@@ -183,6 +193,8 @@ class Topic:
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """AppendListener: these entries are not acknowledged, and will not be."""
         self.appends_failed += len(contexts)
+        if self._entry_metadata is not None and not self.ledger.pending_count:
+            self._entry_metadata.go_back()
         if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
             self._publishing.refuse(contexts, error)
         else:

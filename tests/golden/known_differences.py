@@ -42,7 +42,6 @@ _HTTP: Final[dict[str, str]] = {
     **_calls([198], "nobody has used a non-persistent topic before"),
     **_calls([202], "the numbers come at once; the redirect to /metrics/ is the habit of Apache's web server"),
     **_calls([204], "answered without a status file: the process serves"),
-    **_calls([206], "what is not there says so, known to Apache or not: 501 instead of 404"),
     "http/016-*:": "settings that mean nothing here, or are read when a broker starts, cannot be changed",
     "http/017-*:names": "settings that mean nothing here do not exist",
     "http/019-*:names": "the recorded broker owned other bundles",
@@ -151,7 +150,6 @@ _HANGS_UP: Final = "a mistake of a client is answered with an error; Apache's br
 KNOWN_DIFFERENCES: Final[dict[str, dict[str, str]]] = {
     "test_sessions_with_the_broker": {
         "wire/pulsar*:* feature_flags": "no de-duplication of replicated messages: not announced",
-        "wire/pulsar-java-bem-*:* broker entry metadata": "entries get a time, no index: that interceptor is not there",
         "wire/pulsar-java-readcompacted.jsonl:9 MESSAGE": _NOT_COMPACTED,
         "wire/pulsar-java-readcompacted.jsonl:1? MESSAGE": _NOT_COMPACTED,
         "wire/pulsar-java-readcompacted.jsonl:* nothing else": _NOT_COMPACTED,

@@ -23,11 +23,6 @@ CALLS: Final = {int(name.split("/")[1][:3]): name for name in names("http/[012]*
 APACHE_ID: Final = "127.0.0.1:8082"
 APACHE_URL: Final = "pulsar://127.0.0.1:6652"
 
-# Answered with 501, and the reason why.
-NOT_SERVED: Final[dict[int, str]] = {
-    206: "what this broker does not have says so, known to Apache or not",
-}  # fmt: skip
-
 # Answered differently, on purpose: our status, and the reason why.
 DIFFERENT: Final[dict[int, tuple[int, str]]] = {
     202: (200, "the numbers come at once; Apache's redirect is its web server's habit"),
@@ -188,9 +183,6 @@ async def replay() -> AsyncIterator[Replay]:
 
 
 def compare(number: int, golden: dict[str, Any], ours: Answer) -> list[str]:
-    if number in NOT_SERVED:
-        fine = ours.status == 501 and "is not supported by this broker" in ours.reason
-        return [] if fine else [f"{ours.status}, listed as not served"]
     if number in DIFFERENT:
         return [] if ours.status == DIFFERENT[number][0] else [f"{ours.status}, expected {DIFFERENT[number][0]}"]
     if ours.status != golden["status"]:
@@ -249,6 +241,6 @@ def replace_timestamp(ours: dict[str, Any], golden: dict[str, Any]) -> dict[str,
 
 def test_every_exception_is_one() -> None:
     """The lists above name recorded calls, each in one list."""
-    lists = [set(NOT_SERVED), set(DIFFERENT), set(STATUS_ONLY), set(EXACT) - {102}]
+    lists = [set(DIFFERENT), set(STATUS_ONLY), set(EXACT) - {102}]
     assert set().union(*lists) <= set(CALLS)
     assert sum(map(len, lists)) == len(set().union(*lists))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 
 from broker.broker import Broker
-from broker.config import TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.partitions import partitions_record
 from broker.policies import new_policies
 from broker.records import to_json
@@ -89,7 +89,8 @@ async def broker_for(vector: str) -> AsyncIterator[Broker]:
     name = vector.removeprefix("wire/").removesuffix(".jsonl")
     config, clock = CONFIG, LoopClock()
     if "-bem-" in name:
-        config = replace(config, entry_metadata_interceptors=(TIMESTAMP_INTERCEPTOR,), expose_entry_metadata=True)
+        both = (TIMESTAMP_INTERCEPTOR, INDEX_INTERCEPTOR)
+        config = replace(config, entry_metadata_interceptors=both, expose_entry_metadata=True)
     if "keepalive" in name:
         config, clock = replace(config, keep_alive_s=1), HurriedClock()
     store = MemoryStore(clock)

@@ -20,6 +20,11 @@ LINE: Final = re.compile(r"(\w+)(?:\{(.*?)\})? \S+")
 # Ours alone, or with other labels, and why.
 DIFFERENT: Final = {
     "pulsar_lb_bundles_owned": "Apache's has it with the load manager, which did not run there",
+    "pulsar_lb_cpu_usage": "the same",
+    "pulsar_lb_memory_usage": "the same",
+    "pulsar_lb_bundles_split_total": "the same",
+    "pulsar_lb_unload_bundle_total": "the same",
+    "pulsar_lb_unload_broker_total": "the same",
     "pulsar_active_connections": "Apache's adds labels `broker` and `metric`, which repeat what stands there already",
     "pulsar_connection_create_fail_count": "the same",
     "pulsar_connection_create_success_count": "the same",

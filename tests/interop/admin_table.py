@@ -38,11 +38,16 @@ def verdict(line: str, apache: Said, ours: Said) -> Verdict:
         return Verdict.BROKEN
     if ours.exit == apache.exit and comparable(ours) == comparable(apache):
         return Verdict.SAME
-    if ours.exit != 0 and _REFUSAL.search(ours.text):
+    if ours.exit != 0 and refuses(ours.text):
         return Verdict.REFUSED
     if ours.exit != 0 and apache.exit != 0 and names_the_thing(line, apache.text, ours.text):
         return Verdict.SAME
     return Verdict.DIFFERENT
+
+
+def refuses(text: str) -> bool:
+    """Whether a broker says in *text* that it does not have what was asked for."""
+    return _REFUSAL.search(text) is not None
 
 
 def names_the_thing(line: str, apache: str, ours: str) -> bool:

@@ -14,10 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support import interop_matrix, mixed_cluster
-from tests.support.interop_matrix import Outcome
+from tests.support.interop_matrix import Examples, Outcome
 from tests.support.spark_session import spark_session
 
 _CELL = pytest.StashKey[tuple[str, str]]()
+_EXAMPLES = pytest.StashKey[Examples]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,21 +41,26 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.user_properties.append(
             ("cell", Outcome(*cell, item.name, report.outcome, reason, round(report.duration, 1)))
         )
+    if report.when == "call" and (examples := item.stash.get(_EXAMPLES, None)) is not None:
+        report.user_properties.append(("examples", examples))
     return report  # type: ignore[return-value]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _collected.extend(Outcome._make(value) for name, value in report.user_properties if name == "cell")  # type: ignore[arg-type]
+    _examples.extend(Examples._make(value) for name, value in report.user_properties if name == "examples")  # type: ignore[arg-type]
 
 
 _collected: list[Outcome] = []
+_examples: list[Examples] = []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--write-matrix")
-    if target and not hasattr(session.config, "workerinput") and _collected:
+    if target and not hasattr(session.config, "workerinput") and (_collected or _examples):
         day = time.strftime("%Y-%m-%d", time.gmtime())
-        Path(target).write_text(interop_matrix.page(_collected, mixed_cluster.versions(), day), encoding="utf-8")
+        text = interop_matrix.page(_collected, mixed_cluster.versions(), day, _examples)
+        Path(target).write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
@@ -65,6 +71,16 @@ def cell(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         request.node.stash[_CELL] = (row, column)
 
     return name
+
+
+@pytest.fixture
+def examples(request: pytest.FixtureRequest) -> Callable[[Examples], None]:
+    """`examples(counts)`: how the examples of a page of Apache's documentation were answered, for the matrix's page."""
+
+    def told(counts: Examples) -> None:
+        request.node.stash[_EXAMPLES] = counts
+
+    return told
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,8 @@ COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
 COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
 DELAYED = (f"{UNIT}/topic/test_delayed.py",)
 
+INDEX = (f"{UNIT}/topic/test_entry_metadata.py",)
+
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
 TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
@@ -47,12 +49,70 @@ MUTANTS = (
         "            return",
         (f"{UNIT}/topic/test_rates.py",),
     ),
+    # -- what the documentation's examples show
+    Mutant(
+        "how long a stopped broker hands over cannot be changed",
+        "broker/handing_over.py",
+        "min(HAND_OVER_S, broker.config.shutdown_timeout_ms / 1000)",
+        "HAND_OVER_S",
+        HANDING_OVER,
+    ),
+    Mutant(
+        "a path that no broker has is one that is not supported here",
+        "broker/admin/http.py",
+        'parts[2] == "v2" and parts[3] not in SUBJECTS',
+        "False",
+        (f"{UNIT}/admin/test_admin.py",),
+    ),
+    Mutant(
+        "the record of a cluster has texts that nobody gave",
+        "broker/tenancy.py",
+        "        record = {**dict.fromkeys(CLUSTER_FLAGS, False), **given}\n",
+        "        record = {**new_cluster(), **given}\n",
+        (f"{UNIT}/admin/test_clusters.py",),
+    ),
+    Mutant(
+        "a move that was not made is counted",
+        "broker/load_manager.py",
+        "    return result is not FAILED and result is not False and result != []\n",
+        "    return result is not FAILED\n",
+        (f"{UNIT}/test_load_manager.py",),
+    ),
+    # -- the index of messages
+    Mutant(
+        "a batch counts as one message",
+        "broker/topic/entry_metadata.py",
+        "            self._index += messages\n",
+        "            self._index += 1\n",
+        INDEX,
+    ),
+    Mutant(
+        "what was refused leaves a gap",
+        "broker/topic/entry_metadata.py",
+        "        self._index = self.stored_index\n",
+        "        pass\n",
+        INDEX,
+    ),
+    Mutant(
+        "the ledger is not told the index of what is stored",
+        "broker/topic/topic.py",
+        "            self.ledger.index = metadata.stored_index\n",
+        "            pass\n",
+        (f"{UNIT}/test_indexed_topics.py",),
+    ),
     # -- watched lists of topics
     Mutant(
         "a watched list goes on for a client that is gone",
         "broker/binary/watches.py",
         "watches.values():\n            self._end(watch)",
         "watches.values():\n            pass",
+        (f"{UNIT}/binary/test_watches.py",),
+    ),
+    Mutant(
+        "who may not list a namespace any more is told of its topics",
+        "broker/binary/watches.py",
+        "                may_still = await self._may_still(watch)\n",
+        "                may_still = True\n",
         (f"{UNIT}/binary/test_watches.py",),
     ),
     Mutant(
@@ -841,8 +901,22 @@ MUTANTS = (
     Mutant(
         "a delayed message comes up to a step too early",
         "broker/topic/delayed.py",
-        "        step = -(-at_ms // STEP_MS)\n",
-        "        step = at_ms // STEP_MS\n",
+        "        due_ms = -(-at_ms // step_ms) * step_ms\n",
+        "        due_ms = at_ms // step_ms * step_ms\n",
+        DELAYED,
+    ),
+    Mutant(
+        "a subscription does not know the tick of delayed delivery",
+        "broker/topic/dispatchers/shared.py",
+        "facts.deliver_at_ms, self.limits.delayed_tick_ms)",
+        "facts.deliver_at_ms)",
+        DISPATCH,
+    ),
+    Mutant(
+        "a delayed message comes later than a short tick",
+        "broker/topic/delayed.py",
+        "        step_ms = min(max(tick_ms, 1), LONGEST_STEP_MS)\n",
+        "        step_ms = LONGEST_STEP_MS\n",
         DELAYED,
     ),
     Mutant(

@@ -23,6 +23,14 @@ def _schedule(number: str) -> tuple[str, ...]:
 
 
 MUTANTS = (
+    # -- metrics
+    Mutant(
+        "what the read cache does not have counts as read from it",
+        "bookie/storage/read_cache.py",
+        "        if entry is not None:\n            self.hits += 1\n",
+        "        self.hits += 1\n",
+        (f"{UNIT}/test_parts.py",),
+    ),
     # -- journal
     Mutant(
         "an add is answered before its fsync",

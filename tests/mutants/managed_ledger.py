@@ -9,6 +9,7 @@ LEDGER = (f"{UNIT}/test_ledger.py",)
 FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
 RETENTION = (f"{UNIT}/test_retention.py",)
 LOST = (f"{UNIT}/test_lost_data.py",)
+INDEX = (f"{UNIT}/test_entry_index.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
@@ -26,6 +27,28 @@ MUTANTS = (
         "            self._lifecycle.discard(ahead)\n",
         "",
         FAULTS,
+    ),
+    # -- the index of messages
+    Mutant(
+        "an index in the record counts, whatever the last entry has",
+        "managed_ledger/entry_index.py",
+        "            return max(found, index)  # rule 1",
+        "            return index if found == NO_INDEX else found",
+        INDEX,
+    ),
+    Mutant(
+        "a ledger without entries hides the index",
+        "managed_ledger/record.py",
+        "        if self.index != NO_INDEX:\n            _set_property(record, PROPERTY, str(self.index))\n",
+        "",
+        INDEX,
+    ),
+    Mutant(
+        "an entry without index ends the search for one",
+        "managed_ledger/entry_index.py",
+        "        if index is not None:\n            return max(found, index)",
+        "        if index is not None or entries:\n            return max(found, index or found)",
+        INDEX,
     ),
     # -- lost data
     Mutant(

@@ -17,7 +17,17 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str) -> str:
+class Examples(NamedTuple):
+    """How the examples of one page of Apache's documentation were answered; *others* are
+    those that were refused or different, each with its reason."""
+
+    page: str
+    same: int
+    refused: int
+    others: tuple[tuple[str, str], ...]
+
+
+def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str, examples: Sequence[Examples] = ()) -> str:
     """docs/INTEROP.md: a matrix of the rows that have the three columns, a list of the others, and the reasons."""
     rows = list(dict.fromkeys(each.row for each in outcomes))
     matrix = [row for row in rows if any(each.row == row and each.column in COLUMNS for each in outcomes)]
@@ -46,6 +56,7 @@ def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str) -> 
         lines += ["## Not green", ""]
         lines += [f"- {each.row}, {each.column} (`{each.test}`, {each.outcome}): {each.reason}" for each in red]
         lines.append("")
+    lines += examples_section(examples)
     lines += [
         "## What runs",
         "",
@@ -59,6 +70,36 @@ def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str) -> 
         "",
     ]
     return "\n".join(lines)
+
+
+def examples_section(examples: Sequence[Examples]) -> list[str]:
+    """The lines about the documentation's examples; none where none were run."""
+    if not examples:
+        return []
+    counts = [
+        (each.page, each.same + len(each.others), each.same, each.refused, len(each.others) - each.refused)
+        for each in examples
+    ]
+    sums = [sum(column) for column in list(zip(*counts, strict=True))[1:]]
+    lines = [
+        "## The documentation's examples",
+        "",
+        "Every command of `pulsar-admin` and every call that Apache's documentation of the admin API shows on these",
+        "pages, with names of our own, at our broker and at Apache's. Exit codes, statuses and answers are compared;",
+        "ids, times, sizes, rates and addresses are left out. Where both refuse, the texts need not be the same.",
+        "",
+        "| page | examples | as with Apache | refused by name | different |",
+        "|---|---|---|---|---|",
+        *(f"| {' | '.join(map(str, row))} |" for row in counts),
+        f"| **all** | {' | '.join(map(str, sums))} |",
+        "",
+    ]
+    others = dict.fromkeys(other for each in examples for other in each.others)  # a page may show a line twice
+    if others:
+        lines += ["Refused or different:", ""]
+        lines += [f"- `{line}`: {reason}" for line, reason in others]
+        lines.append("")
+    return lines
 
 
 def _sign(outcomes: Sequence[Outcome], row: str, column: str) -> str:

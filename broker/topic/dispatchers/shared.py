@@ -5,7 +5,7 @@ from typing import Final
 
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
-from broker.topic.delayed import STEP_MS, DelayedMessages
+from broker.topic.delayed import LONGEST_STEP_MS, DelayedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
@@ -91,7 +91,7 @@ class SharedDispatcher:
         # What is due and still here waits for permits or for others to be read, which are events of their own: looking
         # again at once would use a processor up.
         at_ms, now_ms = next_ms - self._early_ms, self._now_ms()
-        return at_ms if at_ms > now_ms else now_ms + STEP_MS
+        return at_ms if at_ms > now_ms else now_ms + LONGEST_STEP_MS
 
     @property
     def _early_ms(self) -> int:
@@ -180,7 +180,7 @@ class SharedDispatcher:
             hash_ = self._hash_of(facts)
             if facts.deliver_at_ms and self.limits.delayed_delivery and facts.deliver_at_ms > self._cutoff_ms():
                 self._replay.discard(position)
-                self._delayed.add(position, hash_, facts.deliver_at_ms)
+                self._delayed.add(position, hash_, facts.deliver_at_ms, self.limits.delayed_tick_ms)
                 continue
             consumer = self._consumer_for(position, hash_, round_)
             if consumer is None:

@@ -1,6 +1,7 @@
 package org.apache.pulsar.admin.cli;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.io.PrintStream;
@@ -61,6 +62,8 @@ public class AdminCommands {
         AtomicReference<Integer> exit = new AtomicReference<>(HUNG);
         System.setOut(stream);
         System.setErr(stream);
+        // Whoever is asked whether it is meant says yes; at the end of its input the tool would ask for ever.
+        System.setIn(new ByteArrayInputStream("yes\n".getBytes(StandardCharsets.UTF_8)));
         tool.commander.setOut(new PrintWriter(stream, true));
         tool.commander.setErr(new PrintWriter(stream, true));
         Thread thread = new Thread(() -> exit.set(tool.run(words) ? 0 : 1));

@@ -67,6 +67,13 @@ def test_the_read_cache_lets_the_oldest_go() -> None:
     ReadCache(0).put_run(1, [(0, b"x")])
 
 
+def test_what_the_read_cache_gave_is_counted_and_what_it_has_not_is_not() -> None:
+    cache = ReadCache(1 << 20)
+    cache.put_run(1, [(0, b"x"), (1, b"")])
+    assert [cache.get(1, entry_id) for entry_id in (0, 1, 2, 0)] == [b"x", b"", None, b"x"]
+    assert cache.hits == 3
+
+
 def test_lacs_only_grow_and_wake_those_who_wait() -> None:
     ledger = Ledger(1, KEY)
     heard: list[int] = []

@@ -15,6 +15,7 @@ from broker.topic.ports import NextBroker
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
 
@@ -178,8 +179,26 @@ async def test_what_takes_too_long_is_left_to_the_end(
     monkeypatch.setattr(going.broker, "unload_bundle", slow)
     with caplog.at_level(logging.WARNING):
         await hand_over(going.broker, going.ownership)
-    assert "could not be handed over within 0 s" in caplog.text
+    assert "could not be handed over within 0.1 s" in caplog.text
     assert len(going.ownership.owned_bundles) >= owned - 1
+
+
+async def test_a_setting_that_may_change_shortens_the_time(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    going, _ = await world.side(), await world.side()
+    await filled(going, 5)
+    path = "/admin/v2/brokers/configuration/brokerShutdownTimeoutMs/100"
+    assert (await world.call(going, "POST", path)).status == 200
+    await eventually(lambda: going.broker.config.shutdown_timeout_ms == 100)
+
+    async def held(bundle: str, next_broker: NextBroker) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(going.broker, "unload_bundle", held)
+    with caplog.at_level(logging.WARNING):
+        await hand_over(going.broker, going.ownership)
+    assert "could not be handed over within 0.1 s" in caplog.text
 
 
 async def told(going: Side, takers: list[str]) -> set[tuple[str, str]]:

@@ -114,6 +114,7 @@ async def test_the_leader_moves_a_bundle_from_the_most_to_the_least_loaded_broke
     assert a.ownership.owned_bundles == [BUNDLE], "one round is not enough"
     await head.load.balance()
     assert (a.ownership.owned_bundles, b.ownership.owned_bundles) == ([], [BUNDLE])
+    assert (head.load.moves, head.load.splits) == (1, 0)
     await world.run(producer.send, b"after the move")
     assert (await world.run(consumer.receive, TIMEOUT_MS)).data() == b"after the move"
     await head.load.balance()
@@ -205,6 +206,7 @@ async def test_a_bundle_above_a_limit_is_split_at_its_owner(world: AdminWorld, o
     await head.load.balance()
     assert len((await head.broker.bundles_now(NS)).ranges) == 17
     assert owner.ownership.owned_bundles == [], "the parts are given back"
+    assert (head.load.moves, head.load.splits) == (0, 1)
 
 
 async def test_an_owner_that_does_not_answer_stops_nobody(world: AdminWorld) -> None:
@@ -218,6 +220,24 @@ async def test_an_owner_that_does_not_answer_stops_nobody(world: AdminWorld) -> 
     await tell(other, 0.9, **{text: BUSY._replace(topics=1_001), OTHER: REST})
     for _ in range(3):
         await head.load.balance()
+    assert (head.load.moves, head.load.splits) == (0, 0), "what was not done is not counted"
+
+
+async def test_what_the_load_manager_sees_and_did_stands_in_the_metrics(world: AdminWorld) -> None:
+    side = await world.side()
+    await side.load.stop()
+    side.load.measured = BrokerLoad(cpu=0.25, memory=0.5)
+    side.load.splits, side.load.moves = 3, 2
+    found = (await world.call(side, "GET", "/metrics/")).text
+    for name, value in (
+        ("cpu_usage", "25.0"), ("memory_usage", "50.0"), ("bundles_split_total", "3.0"), ("unload_bundle_total", "2.0"),
+        ("unload_broker_total", "2.0"),
+    ):  # fmt: skip
+        assert f'pulsar_lb_{name}{{cluster="lab"}} {value}' in found
+    other = await world.side(load_balancer=False)
+    found = (await world.call(other, "GET", "/metrics/")).text
+    assert "pulsar_lb_cpu_usage" not in found
+    assert "process_cpu_seconds_total" in found
 
 
 async def test_only_the_leader_works(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ COUNTERS = (
     "bookie_MINOR_COMPACTION_TOTAL",
     "bookie_MAJOR_COMPACTION_TOTAL",
     "bookie_journal_JOURNAL_WRITE_BYTES",
+    "bookie_read_cache_hits",
+    "bookie_read_cache_misses",
     "magnetar_bookie_adds_total",
 )
 GAUGES = (

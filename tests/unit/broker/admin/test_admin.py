@@ -439,6 +439,9 @@ async def test_what_is_not_there_says_so(world: AdminWorld) -> None:
         assert found.status == 501
         assert f"{method} {path} is not supported by this broker" == found.reason
     assert (await world.call(a, "GET", "/nowhere")).status == 404
+    nobody_has = await world.call(a, "GET", f"{ADMIN}/topics/public/default/t/inactiveTopicPolicies")
+    assert nobody_has.status == 404
+    assert "there is no 'topics' in the admin API" in nobody_has.reason
 
 
 async def test_what_is_never_served_is_refused_by_its_name(world: AdminWorld) -> None:

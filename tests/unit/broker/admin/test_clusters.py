@@ -30,6 +30,13 @@ async def with_far(world: AdminWorld) -> Side:
     return side
 
 
+async def test_the_record_of_a_cluster_has_what_was_given_and_its_flags(world: AdminWorld) -> None:
+    side = await with_far(world)
+    flags = ("brokerClientTlsEnabled", "tlsAllowInsecureConnection", "brokerClientTlsEnabledWithKeyStore")
+    found = (await world.call(side, "GET", FAR)).json
+    assert found == {"serviceUrl": "http://127.0.0.1:1", **dict.fromkeys(flags, False)}
+
+
 async def test_a_migration_that_another_broker_has_stored_is_told(world: AdminWorld) -> None:
     side = await with_far(world)
     assert (await world.call(side, "GET", f"{FAR}/migrate")).status == 404

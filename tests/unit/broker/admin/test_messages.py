@@ -133,6 +133,24 @@ async def test_an_entry_with_a_broker_s_stamp_shows_it(world: AdminWorld) -> Non
     assert found.headers["X-Pulsar-Broker-Entry-METADATA-timestamp"].endswith("Z")
 
 
+async def test_messages_are_numbered_over_unloads_and_at_the_next_broker(world: AdminWorld) -> None:
+    numbering = ("org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor",)
+    first, second = [await world.side(entry_metadata_interceptors=numbering) for _ in range(2)]
+
+    async def last_index() -> int:
+        answer = await world.call(first, "GET", f"{TOPICS}/t/examinemessage?initialPosition=latest", follow=True)
+        assert "X-Pulsar-Broker-Entry-METADATA-timestamp" not in answer.headers
+        return int(answer.headers["X-Pulsar-Broker-Entry-METADATA-index"])
+
+    await world.run(publish, first.url, "t", 2, 3)
+    assert await last_index() == 4
+    await world.call(first, "PUT", f"{TOPICS}/t/unload", follow=True)
+    await world.run(publish, second.url, "t", 1)
+    assert await last_index() == 5
+    await world.call(first, "POST", f"{TOPICS}/t/terminate", follow=True)
+    assert await last_index() == 5
+
+
 # ---------------------------------------------------------------------------------------- backlogs
 
 

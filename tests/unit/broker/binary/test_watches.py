@@ -5,8 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from broker.binary.guard import Guard
 from broker.binary.listing import topics_hash
 from broker.binary.watches import WATCHES_MAX
+from broker.errors import NotAuthorized
+from broker.security.authorization import Need
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.topic_name import TopicName
@@ -94,6 +97,25 @@ async def test_a_closed_watcher_is_told_nothing(world: BrokerInMemory, raw: RawC
     await asyncio.sleep(0.3)
     assert await raw.nothing_came()
     assert world.ledgers.by_name.watches == []
+
+
+async def test_who_may_not_list_the_namespace_any_more_is_told_nothing(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(world, A)
+    watch(raw)
+    watch(raw, f"{NS}/b-.*", number=2)
+    assert list((await watched(raw)).topic) == [A]
+    await watched(raw)
+
+    async def refuse(guard: Guard, need: Need) -> None:
+        raise NotAuthorized("the right was withdrawn")
+
+    monkeypatch.setattr(Guard, "check", refuse)
+    await make(world, f"{A}0", B)
+    await eventually(lambda: world.ledgers.by_name.watches == [])
+    assert await raw.nothing_came()
+    assert world.broker.watched_names.total == 0
 
 
 async def test_nothing_is_watched_for_a_client_that_is_gone(world: BrokerInMemory) -> None:

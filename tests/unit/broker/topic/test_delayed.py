@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.topic.delayed import STEP_MS, DelayedMessages
+from broker.topic.delayed import LONGEST_STEP_MS, DelayedMessages
 from managed_ledger.position import Position
 
 MINUTE_MS = 60_000
@@ -42,7 +42,7 @@ def test_each_comes_at_its_time_or_a_step_later_never_before_and_once(
             delayed.add(position, 2**32 - 1 - number, now_ms + after_ms)
             twin[position] = now_ms + after_ms
             continue
-        due = {position for position, at_ms in twin.items() if at_ms <= now_ms - STEP_MS}
+        due = {position for position, at_ms in twin.items() if at_ms <= now_ms - LONGEST_STEP_MS}
         taken = all_of(delayed, now_ms, most)
         assert len(taken) <= most
         for position, hash_ in taken:
@@ -54,7 +54,7 @@ def test_each_comes_at_its_time_or_a_step_later_never_before_and_once(
         next_ms = delayed.next_ms
         assert (next_ms is None) == (not twin)
         if next_ms is not None:
-            assert next_ms <= max(min(twin.values()) + STEP_MS, now_ms)
+            assert next_ms <= max(min(twin.values()) + LONGEST_STEP_MS, now_ms)
     rest = all_of(delayed, now_ms + 3_600_000)
     assert {position for position, _ in rest} == set(twin)
     assert (len(delayed), delayed.next_ms) == (0, None)
@@ -69,18 +69,30 @@ def test_who_asks_at_the_told_times_gets_all_of_them_in_time() -> None:
     while (next_ms := delayed.next_ms) is not None:
         asked += 1
         for position, _ in all_of(delayed, next_ms):
-            assert 0 <= next_ms - at_ms.pop(position) < STEP_MS
+            assert 0 <= next_ms - at_ms.pop(position) < LONGEST_STEP_MS
     assert not at_ms
     assert asked < 2_500
+
+
+def test_a_short_tick_is_kept_and_may_change_meanwhile() -> None:
+    delayed = DelayedMessages()
+    at_ms = {Position(1, number): NOW_MS + number * 37 + number % 7 * 20_000 for number in range(3_000)}
+    for position, when_ms in at_ms.items():
+        delayed.add(position, 0, when_ms, (10, 1, 0, 1_000)[position.entry_id % 4])
+    while (next_ms := delayed.next_ms) is not None:
+        for position, _ in all_of(delayed, next_ms):
+            late_ms = next_ms - at_ms.pop(position)
+            assert 0 <= late_ms < (10, 1, 1, LONGEST_STEP_MS)[position.entry_id % 4]
+    assert not at_ms
 
 
 def test_nothing_comes_while_the_clock_is_set_back_and_all_of_it_afterwards() -> None:
     delayed = DelayedMessages()
     for number in range(3):
         delayed.add(Position(1, number), 0, NOW_MS)
-    assert len(all_of(delayed, NOW_MS + STEP_MS, 1)) == 1
+    assert len(all_of(delayed, NOW_MS + LONGEST_STEP_MS, 1)) == 1
     assert all_of(delayed, NOW_MS - MINUTE_MS) == []
-    assert len(all_of(delayed, NOW_MS + STEP_MS)) == 2
+    assert len(all_of(delayed, NOW_MS + LONGEST_STEP_MS)) == 2
 
 
 def test_all_of_them_are_forgotten_at_once() -> None:

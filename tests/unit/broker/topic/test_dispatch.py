@@ -345,6 +345,17 @@ async def test_delayed_messages_wait_on_shared_only() -> None:
     assert other.join(1, EXCLUSIVE, permits=1).got == [0]
 
 
+async def test_a_short_tick_of_delayed_delivery_is_kept() -> None:
+    bench = Bench(delayed_strict=True, delayed_tick_ms=10)
+    at_ms = -(-bench.host.now_ms() // 100) * 100 + 1_010  # with steps of 100 ms it would come 90 ms later
+    await bench.append(entry(0, deliver_at_ms=at_ms))
+    shared = bench.join(1, SHARED, permits=10)
+    bench.pass_time((at_ms - bench.host.now_ms() - 1) / 1000)
+    assert shared.got == []
+    bench.pass_time(0.011)
+    assert shared.got == [0]
+
+
 async def test_delayed_messages_that_are_due_wait_for_permits_without_being_looked_at_all_the_time() -> None:
     bench = Bench(delayed_strict=True)
     at_ms = bench.host.now_ms() + 1_000

@@ -63,7 +63,7 @@ class Bench:
 
     def take(self, *sequence_ids: int, at_s: float = 0.0) -> list[Any]:
         run = [(self.producer, send(number)) for number in sequence_ids]
-        buffers, contexts = self.publishing.take(run, b"", at_s)
+        buffers, contexts = self.publishing.take(run, None, at_s)
         assert len(buffers) == len(contexts)
         return contexts
 
