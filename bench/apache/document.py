@@ -34,7 +34,7 @@ have the same load from our ledger client, which takes less. 64 KiB at 20,000/s 
 run. A run of 64 KiB ends after 6,000 entries.""",
     "perf": """\
 `pulsar-perf` against one broker on three bookies, 2/2/2, at most 10,000 messages under way. Rates are from the
-first send to the last, by the times of the tool's log. A backlog is consumed right after it was published, with
+first send to the last, by the times of the tool's log. A backlog is consumed when the servers are idle again, with
 the tool's own settings.""",
     "start": """\
 From the command to the first acknowledged message, over a plain socket. Apache's standalone does not sync

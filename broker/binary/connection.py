@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from broker.binary.answers import Answers, error_frame
 from broker.binary.client_facts import ClientFacts
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
-from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow, FlowPort
+from broker.binary.flow import OUTBOX_HIGH_BYTES, READ_ROOM_BYTES, ClientFlow, FlowPort
 from broker.binary.guard import AccessPort, Guard
 from broker.binary.handshake import Doors, Login, facts_of
 from broker.binary.lookups import LookupBroker, Lookups
@@ -276,9 +276,9 @@ class Connection:
     def on_flushed(self, unsent_bytes: int) -> None:
         """The socket has taken what was written, but for *unsent_bytes*."""
         flow = self.flow
-        had_room = flow.room_bytes > 0
+        had_room = flow.has_room_to_read
         flow.count_unsent(unsent_bytes, self)
-        if not had_room and flow.room_bytes > 0:
+        if not had_room and flow.has_room_to_read:
             self._consumers.pump()
         if flow.is_paused or unsent_bytes > OUTBOX_HIGH_BYTES:
             flow.throttle()
@@ -295,7 +295,8 @@ class Connection:
     @property
     def room_bytes(self) -> int:
         flow = self.flow
-        return OUTBOX_HIGH_BYTES - flow.unsent_bytes - flow.reserved_bytes
+        room_bytes = OUTBOX_HIGH_BYTES - flow.unsent_bytes - flow.reserved_bytes
+        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0
 
     @property
     def is_writable(self) -> bool:
@@ -308,9 +309,9 @@ class Connection:
 
     def reserve(self, size_bytes: int) -> None:
         flow = self.flow
-        had_room = flow.room_bytes > 0
+        had_room = flow.has_room_to_read
         flow.reserve(size_bytes)
-        if not had_room and flow.room_bytes > 0:
+        if not had_room and flow.has_room_to_read:
             self._consumers.pump()
 
     async def is_alive(self) -> bool:

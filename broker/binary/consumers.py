@@ -85,7 +85,7 @@ class ConnectionConsumers:
         self._first += 1
         first = self._first % len(consumers) if consumers else 0
         for consumer in (*consumers[first:], *consumers[:first]):
-            if self._flow.room_bytes <= 0:
+            if not self._flow.has_room_to_read:
                 return
             if consumer.subscription is not None:
                 consumer.subscription.pump()

@@ -40,14 +40,20 @@ PUBLISH_SHARE: Final = 0.5
 # A frame of which this much has come counts as memory in use; less than this is a small command that a chunk has cut.
 PARTIAL_BYTES_MIN: Final = 64 * KIB
 
-# Dispatch to a client pauses above HIGH bytes that it has not taken; the socket reports again below LOW. A client on
-# a slow link takes two megabytes in well under a keep-alive interval. What is left up to HIGH is how much is read at
-# once: with half of it, large batches were read a few at a time, which cost a seventh more of the broker's processor
-# time. All clients together have a limit of their own.
+# Dispatch to a client pauses above HIGH bytes that it has not taken. A client on a slow link takes two megabytes in
+# well under a keep-alive interval. All clients together have a limit of their own.
 OUTBOX_HIGH_BYTES: Final = 2 * MIB
+
+# Entries are read for a client when so much of HIGH is free: with less, large batches would be read one or two at a
+# time, and each read costs the same.
+READ_ROOM_BYTES: Final = OUTBOX_HIGH_BYTES // 2
+
+# The socket reports when it has come from above PAUSE to below LOW: a client with more to take than PAUSE has no room
+# for reads, so dispatch always hears of it when there is room again.
+OUTBOX_PAUSE_BYTES: Final = OUTBOX_HIGH_BYTES - READ_ROOM_BYTES
 OUTBOX_LOW_BYTES: Final = 512 * KIB
 
-assert OUTBOX_LOW_BYTES < OUTBOX_HIGH_BYTES
+assert OUTBOX_LOW_BYTES < OUTBOX_PAUSE_BYTES
 
 
 class Arrivals:
@@ -114,6 +120,11 @@ class ClientFlow:
     def room_bytes(self) -> int:
         """How much may be dispatched to this client now; none at 0 and below."""
         return OUTBOX_HIGH_BYTES - self.unsent_bytes - self.reserved_bytes
+
+    @property
+    def has_room_to_read(self) -> bool:
+        """Whether there is room enough to read entries for it."""
+        return self.room_bytes >= READ_ROOM_BYTES
 
     # -------------------------------------------------------------------------------- out
 

@@ -13,7 +13,7 @@ from typing import Final, cast
 from broker.binary.answers import error_frame
 from broker.binary.connection import NO_REQUEST, PING, BrokerPort, Connection, State
 from broker.binary.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
-from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES
+from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES
 from broker.binary.proxy_header import parse_proxy_header
 from broker.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
@@ -88,7 +88,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._transport.set_write_buffer_limits(high=OUTBOX_HIGH_BYTES, low=OUTBOX_LOW_BYTES)
+        self._transport.set_write_buffer_limits(high=OUTBOX_PAUSE_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
         self._server.clients.add(self)
         if not self._is_own:

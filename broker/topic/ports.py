@@ -161,7 +161,8 @@ class Sink(Protocol):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be dispatched to it now, none at 0 or below. Asked before entries are read for it."""
+        """Bytes that may be read for it now; 0 or below: none, or too few to be worth a read. It is told to dispatch
+        (`Subscription.pump`) when there are enough again."""
         ...
 
     @property

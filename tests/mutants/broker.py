@@ -29,6 +29,13 @@ METRICS = (f"{UNIT}/admin/test_metrics.py",)
 MUTANTS = (
     # -- memory of quiet topics
     Mutant(
+        "entries are read for a client that has room for one or two of them",
+        "broker/binary/connection.py",
+        "        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0\n",
+        "        return room_bytes\n",
+        ("tests/unit/broker/test_memory_budget.py",),
+    ),
+    Mutant(
         "the end of one task forgets the others of its owner",
         "magnetar_core/runtime/tasks.py",
         "        if not self._tasks:\n            self._tasks = None",

@@ -125,7 +125,10 @@ class SharedDispatcher:
         budget = sum(consumer.permits for consumer in available)
         if budget <= 0 or self.is_blocked:
             return None
-        bytes_max = min(sum({one.sink: one.sink.room_bytes for one in available}.values()), self.limits.read_bytes_max)
+        room_bytes = sum({one.sink: one.sink.room_bytes for one in available}.values())
+        if room_bytes <= 0:
+            return None
+        bytes_max = min(room_bytes, self.limits.read_bytes_max)
         if self._delayed:
             self._wake_delayed()
         entries_max = self._average.entries_for(budget, self.limits.read_entries_max)

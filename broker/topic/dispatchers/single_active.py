@@ -96,8 +96,11 @@ class SingleActiveDispatcher:
         active = self.active
         if active is None or not active.is_available or not self._cursor.has_more():
             return None
+        room_bytes = active.sink.room_bytes
+        if room_bytes <= 0:
+            return None
         entries_max = self._average.entries_for(active.permits, self.limits.read_entries_max)
-        return Read(None, entries_max, min(self.limits.read_bytes_max, active.sink.room_bytes))
+        return Read(None, entries_max, min(self.limits.read_bytes_max, room_bytes))
 
     def sink_of_reads(self) -> Sink | None:
         return None if self.active is None else self.active.sink
