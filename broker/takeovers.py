@@ -3,9 +3,9 @@
     a broker does not answer, or is registered no more ──▶ its topics that shall be ours are prepared, busiest first
     its session ends, or it gives a bundle back        ──▶ the bundle is taken, and those topics are opened
 
-Which topics a broker serves it has told in its log (`broker.serving`). A topic that a client asks for while its owner
-does not answer is prepared as well, log or not. Nothing here decides who owns what, and whatever fails costs time only:
-topics are opened when their clients come.
+Which topics a broker serves, and which ledgers they have, it has told in its log (`broker.serving`). A topic that a
+client asks for while its owner does not answer is prepared as well, log or not. Nothing here decides who owns what, and
+whatever fails costs time only: topics are opened when their clients come.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, Metad
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.holdings import Holdings
 from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.topic_name import TopicName
 
@@ -83,7 +84,9 @@ class Takeovers:
         self._own_log: OwnLog | None = None
         self._others: OtherLogs | None = None
         if config.tells_what_it_serves:
-            self._own_log = OwnLog(own_id, config, self._serves, store, bookkeeper, clock)
+            self._own_log = OwnLog(
+                own_id, config, self._serves, store, bookkeeper, clock, self._holdings, broker.ledgers.changes
+            )
             self._others = OtherLogs(own_id, config, store, bookkeeper, clock)
 
     def start(self) -> None:
@@ -114,8 +117,9 @@ class Takeovers:
             self._tasks.spawn(self._prepare(topic, is_dead), f"prepare {topic}")
 
     async def _prepare(self, topic: TopicName, is_dead: bool) -> None:
+        held = None if self._others is None else self._others.holdings_of(topic.full)
         try:
-            await self._broker.prepare(topic, is_dead=is_dead)
+            await self._broker.prepare(topic, is_dead=is_dead, held=held)
         except BrokerError as error:
             log.info("%s is not prepared: %s", topic, error)
         finally:
@@ -135,6 +139,9 @@ class Takeovers:
             self._served = {name.full: self._served.get(name.full, 0) for name in topics}
         self._seen_changes = topics.changes
         return self._served
+
+    def _holdings(self, name: str) -> Holdings | None:
+        return self._broker.holdings(TopicName.parse(name))
 
     # ------------------------------------------------------------------------------ who is gone
 

@@ -924,6 +924,35 @@ MUTANTS = (
         (f"{UNIT}/test_takeovers.py",),
     ),
     Mutant(
+        "holdings that are no holdings are believed",
+        "managed_ledger/holdings.py",
+        "        if not isinstance(place, list) or len(place) < 3 or not all(map(_is_number, place[:3])):\n"
+        "            return None\n",
+        "",
+        ("tests/unit/managed_ledger/test_holdings.py", f"{UNIT}/serving/test_roster.py"),
+    ),
+    Mutant(
+        "what did not fit into what is told at once is never told",
+        "broker/serving/telling.py",
+        "                    return  # rule 1",
+        "                    break  # rule 1",
+        (f"{UNIT}/serving/test_telling.py",),
+    ),
+    Mutant(
+        "every move of a cursor is told",
+        "broker/serving/telling.py",
+        "if now_s - self._positions_s >= (",
+        "if now_s >= 0 * (",
+        (f"{UNIT}/serving/test_telling.py",),
+    ),
+    Mutant(
+        "a log that begins anew is nothing until it is there",
+        "broker/serving/log.py",
+        "        if followed is not None and followed[0].topics:\n",
+        "        if followed is None or followed[0].topics:\n            return Roster()\n        if followed:\n",
+        (f"{UNIT}/serving/test_log.py",),
+    ),
+    Mutant(
         "topics of a broker that lives are opened elsewhere",
         "broker/takeovers.py",
         "            if address is not None and await self._ownership.answers(address):\n",

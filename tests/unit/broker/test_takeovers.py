@@ -10,6 +10,7 @@ from broker import takeovers
 from broker.handing_over import hand_over
 from broker.serving import log as serving
 from broker.takeovers import Takeovers
+from managed_ledger.holdings import Holdings
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -68,6 +69,38 @@ async def test_the_topics_of_a_dead_broker_are_open_before_a_client_asks(world: 
     await dying.store.close()
     await eventually(lambda: _has_open(staying, TOPICS))
     assert staying.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+
+
+async def test_what_the_topics_hold_is_known_when_they_are_prepared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    expected = {name.managed_ledger_name: dying.broker.holdings(name) for name in TOPICS}
+    assert None not in expected.values()
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    cursor = await dying.broker.topics[TOPICS[0]].ledger.open_cursor("s")
+    expected[TOPICS[0].managed_ledger_name] = dying.broker.holdings(TOPICS[0])
+    await eventually(lambda: _holds(heard, dying, TOPICS[0]))
+    prepared: dict[str, Holdings | None] = {}
+
+    def prepare(name: str, config: object, *, is_dead: bool, held: Holdings | None) -> None:
+        prepared[name] = held
+
+    monkeypatch.setattr(staying.broker.ledgers, "prepare", prepare)
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await eventually(lambda: _equal(prepared, expected))
+    assert cursor.name in dict(expected[TOPICS[0].managed_ledger_name].cursors)  # type: ignore[union-attr]
+
+
+def _holds(heard: Takeovers, side: Side, name: TopicName) -> None:
+    assert heard._others is not None
+    assert heard._others.holdings_of(name.full) == side.broker.holdings(name)
+
+
+def _equal(found: object, expected: object) -> None:
+    assert found == expected
 
 
 async def test_the_topics_of_a_broker_that_stops_are_open_as_soon_as_it_gave_them_away(world: World) -> None:
