@@ -924,6 +924,36 @@ MUTANTS = (
         (f"{UNIT}/test_takeovers.py",),
     ),
     Mutant(
+        "whoever takes connections lives",
+        "broker/ownership/probing.py",
+        "                if await reader.read(1):\n                    return Sign.ANSWERS\n",
+        "                return Sign.ANSWERS\n",
+        (f"{UNIT}/ownership/test_probing.py",),
+    ),
+    Mutant(
+        "one that ended while it was asked lives",
+        "broker/ownership/probing.py",
+        "        try:\n            _, writer = await _connect(url)\n        except ConnectionRefusedError:\n"
+        "            return Sign.REFUSES\n        except (OSError, TimeoutError):\n",
+        "        try:\n            _, writer = await _connect(url)\n        except ConnectionRefusedError:\n"
+        "            return Sign.ANSWERS\n        except (OSError, TimeoutError):\n",
+        (f"{UNIT}/ownership/test_probing.py",),
+    ),
+    Mutant(
+        "a broker that hangs is taken for dead the first time",
+        "broker/takeovers.py",
+        "return sign is Sign.REFUSES or",
+        "return sign in (Sign.REFUSES, Sign.HANGS) or",
+        (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
+        "a ping before CONNECT is refused",
+        "broker/binary/connection.py",
+        "            if kind == _T.PING:  #",
+        "            if False:  #",
+        (f"{UNIT}/binary/test_connection.py",),
+    ),
+    Mutant(
         "holdings that are no holdings are believed",
         "managed_ledger/holdings.py",
         "        if not isinstance(place, list) or len(place) < 3 or not all(map(_is_number, place[:3])):\n"
@@ -955,7 +985,7 @@ MUTANTS = (
     Mutant(
         "topics of a broker that lives are opened elsewhere",
         "broker/takeovers.py",
-        "            if address is not None and await self._ownership.answers(address):\n",
+        "            if address is not None and sign is Sign.ANSWERS:\n",
         "            if False:\n",
         (f"{UNIT}/test_takeovers.py",),
     ),

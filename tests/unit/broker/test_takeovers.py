@@ -8,6 +8,8 @@ import pytest
 
 from broker import takeovers
 from broker.handing_over import hand_over
+from broker.ownership.probing import Sign
+from broker.ownership.rules import BrokerAddress
 from broker.serving import log as serving
 from broker.takeovers import Takeovers
 from managed_ledger.holdings import Holdings
@@ -238,30 +240,69 @@ async def test_a_broker_that_is_slow_to_answer_is_not_taken_for_dead_at_once(
     (busy, _), (other, heard) = await world.side(), await world.side()
     await serve(busy)
     await eventually(lambda: _knows(heard, busy, TOPICS))
-    looks, enough = 0, asyncio.Event()
+    looks, enough, is_over = 0, asyncio.Event(), asyncio.Event()
 
-    async def silent(address: object) -> bool:
+    async def silent(address: object) -> Sign:
         nonlocal looks
         looks += 1
         if looks == takeovers.MISSES_MAX:  # the last look before it would be taken for dead
             enough.set()
-            await asyncio.Event().wait()
-        return False
+            await is_over.wait()
+        return Sign.AWAY
 
-    monkeypatch.setattr(other.ownership, "answers", silent)
+    monkeypatch.setattr(other.ownership, "sign_of", silent)
     await enough.wait()
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
-    again = 0
-
-    async def silent_once_more(address: object) -> bool:
-        nonlocal again
-        again += 1
-        return False
-
-    monkeypatch.setattr(other.ownership, "answers", silent_once_more)
-    await heard._look(heard._others)  # type: ignore[arg-type]
+    is_over.set()
     await eventually(lambda: _prepared(other, len(TOPICS)))
-    assert again >= 1
+
+
+async def test_a_broker_that_hangs_is_taken_for_dead_when_it_was_waited_for_more_than_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hangs, _), (other, heard) = await world.side(), await world.side()
+    await serve(hangs)
+    await eventually(lambda: _knows(heard, hangs, TOPICS))
+    looks, enough, is_over = 0, asyncio.Event(), asyncio.Event()
+
+    async def silent(address: object) -> Sign:
+        nonlocal looks
+        looks += 1
+        if looks * takeovers.HANGS_COUNT >= takeovers.MISSES_MAX:
+            enough.set()
+            await is_over.wait()
+        return Sign.HANGS
+
+    monkeypatch.setattr(other.ownership, "sign_of", silent)
+    await enough.wait()
+    assert looks > 1
+    assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+    is_over.set()
+    await eventually(lambda: _prepared(other, len(TOPICS)))
+    assert hangs.ownership.owns(TOPICS[0]), "who owns what is what the metadata store says"
+
+
+async def test_one_that_hangs_does_not_keep_others_from_being_seen_dead_and_is_heard_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "QUICKLY_S", 0.05)
+    (side, asking) = await world.side(tells_what_it_serves=False)
+    addresses = {"hangs": BrokerAddress("pulsar://a:1"), "dead": BrokerAddress("pulsar://b:1"), "left": None}
+    is_over, asked = asyncio.Event(), list[BrokerAddress]()
+
+    async def sign(address: BrokerAddress) -> Sign:
+        asked.append(address)
+        if address == addresses["hangs"]:
+            await is_over.wait()
+            return Sign.HANGS
+        return Sign.REFUSES
+
+    monkeypatch.setattr(side.ownership, "sign_of", sign)
+    for _ in range(2):
+        assert await asking._ask(addresses) == {"hangs": None, "dead": Sign.REFUSES, "left": None}
+    is_over.set()
+    assert await asking._ask(addresses) == {"hangs": Sign.HANGS, "dead": Sign.REFUSES, "left": None}
+    assert asked.count(BrokerAddress("pulsar://a:1")) == 1
 
 
 async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
