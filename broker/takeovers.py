@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.turns import Turns
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.holdings import Holdings
 from managed_ledger.state_log.errors import LogUnavailable
@@ -54,6 +55,9 @@ FREE_S: Final = 60.0
 # Topics that nobody has asked for yet and that are opened at the same time; those with clients do not wait for these.
 OPENED_AT_ONCE: Final = 16
 
+# An opening that storage keeps waiting for so long goes on beside the next ones.
+OPENING_TURN_S: Final = 5.0
+
 # The log of a broker that has been gone for so long is removed.
 FORGOTTEN_S: Final = 600.0
 
@@ -74,7 +78,7 @@ class Takeovers:
         self._clock = clock
         self._tasks = Tasks("takeovers")
         self._preparing: set[TopicName] = set()
-        self._slots = asyncio.Semaphore(OPENED_AT_ONCE)
+        self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self._brokers: dict[str, BrokerAddress] = {}
         self._last_addresses: dict[str, BrokerAddress] = {}  # where they answered
         self._is_list_stale = True
@@ -273,7 +277,8 @@ class Takeovers:
             self._broker.expected.pop(topic, None)
 
     async def _open(self, topic: TopicName) -> None:
-        async with self._slots:
+        # By traffic over all bundles that came; not by the topic's name, which two brokers may have told.
+        async with self._openings.turn(object(), (-self._broker.expected.get(topic, 0),)):
             try:
                 await self._broker.open_again(topic)
             except BrokerError as error:

@@ -924,6 +924,13 @@ MUTANTS = (
         (f"{UNIT}/test_takeovers.py",),
     ),
     Mutant(
+        "what waits to be opened comes in any order",
+        "broker/takeovers.py",
+        "(-self._broker.expected.get(topic, 0),)",
+        "(0,)",
+        (f"{UNIT}/test_takeovers.py",),
+    ),
+    Mutant(
         "whoever takes connections lives",
         "broker/ownership/probing.py",
         "                if await reader.read(1):\n                    return Sign.ANSWERS\n",

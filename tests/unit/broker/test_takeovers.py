@@ -183,6 +183,34 @@ async def test_the_busiest_topics_are_prepared_and_opened_first_whatever_their_b
     assert staying.broker.expected == {}
 
 
+async def test_what_waits_to_be_opened_comes_by_its_traffic_over_all_bundles(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "OPENED_AT_ONCE", 1)
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    traffic = {name: 20 - number for number, name in enumerate(reversed(TOPICS))}
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    assert len({dying.ownership.bundle_of(name) for name in TOPICS}) > 1
+    may_open, opening = asyncio.Event(), list[TopicName]()
+
+    async def slow(topic: TopicName) -> None:
+        opening.append(topic)
+        await may_open.wait()
+
+    monkeypatch.setattr(staying.broker, "open_again", slow)
+    await told.stop()
+    assert heard._others is not None
+    monkeypatch.setattr(heard._others, "topics_of", lambda broker_id: {t.full: n for t, n in traffic.items()})
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    await eventually(lambda: _equal(heard._openings.waiting, len(TOPICS) - 1))
+    may_open.set()
+    await eventually(lambda: _count(opening, len(TOPICS)))
+    first, *others = opening
+    assert others == [name for name in traffic if name != first]
+
+
 async def test_with_the_setting_off_nothing_is_told_and_clients_come_first(world: World) -> None:
     (dying, told), (staying, heard) = await world.side(tells_what_it_serves=False), await world.side()
     await serve(dying)
