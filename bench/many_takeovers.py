@@ -1,7 +1,8 @@
 """A broker of two ends, by kill -9 or politely, while one official client publishes to many topics.
 
 Of each topic the time from the kill to its next acknowledgement; of a polite stop the longest time from sending a
-message to its receipt.
+message to its receipt. Of the servers that stay, the processor time from the kill until the last topic was back,
+divided by the topics that were away; what the load of before the kill takes in as much time is shown beside it.
 """
 
 import json
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench.process_facts import CpuSampler, CpuSamples, cpu_seconds
 from magnetar.processes.cluster import Cluster
 
 MESSAGES_PER_S: Final = 2_000
@@ -130,20 +133,58 @@ def publisher(url: str, topics: int, directory: Path, name: str = "gap") -> Iter
         process.wait()
 
 
+class Cost(NamedTuple):
+    """Processor time of one server, or of several of a kind together, in ms."""
+
+    kind: str
+    per_topic_ms: float
+    """From the kill until the last topic was back, divided by the topics that were away."""
+    load_ms: float
+    """Of that, what the load of before the kill takes in as much time."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.per_topic_ms:.2f} ms ({self.load_ms:.2f} of it the load's)"
+
+
 class Measured(NamedTuple):
     created_s: float
     """From the first producer's request until all producers were there: the topics are made by that."""
     gaps: Gaps
+    costs: tuple[Cost, ...] = ()
 
 
-def kill(url: str, topics: int, directory: Path, end: Callable[[], None], name: str = "gap") -> Measured:
-    """*end* kills a broker. Of each topic that was away: seconds from the kill to its next acknowledgement."""
+Cpu = Mapping[str, Callable[[], float]]
+"""By kind of server: its seconds of processor time so far."""
+
+
+def kill(
+    url: str, topics: int, directory: Path, end: Callable[[], None], name: str = "gap", cpu: Cpu | None = None
+) -> Measured:
+    """*end* kills a broker. Of each topic that was away: seconds from the kill to its next acknowledgement.
+
+    *cpu*: the servers whose processor time is measured.
+    """
     with publisher(url, topics, directory, name) as client:
-        time.sleep(max(SETTLE_S, 1.5 * client.period_s))
-        client.tell("mark")
-        moment = time.monotonic()
-        end()
-        return Measured(client.created_s, client.gaps_since(moment))
+        sampler = CpuSampler(cpu or {})
+        try:
+            settle_s = max(SETTLE_S, 1.5 * client.period_s)
+            time.sleep(settle_s)
+            client.tell("mark")
+            moment = time.monotonic()
+            end()
+            gaps = client.gaps_since(moment)
+        finally:
+            samples = sampler.stop()
+        costs = [cost(samples, kind, moment, settle_s, gaps) for kind in cpu or {}]
+        return Measured(client.created_s, gaps, tuple(costs))
+
+
+def cost(samples: CpuSamples, kind: str, moment_s: float, settle_s: float, gaps: Gaps) -> Cost:
+    """What the takeover at *moment_s* took of one kind of server; the load ran for *settle_s* before it."""
+    away, last_s = max(len(gaps.seconds), 1), gaps.at(1.0)
+    used_s = samples.used_s(kind, moment_s, moment_s + last_s)
+    load_s = samples.used_s(kind, moment_s - settle_s, moment_s) / settle_s * last_s
+    return Cost(kind, used_s / away * 1000, load_s / away * 1000)
 
 
 def stop(url: str, topics: int, directory: Path, end: Callable[[], None], name: str = "gap") -> Measured:
@@ -158,14 +199,26 @@ def stop(url: str, topics: int, directory: Path, end: Callable[[], None], name: 
         return Measured(client.created_s, client.waits())
 
 
+def cpu_of(pids: list[int]) -> Callable[[], float]:
+    return lambda: sum(map(cpu_seconds, pids))
+
+
+SURVIVOR: Final = "the broker that stays"
+
+
+def cluster_cpu(cluster: Cluster, staying: str) -> Cpu:
+    kinds = {kind: [one.pid for one in cluster.members(kind)] for kind in ("bookie", "zookeeper")}
+    return {SURVIVOR: cpu_of([cluster.member(staying).pid])} | {kind: cpu_of(pids) for kind, pids in kinds.items()}
+
+
 def rows(topics: int = 1000) -> list[tuple[str, str]]:
     """Both on clusters of their own: three bookies, two brokers, 2/2/2, sessions of 2 s. The service URL is that of the
     broker that stays, as behind a load balancer; with both brokers in it, lookups at the dead one wait out the client's
     back-off."""
     found: list[tuple[str, str]] = []
-    for measure, number, what in (
-        (kill, signal.SIGKILL, "kill -9 to the next acknowledgement"),
-        (stop, signal.SIGTERM, "stopped politely, longest wait for a receipt"),
+    for number, what in (
+        (signal.SIGKILL, "kill -9 to the next acknowledgement"),
+        (signal.SIGTERM, "stopped politely, longest wait for a receipt"),
     ):
         with tempfile.TemporaryDirectory(prefix="magnetar-bench-") as folder:
             cluster = Cluster(Path(folder) / "cluster")
@@ -176,8 +229,11 @@ def rows(topics: int = 1000) -> list[tuple[str, str]]:
                 def end(cluster: Cluster = cluster, name: str = going.name, number: int = number) -> None:
                     cluster.kill(name, number)
 
+                measure = partial(kill, cpu=cluster_cpu(cluster, staying.name)) if number == signal.SIGKILL else stop
                 made = measure(f"pulsar://127.0.0.1:{staying.port}", topics, Path.cwd(), end)
                 found.append((f"one of two brokers with {topics:,} topics, {what}", str(made.gaps)))
+                if made.costs:
+                    found.append(("  processor time for each of these topics", "; ".join(map(str, made.costs))))
                 found.append((f"{topics:,} topics made by their producers", f"{made.created_s:.2f} s"))
             finally:
                 cluster.down()

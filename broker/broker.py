@@ -79,6 +79,7 @@ from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
+from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
 
@@ -111,12 +112,20 @@ class Ledgers(Protocol):
     """Opens managed ledgers (`managed_ledger.factory.ManagedLedgerFactory`)."""
 
     cache: EntryCache
+    changes: Changes
 
     async def open(
         self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
     ) -> ManagedLedger: ...
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None: ...
+    def prepare(
+        self,
+        name: str,
+        config: ManagedLedgerConfig | None = None,
+        *,
+        is_dead: bool = True,
+        held: Holdings | None = None,
+    ) -> None: ...
 
     async def exists(self, name: str) -> bool: ...
 
@@ -606,18 +615,26 @@ class Broker:
         except TimeoutError:  # it is opened all the same, for those who come later
             raise NotReady(f"Failed to load topic {name} within {self.config.topic_load_s} s; retry") from None
 
-    async def prepare(self, name: TopicName, *, is_dead: bool) -> None:
-        """Begin to get what opening a topic will need, whose owner is dead or will close it. Raises BrokerError."""
+    async def prepare(self, name: TopicName, *, is_dead: bool, held: Holdings | None) -> None:
+        """Begin to get what opening a topic will need, whose owner is dead or will close it, and told *held* of it.
+
+        Raises BrokerError.
+        """
         if name.is_persistent and name not in self.topics and not self._is_stopping:
             policies = await self.policies_of(name)
             settings = ledger_config(self.config, policies, is_system=name.is_system)
-            self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead)
+            self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead, held=held)
 
     async def open_again(self, name: TopicName) -> None:
         """Open a topic that another broker served, if it is still there and ours. Raises BrokerError."""
         with contextlib.suppress(_NotStored):
             if self.ownership.owns(name) and not self._is_stopping:
                 await self._load(name, await self.namespace(name.namespace), create=False, is_awaited=False)
+
+    def holdings(self, name: TopicName) -> Holdings | None:
+        """What a successor needs of a topic that is open here; None: nothing is known."""
+        topic = self.topics.get(name)
+        return None if topic is None else topic.ledger.holdings()
 
     @property
     def loads_pending(self) -> int:

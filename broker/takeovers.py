@@ -3,9 +3,9 @@
     a broker does not answer, or is registered no more ──▶ its topics that shall be ours are prepared, busiest first
     its session ends, or it gives a bundle back        ──▶ the bundle is taken, and those topics are opened
 
-Which topics a broker serves it has told in its log (`broker.serving`). A topic that a client asks for while its owner
-does not answer is prepared as well, log or not. Nothing here decides who owns what, and whatever fails costs time only:
-topics are opened when their clients come.
+Which topics a broker serves, and which ledgers they have, it has told in its log (`broker.serving`). A topic that a
+client asks for while its owner does not answer is prepared as well, log or not. Nothing here decides who owns what, and
+whatever fails costs time only: topics are opened when their clients come.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final
 from broker.broker import Broker
 from broker.errors import BrokerError
 from broker.ownership.ownership import BROKERS, BundleOwnership
+from broker.ownership.probing import Sign
 from broker.ownership.rules import BrokerAddress
 from broker.serving.log import OtherLogs, OwnLog
 from broker.serving.roster import traffic_of
@@ -23,20 +24,27 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.turns import Turns
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.holdings import Holdings
 from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
-# Each of the other brokers is asked so often whether it lives (by a connection that is closed at once); where there are
-# more than LOOKED_AT_QUICKLY of them, less often.
+# Each of the other brokers is asked so often whether it lives (`ownership.probing`); where there are more than
+# LOOKED_AT_QUICKLY of them, less often.
 LOOK_S: Final = 0.25
 LOOKED_AT_QUICKLY: Final = 5
 
-# A broker that does not answer so often in a row, and is registered, is taken for dead. One whose port refuses is at
-# once; otherwise it, or this process, may be busy, and to prepare thousands of topics would make that worse.
+# A broker that does not answer so often in a row, and is registered, is taken for dead: it, or this process, may be
+# busy, and to prepare thousands of topics would make that worse. One whose port refuses is dead at once; one that takes
+# connections and says nothing was waited for longer each time (`ANSWER_S` of `ownership.probing`): it counts for more.
 MISSES_MAX: Final = 6
+HANGS_COUNT: Final = 3
+
+# One that has not answered by then is waited for beside the others.
+QUICKLY_S: Final = 0.5
 
 # The list of brokers is read anew so often, beside what a watch tells.
 LIST_S: Final = 10.0
@@ -46,6 +54,9 @@ FREE_S: Final = 60.0
 
 # Topics that nobody has asked for yet and that are opened at the same time; those with clients do not wait for these.
 OPENED_AT_ONCE: Final = 16
+
+# An opening that storage keeps waiting for so long goes on beside the next ones.
+OPENING_TURN_S: Final = 5.0
 
 # The log of a broker that has been gone for so long is removed.
 FORGOTTEN_S: Final = 600.0
@@ -67,11 +78,12 @@ class Takeovers:
         self._clock = clock
         self._tasks = Tasks("takeovers")
         self._preparing: set[TopicName] = set()
-        self._slots = asyncio.Semaphore(OPENED_AT_ONCE)
+        self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self._brokers: dict[str, BrokerAddress] = {}
         self._last_addresses: dict[str, BrokerAddress] = {}  # where they answered
         self._is_list_stale = True
         self._listed_s = 0.0
+        self._asked: dict[str, asyncio.Task[Sign]] = {}  # broker id → a question that is not answered yet
         self._missed: dict[str, int] = {}  # broker id → how often in a row it did not answer
         self._gone: dict[str, float] = {}  # broker id → since when
         self._served: dict[str, int] = {}
@@ -83,7 +95,9 @@ class Takeovers:
         self._own_log: OwnLog | None = None
         self._others: OtherLogs | None = None
         if config.tells_what_it_serves:
-            self._own_log = OwnLog(own_id, config, self._serves, store, bookkeeper, clock)
+            self._own_log = OwnLog(
+                own_id, config, self._serves, store, bookkeeper, clock, self._holdings, broker.ledgers.changes
+            )
             self._others = OtherLogs(own_id, config, store, bookkeeper, clock)
 
     def start(self) -> None:
@@ -114,8 +128,9 @@ class Takeovers:
             self._tasks.spawn(self._prepare(topic, is_dead), f"prepare {topic}")
 
     async def _prepare(self, topic: TopicName, is_dead: bool) -> None:
+        held = None if self._others is None else self._others.holdings_of(topic.full)
         try:
-            await self._broker.prepare(topic, is_dead=is_dead)
+            await self._broker.prepare(topic, is_dead=is_dead, held=held)
         except BrokerError as error:
             log.info("%s is not prepared: %s", topic, error)
         finally:
@@ -135,6 +150,9 @@ class Takeovers:
             self._served = {name.full: self._served.get(name.full, 0) for name in topics}
         self._seen_changes = topics.changes
         return self._served
+
+    def _holdings(self, name: str) -> Holdings | None:
+        return self._broker.holdings(TopicName.parse(name))
 
     # ------------------------------------------------------------------------------ who is gone
 
@@ -159,13 +177,16 @@ class Takeovers:
         if self._is_list_stale or now_s - self._listed_s > LIST_S:
             self._is_list_stale, self._listed_s = False, now_s
             self._brokers = await self._ownership.brokers()
-        for broker_id in others.known:
+        signs = await self._ask({broker_id: self._brokers.get(broker_id) for broker_id in others.known})
+        for broker_id, sign in signs.items():
             address = self._brokers.get(broker_id)
-            if address is not None and await self._ownership.answers(address):
+            if address is not None and sign is None:
+                continue
+            if address is not None and sign is Sign.ANSWERS:
                 self._gone.pop(broker_id, None)
                 self._missed.pop(broker_id, None)
                 self._last_addresses[broker_id] = address
-            elif address is not None and not self._is_gone(broker_id, address):
+            elif address is not None and not self._is_gone(broker_id, sign):
                 continue
             elif broker_id not in self._gone:
                 self._gone[broker_id] = now_s
@@ -173,16 +194,42 @@ class Takeovers:
                 if traffic:
                     log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
                     former = self._last_addresses.get(broker_id)
-                    is_dead = former is None or not await self._ownership.answers(former)
+                    is_dead = await self._is_dead(former)
                     self._tasks.spawn(self._take_over(traffic, is_dead), f"take over from {broker_id}")
             elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
                 del self._gone[broker_id]
                 await others.remove(broker_id)
 
-    def _is_gone(self, broker_id: str, address: BrokerAddress) -> bool:
+    async def _ask(self, addresses: Mapping[str, BrokerAddress | None]) -> dict[str, Sign | None]:
+        """What each shows, side by side; None: that is not known yet, since it does not answer quickly, or where it is.
+
+        Each question is asked to its end and its answer is given once: one that hangs is waited for, and keeps nobody
+        from seeing that another is dead.
+        """
+        for broker_id, address in addresses.items():
+            if address is not None and broker_id not in self._asked:
+                asked = self._tasks.spawn(self._ownership.sign_of(address), f"ask {broker_id}", awaited=True)
+                self._asked[broker_id] = asked
+        if self._asked:
+            await asyncio.wait(self._asked.values(), timeout=QUICKLY_S)
+        done = {broker_id: task.result() for broker_id, task in self._asked.items() if task.done()}
+        self._asked = {broker_id: task for broker_id, task in self._asked.items() if broker_id not in done}
+        return {broker_id: done.get(broker_id) for broker_id in addresses}
+
+    async def _is_dead(self, former: BrokerAddress | None) -> bool:
+        """Whether a broker that is registered no more will not close its topics itself."""
+        if former is None:
+            return True
+        try:
+            async with asyncio.timeout(QUICKLY_S):
+                return not await self._ownership.answers(former)
+        except TimeoutError:
+            return True
+
+    def _is_gone(self, broker_id: str, sign: Sign | None) -> bool:
         """Whether a registered broker that does not answer is taken for dead."""
-        self._missed[broker_id] = self._missed.get(broker_id, 0) + 1
-        return self._ownership.refused(address) or self._missed[broker_id] >= MISSES_MAX
+        self._missed[broker_id] = self._missed.get(broker_id, 0) + (HANGS_COUNT if sign is Sign.HANGS else 1)
+        return sign is Sign.REFUSES or self._missed[broker_id] >= MISSES_MAX
 
     # ------------------------------------------------------------------------------ their topics
 
@@ -197,13 +244,9 @@ class Takeovers:
                 log.info("%s is left to its clients: %s", text, error)
                 continue
             by_bundle.setdefault(bundles.bundle_of(topic), []).append(topic)
-        ours = []
-        for bundle, topics in by_bundle.items():
-            try:
-                if await self._ownership.would_take(bundle):
-                    ours.append((bundle, topics))
-            except MagnetarError as error:
-                log.info("%s is left to its clients: %s", bundle, error)
+        # Side by side: where that depends on a broker that hangs, it is asked once.
+        taken = await asyncio.gather(*map(self._would_take, by_bundle))
+        ours = [(bundle, topics) for (bundle, topics), is_ours in zip(by_bundle.items(), taken, strict=True) if is_ours]
         expected = {topic: traffic[topic.full] for _, topics in ours for topic in topics}
         self._broker.expected |= expected
         for bundle, topics in ours:
@@ -214,6 +257,13 @@ class Takeovers:
         bundle_of = {topic: bundle for bundle, topics in ours for topic in topics}
         for topic in sorted(expected, key=lambda one: (0 if is_dead else order[bundle_of[one]], -expected[one])):
             self.prepare(topic, is_dead=is_dead)
+
+    async def _would_take(self, bundle: str) -> bool:
+        try:
+            return await self._ownership.would_take(bundle)
+        except MagnetarError as error:
+            log.info("%s is left to its clients: %s", bundle, error)
+            return False
 
     async def _take(self, bundle: str, topics: Iterable[TopicName]) -> None:
         try:
@@ -227,7 +277,8 @@ class Takeovers:
             self._broker.expected.pop(topic, None)
 
     async def _open(self, topic: TopicName) -> None:
-        async with self._slots:
+        # By traffic over all bundles that came; not by the topic's name, which two brokers may have told.
+        async with self._openings.turn(object(), (-self._broker.expected.get(topic, 0),)):
             try:
                 await self._broker.open_again(topic)
             except BrokerError as error:

@@ -12,6 +12,7 @@ from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable
+from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
 from managed_ledger.preparing import Preparations
@@ -57,6 +58,8 @@ class ManagedLedgerFactory:
         self._tasks = Tasks("managed ledgers")
         self.preparations = Preparations(bookkeeper, store, clock)
         """What was prepared for topics that are opened soon."""
+        self.changes = Changes()
+        """Whose holdings changed."""
 
     def start(self) -> None:
         """Begin the periodic maintenance."""
@@ -79,22 +82,32 @@ class ManagedLedgerFactory:
             await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self.cache, self._on_damage)
         ledger.on_ended = self._forget_ended
+        ledger.changes = self.changes
         try:
             await ledger.open(create=create, prepared=await self.preparations.take(name, config))
         except MetadataError as error:
             raise StorageUnavailable(f"cannot open {name}: {error}") from error
         assert name not in self._open, f"{name} is open twice"
         self._open[name] = ledger
+        self.changes.note_ledgers(name)
         return ledger
 
     def _forget_ended(self, ledger: ManagedLedger) -> None:
         if self._open.get(ledger.name) is ledger:
             del self._open[ledger.name]
+            self.changes.forget(ledger.name)
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None:
+    def prepare(
+        self,
+        name: str,
+        config: ManagedLedgerConfig | None = None,
+        *,
+        is_dead: bool = True,
+        held: Holdings | None = None,
+    ) -> None:
         """Get what opening a topic will need, whoever owns it now (`Preparations.begin`). Does not wait."""
         if name not in self._open:
-            self.preparations.begin(name, config or self._config, is_dead=is_dead)
+            self.preparations.begin(name, config or self._config, is_dead=is_dead, held=held)
 
     async def exists(self, name: str) -> bool:
         """Whether the topic is stored. Raises StoreUnavailable."""

@@ -20,6 +20,7 @@ Rules:
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     RecordUnreadable,
 )
+from managed_ledger.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCursor, Holdings
 from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.position import LATEST, Position
 from managed_ledger.preparing import Prepared
@@ -79,6 +81,8 @@ class ManagedLedger:
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
+        self.changes = UNHEARD
+        """Told when `holdings` change."""
         self._clock = clock
         self._cache = cache
         self._record = TopicRecord(name, bookkeeper, store)
@@ -102,7 +106,7 @@ class ManagedLedger:
         """The ledgers that hold what compaction kept."""
         self._config = config
         self._writing.on_end = self._cursors.abandon
-        self._writing.on_next_ledger = self.trim_if_due
+        self._writing.on_next_ledger = self._on_next_ledger
         self.passed_over_entries = 0
         """Lost entries that count as acknowledged since it was opened, counted for each cursor."""
         self._reading.passes_over_lost = config.passes_over_lost
@@ -126,7 +130,7 @@ class ManagedLedger:
                     if number == OPEN_ATTEMPTS_MAX - 1:
                         raise
                     await self._clock.sleep(OPEN_RETRY_S * (number + 1))
-            await self._cursors.recover_all(self)
+            await self._cursors.recover_all(self, NOTHING_KNOWN if prepared is None else prepared.open)
         except BaseException:
             if not self._appending.is_ended:
                 self._writing.end_appends(State.CLOSED, ManagedLedgerClosed(f"{self.name} was not opened"))
@@ -198,6 +202,20 @@ class ManagedLedger:
     @property
     def state(self) -> str:
         return self._appending.state.value
+
+    def holdings(self) -> Holdings | None:
+        """What a successor needs of it; None: nothing, as no entries are taken."""
+        if not self._appending.takes_appends:
+            return None
+        cursors = {
+            name: HeldCursor(cursor.ledger_id, cursor.persisted_mark_delete_position)
+            for name, cursor in itertools.islice(self.cursors.items(), CURSORS_MAX)
+        }
+        return Holdings(self._record.version, self._ledgers.last_id, cursors)
+
+    def _on_next_ledger(self) -> None:
+        self.changes.note_ledgers(self.name)
+        self.trim_if_due()
 
     @property
     def is_terminated(self) -> bool:
@@ -389,7 +407,9 @@ class ManagedLedger:
 
         Raises StorageUnavailable, ManagedLedgerFenced.
         """
-        return await self._cursors.open(self, name, start, properties)
+        cursor = await self._cursors.open(self, name, start, properties)
+        self.changes.note_ledgers(self.name)
+        return cursor
 
     def new_non_durable_cursor(self, name: str, start: Position) -> ManagedCursor:
         """A cursor that is not stored and does not hold back trimming."""
@@ -401,12 +421,14 @@ class ManagedLedger:
         Raises CursorNotFound, ManagedLedgerFenced, StorageUnavailable; the cursor then stays and holds back trimming.
         """
         await self._cursors.delete(self, name)
+        self.changes.note_ledgers(self.name)
         self.trim_if_due()
 
     # ---------------------------------------------------------------------------------- trimming
 
     def trim_if_due(self) -> None:
         """Trim if a cursor's stored position that moved, or a ledger that was closed, made old ledgers deletable."""
+        self.changes.note_moved(self.name)
         if not self._trimming and self._trimmable():
             self.spawn(self._trim_quietly(), "trim")
 

@@ -19,8 +19,6 @@ StorageUnavailable.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, LedgerFenced, MetadataConflict, NoSuchLedger
@@ -31,6 +29,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
+from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.new_ledger import new_ledger
 from managed_ledger.position import Position
 from managed_ledger.reading import Reading
@@ -39,8 +38,6 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import LedgerSummary, RetentionRule, trimmable
 
 log = logging.getLogger(__name__)
-
-NOTHING_KNOWN: Final[Mapping[int, Versioned]] = MappingProxyType({})
 
 
 class LedgerLifecycle:

@@ -31,6 +31,11 @@ class LedgerList:
     def __iter__(self) -> Iterator[ManagedLedgerInfo.LedgerInfo]:
         return iter([self._infos[ledger_id] for ledger_id in self._ids])
 
+    @property
+    def last_id(self) -> int:
+        """The last ledger; -1: there is none."""
+        return self._ids[-1] if self._ids else -1
+
     def info(self, ledger_id: int) -> ManagedLedgerInfo.LedgerInfo:
         return self._infos[ledger_id]
 

@@ -3,13 +3,18 @@
     the topic's record ──▶ the record of its last ledger      read
     the next ledger                                           created
 
+    with holdings (`managed_ledger.holdings`): the records of its last ledger and of its cursors' ledgers are read at
+    once, side by side, and the topic's record is not: whoever opens the topic reads it
+
 Rules:
 
 1. The owner, if it lives, is not disturbed: nothing is fenced, closed or replaced.
 2. What was read may be old when it is used. The topic's record is read again by whoever opens it: the topic may have
    been deleted and made anew. A ledger's record is replaced only in the version that was read, and ids of ledgers are
    not used twice.
-3. Cursors are not prepared: an old list of them would hide a new one, and nothing would tell.
+3. The list of cursors and their nodes are not read: an old list would hide a new cursor, and nothing would tell. The
+   record of a cursor's ledger is used as that of the last ledger is: recovery replaces it only in the version that was
+   read.
 4. A ledger that was prepared and not used is deleted, unless this process dies first.
 """
 
@@ -27,6 +32,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.holdings import Holdings
 from managed_ledger.names import ledger_path
 from managed_ledger.new_ledger import new_ledger
 from managed_ledger.records import decode_ledger_info
@@ -54,7 +60,7 @@ class Prepared(NamedTuple):
     config: ManagedLedgerConfig
     """The settings with which the ledger was created."""
     open: dict[int, Versioned]
-    """The record of the last ledger by its id, if it was open and was read."""
+    """The records of its last ledger and of its cursors' ledgers, by id, as far as they were open and were read."""
     ahead: asyncio.Task[LedgerWriteHandle]
     """The next ledger; it is there."""
 
@@ -78,13 +84,17 @@ class Preparations:
     def names(self) -> list[str]:
         return list(self._prepared)
 
-    def begin(self, name: str, config: ManagedLedgerConfig, *, is_dead: bool = True) -> None:
+    def begin(
+        self, name: str, config: ManagedLedgerConfig, *, is_dead: bool = True, held: Holdings | None = None
+    ) -> None:
         """Prepare a topic, unless that is done or under way. Does not wait.
 
-        Not *is_dead*: its owner will close the last ledger, so the record of that is not read.
+        Not *is_dead*: its owner will close its ledgers, so the records of those are not read. *held*: what its owner
+        told of it; None: nothing.
         """
         if name not in self._prepared and len(self._prepared) < PREPARED_MAX:
-            task = self._prepared[name] = self._tasks.spawn(self._prepare(name, config, is_dead), f"prepare {name}")
+            work = self._prepare(name, config, is_dead, held)
+            task = self._prepared[name] = self._tasks.spawn(work, f"prepare {name}")
             self._clock.call_later(PREPARED_S, lambda: self._give_up(name, task))
 
     async def take(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
@@ -119,18 +129,16 @@ class Preparations:
         if prepared is not None:
             await self._discard(prepared)
 
-    async def _prepare(self, name: str, config: ManagedLedgerConfig, is_dead: bool) -> Prepared | None:
+    async def _prepare(
+        self, name: str, config: ManagedLedgerConfig, is_dead: bool, held: Holdings | None
+    ) -> Prepared | None:
         async with self._slots:
             try:
-                node = await self._store.get(ledger_path(name))
-                if node is None:
+                ledger_ids = await self._recovered_ledgers(name) if held is None else held.ledger_ids
+                if ledger_ids is None:
                     return None
-                info = decode_ledger_info(node.value, name)
-                if info.HasField("terminatedPosition"):
-                    return None  # it gets no further ledger
                 ahead = self._tasks.spawn(new_ledger(self._bookkeeper, name, config), "the next ledger", awaited=True)
-                last_id = info.ledgerInfo[-1].ledgerId if is_dead and info.ledgerInfo else None
-                found = {} if last_id is None else await self._open_record(last_id)
+                found = await self._open_records(ledger_ids) if is_dead else {}
                 await asyncio.wait([ahead])
             except (MetadataError, BookKeeperError, Corruption) as error:
                 log.info("%s is not prepared: %s", name, error)
@@ -140,10 +148,32 @@ class Preparations:
                 return None
             return Prepared(config, found, ahead)
 
-    async def _open_record(self, ledger_id: int) -> dict[int, Versioned]:
-        """Nothing for a closed ledger: whoever opens it reads where its entries are now."""
-        versioned = await self._bookkeeper.record_of(ledger_id)
-        return {} if versioned.metadata.is_closed else {ledger_id: versioned}
+    async def _recovered_ledgers(self, name: str) -> list[int] | None:
+        """The last ledger of a topic, by its record; None: the topic is not there, or gets no further ledger.
+
+        Raises MetadataError, Corruption.
+        """
+        node = await self._store.get(ledger_path(name))
+        if node is None:
+            return None
+        info = decode_ledger_info(node.value, name)
+        return None if info.HasField("terminatedPosition") else [one.ledgerId for one in info.ledgerInfo[-1:]]
+
+    async def _open_records(self, ledger_ids: Iterable[int]) -> dict[int, Versioned]:
+        """Of those that are open: whoever opens a topic reads where the entries of closed ledgers are now.
+
+        One that cannot be read is left out: whoever opens the topic reads it again, if it needs it.
+        """
+        ids = list(dict.fromkeys(ledger_ids))
+        read = await asyncio.gather(*map(self._bookkeeper.record_of, ids), return_exceptions=True)
+        found: dict[int, Versioned] = {}
+        for ledger_id, one in zip(ids, read, strict=True):
+            if isinstance(one, Versioned):
+                if not one.metadata.is_closed:
+                    found[ledger_id] = one
+            elif not isinstance(one, BookKeeperError):
+                raise one
+        return found
 
     async def _discard(self, prepared: Prepared) -> None:
         handle = await prepared.ahead

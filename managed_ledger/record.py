@@ -51,6 +51,11 @@ class TopicRecord:
         self._deletions = Tasks(name)  # not cancelled at close
 
     @property
+    def version(self) -> int:
+        """Of the node, as it was last read or written."""
+        return self._node.version
+
+    @property
     def is_terminated(self) -> bool:
         return self._info.HasField("terminatedPosition")
 

@@ -18,7 +18,8 @@ from typing import Final
 from bench.apache.perf import attempt
 from bench.apache.rig import ROOT, BenchError, System, module, owner_of, started
 from bench.apache.table import SIDES, Side, Table
-from bench.many_takeovers import SHARES, kill, stop
+from bench.many_takeovers import SHARES, SURVIVOR, Cpu, kill, stop
+from tests.support.mixed_cluster import Server
 
 # (side, session, ZooKeeper's tick): it grants sessions of 2 to 20 ticks.
 VARIANTS: Final[tuple[tuple[Side, int, int], ...]] = (
@@ -75,6 +76,9 @@ OWNERS_SEEN: Final = 100
 KILLED: Final = f"{TOPICS:,} topics on two brokers, kill -9 of one to the next acknowledgement"
 STOPPED: Final = f"{TOPICS:,} topics on two brokers, one stopped politely, longest wait for a receipt"
 CREATED: Final = f"{TOPICS:,} topics made by their producers"
+CPU: Final = f"{TOPICS:,} topics on two brokers, kill -9 of one, processor time for each topic that was away"
+"""From the kill until the last one was back; the load of that time included, and once more without it."""
+
 GOALS: Final = {
     (KILLED, "p50"): "<= 3 s",
     (KILLED, "p99"): "<= 4 s",
@@ -96,6 +100,9 @@ def many_topics(directory: Path, rounds: int, table: Table) -> list[str]:
     for what in (KILLED, STOPPED):
         for share, _ in SHARES:
             table.row(f"{what}, {share}", "s", goal=GOALS.get((what, share), ""))
+    for kind in (SURVIVOR, "bookie", "zookeeper"):
+        table.row(f"{CPU}: {kind}", "ms")
+    table.row(f"{CPU}: {SURVIVOR}, without its load", "ms", goal="<= 2.5 ms")
     table.row(CREATED, "s", goal="<= 5 s")
     for side in SIDES:
         place = directory / f"{side}-many"
@@ -119,19 +126,36 @@ def many_topics(directory: Path, rounds: int, table: Table) -> list[str]:
 
 def ends(system: System, number: int, what: str, table: Table) -> str:
     """The broker with most topics ends, the other stays; then the first is started again."""
-    measure, name = (kill, f"killed-{number}") if what == KILLED else (stop, f"stopped-{number}")
+    is_killed = what == KILLED
+    name = f"killed-{number}" if is_killed else f"stopped-{number}"
     topics = [f"persistent://public/default/{name}-{number}" for number in range(OWNERS_SEEN)]
     owners = Counter(owner_of(system.brokers, topic).name for topic in topics)  # Apache's may leave all to one of them
     going, staying = sorted(system.brokers, key=lambda broker: owners[broker.name], reverse=True)
-    end = going.kill if what == KILLED else going.stop
     try:
-        measured = measure(staying.service_url, TOPICS, ROOT, end, name)
+        if is_killed:
+            measured = kill(staying.service_url, TOPICS, ROOT, going.kill, name, cpu_of(system, staying))
+        else:
+            measured = stop(staying.service_url, TOPICS, ROOT, going.stop, name)
     finally:
         going.start()
     for share, part in SHARES:
         table.add(f"{what}, {share}", "s", system.side, measured.gaps.at(part))
     table.add(CREATED, "s", system.side, measured.created_s)
+    for cost in measured.costs:
+        table.add(f"{CPU}: {cost.kind}", "ms", system.side, cost.per_topic_ms)
+        if cost.kind == SURVIVOR:
+            table.add(
+                f"{CPU}: {SURVIVOR}, without its load", "ms", system.side, max(cost.per_topic_ms - cost.load_ms, 0.0)
+            )
     return str(measured.gaps)
+
+
+def cpu_of(system: System, staying: Server) -> Cpu:
+    return {
+        SURVIVOR: lambda: staying.cpu_s,
+        "bookie": lambda: sum(one.cpu_s for one in system.bookies),
+        "zookeeper": lambda: system.cluster.zookeeper.cpu_s,
+    }
 
 
 def one_topic(directory: Path, rounds: int, table: Table) -> list[str]:

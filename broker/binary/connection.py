@@ -163,6 +163,9 @@ class Connection:
         made, entry = parse_frame(frame)
         kind = made.type
         if self.state is State.START:
+            if kind == _T.PING:  # by other brokers, which ask whether this one lives
+                self._answers.on_ping(made.ping)
+                return
             if kind != _T.CONNECT:
                 raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECT")
             self._on_connect(made.connect)

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from broker.errors import NotReady
 from broker.names import Bundles
@@ -34,6 +33,7 @@ from broker.ownership.bundle_assignment import (
 from broker.ownership.group_records import GroupRecords
 from broker.ownership.isolation import IsolationPolicy, candidates, host_of, isolation_path, parse_isolation
 from broker.ownership.load_report import BrokerLoad
+from broker.ownership.probing import Prober, Sign
 from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
@@ -63,10 +63,8 @@ NAMESPACE: Final = "/namespace"
 # developer's cluster and 30 s in Apache's configuration; there the client has to retry.
 TAKEOVER_WAIT_S: Final = 20.0
 
-# Time-out of the connection that tests whether an owner listens, and how long the result is used. A dead process on a
-# machine that lives refuses at once.
-PROBE_TIMEOUT_S: Final = 0.5
-PROBE_VALID_S: Final = 0.2
+# An owner that has not answered by then is waited for beside the end of its session.
+QUICKLY_S: Final = 0.25
 
 # An owner that did not answer is tested again after so long: it may have been busy, or have been started again.
 PROBE_AGAIN_S: Final = 1.0
@@ -123,9 +121,8 @@ class BundleOwnership:
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
         self._coming: set[str] = set()  # bundles that this broker waits for, to take them
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
-        self._probes: dict[str, tuple[float, bool]] = {}
-        self._refusing: set[str] = set()  # addresses where the last probe was refused
         self._tasks = Tasks("ownership")
+        self._prober = Prober(clock, self._tasks)
         self._locating: SingleFlight[tuple[str, bool], Located | bool] = SingleFlight(
             self._tasks, "finding the owner of"
         )
@@ -335,14 +332,16 @@ class BundleOwnership:
             elif unloading:
                 if not await self._wait_for_change(node, deadline):
                     raise _StillAway(f"Namespace bundle {bundle} is being unloaded by {owner.native_url}")
-            elif await self.answers(owner):
+            elif is_alive := await self._answers_while(owner, node):
                 return Located(here=False, broker=owner)
+            elif is_alive is None:
+                continue
             elif bundle not in self._away and await self._will_be_ours(bundle):
                 self._away.add(bundle)
                 for topic in self._asked.get(bundle, ()):
                     self.on_awaited(topic)
             elif await self._wait_for_change(node, min(deadline, self._clock.monotonic() + PROBE_AGAIN_S)):
-                self._probes.pop(owner.native_url, None)  # it may be back
+                self._prober.forget(owner)  # it may be back
             elif self._clock.monotonic() >= deadline:
                 raise _StillAway(f"{owner.native_url} does not answer")
         return True
@@ -657,28 +656,24 @@ class BundleOwnership:
         return True
 
     async def answers(self, broker: BrokerAddress) -> bool:
-        """Whether a process listens at *broker*'s address."""
-        url = broker.native_url
-        checked_s, answered = self._probes.get(url, (float("-inf"), False))
-        if self._clock.monotonic() - checked_s < PROBE_VALID_S:
-            return answered
-        parts = urlsplit(url)
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                _, writer = await asyncio.open_connection(parts.hostname, parts.port)
-            writer.close()
-            answered = True
-        except (OSError, TimeoutError, ValueError) as error:
-            answered = False
-            self._refusing.discard(url)
-            if isinstance(error, ConnectionRefusedError):
-                self._refusing.add(url)
-        self._probes[url] = (self._clock.monotonic(), answered)
-        return answered
+        """Whether the process at *broker*'s address answers (`probing`)."""
+        return await self._prober.sign(broker) is Sign.ANSWERS
 
-    def refused(self, broker: BrokerAddress) -> bool:
-        """After `answers` said no: nobody has that port. Else the broker or its machine, or this one, may be slow."""
-        return broker.native_url in self._refusing
+    async def sign_of(self, broker: BrokerAddress) -> Sign:
+        """What the process at *broker*'s address shows of itself now."""
+        return await self._prober.sign(broker)
+
+    async def _answers_while(self, owner: BrokerAddress, node: Node) -> bool | None:
+        """As `answers`; None as soon as *node*, which names the owner, changes: that one hangs takes long to find."""
+        try:
+            async with asyncio.timeout(QUICKLY_S):
+                return await self.answers(owner)
+        except TimeoutError:
+            asking: asyncio.Task[bool] = self._tasks.spawn(self.answers(owner), f"ask {owner.native_url}", awaited=True)
+        while not asking.done():
+            if await self._wait_for_change(node, self._clock.monotonic() + QUICKLY_S):
+                return None
+        return asking.result()
 
     @staticmethod
     def _path(bundle: str) -> str:

@@ -2,9 +2,10 @@
 
     /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
 
-A log begins anew when its broker starts, after an error, and before it becomes long; so nobody needs snapshots of it. A
-broker that serves nothing has none, and one whose topics stay what they are has no open ledger.
-Whoever reads it may be a second behind. Nothing is decided by it: what a broker owns stands in its nodes.
+What it says of a topic stands in `roster`, how much of it at once in `telling`. A log begins anew when its broker
+starts, after an error, and before it becomes long; so nobody needs snapshots of it. A broker that serves nothing has
+none, and one whose topics stay what they are has no open ledger.
+Whoever reads it may be seconds behind. Nothing is decided by it: what a broker owns stands in its nodes.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.config import BrokerConfig
-from broker.serving.roster import Roster, edits
+from broker.serving.roster import Roster
+from broker.serving.telling import POSITIONS_S, Telling
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import MIB
+from managed_ledger.holdings import UNHEARD, Changes, Holdings
 from managed_ledger.state_log.config import StateLogConfig
 from managed_ledger.state_log.errors import LogStopped, StateLogError
 from managed_ledger.state_log.removal import remove_log
@@ -31,13 +35,21 @@ ROOT: Final = "/magnetar/serving"
 # How often a broker tells what has changed.
 TELL_S: Final = 1.0
 
-# A log that has so many edits begins anew: some 20 MB, and what a broker that starts has to read of it.
+# A log that has so many edits, or bytes of them, begins anew: a broker that starts has to read all of it. As much as is
+# told of positions (`telling`) makes it so large in half an hour.
 EDITS_MAX: Final = 20_000
+LOG_BYTES_MAX: Final = 32 * MIB
 
 # A log to which nothing came for so long is closed until the next edit: an open ledger would hold up the repair and the
 # drain of its bookies. Each time begins a ledger; with so many of them the log begins anew.
 IDLE_S: Final = 5.0
 LEDGERS_MAX: Final = 20
+
+assert POSITIONS_S < IDLE_S  # where positions move all the time, no ledger is begun for each time they are told
+
+# What the former log of a broker said counts for so long, until the next one says something: it begins anew now and
+# then.
+FORMER_S: Final = 10.0
 
 # After an error of bookies or metadata store.
 AGAIN_S: Final = 10.0
@@ -73,15 +85,20 @@ class OwnLog:
         store: MetadataStore,
         bookkeeper: BookKeeper,
         clock: Clock,
+        holdings_of: Callable[[str], Holdings | None] = lambda name: None,
+        changes: Changes = UNHEARD,
     ) -> None:
         """*serves* gives topics and traffic (`roster`) as they are now, the same object if nothing has changed since it
-        was called last; None: what was told is to stay."""
+        was called last; None: what was told is to stay. *holdings_of* gives what a successor needs of a topic, by its
+        full name, and *changes* the managed ledgers of which that changed."""
         self._config = log_config(broker_id, config)
         self._name = broker_id
         self._serves = serves
         self._store = store
         self._bookkeeper = bookkeeper
         self._clock = clock
+        self._holdings_of = holdings_of
+        self._changes = changes
         self._tasks = Tasks("who serves what")
         self._told = ""
 
@@ -113,15 +130,19 @@ class OwnLog:
         )  # fmt: skip
         await own.open()
         try:
-            changed_s, told = self._clock.monotonic(), None
-            while own.number < EDITS_MAX and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX):
-                now = self._serves()
-                for edit in [] if now is None or now is told else edits(roster.topics, now):
+            telling = Telling(roster, self._holdings_of, self._changes)
+            changed_s, told_bytes = self._clock.monotonic(), 0
+            while (
+                own.number < EDITS_MAX
+                and told_bytes < LOG_BYTES_MAX
+                and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX)
+            ):
+                for edit in telling.edits(self._serves(), self._clock.monotonic(), is_open=own.is_leader):
                     if not own.is_leader:
                         await own.lead()
                     await own.propose(edit)
+                    told_bytes += len(edit)
                     changed_s = self._clock.monotonic()
-                told = told if now is None else now
                 if own.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
                     await own.follow()
                 await self._clock.sleep(TELL_S)
@@ -144,6 +165,7 @@ class OtherLogs:
         self._bell = Bell()
         self._is_stale = True
         self._followed: dict[str, tuple[Roster, StateLog]] = {}
+        self._former: dict[str, tuple[Roster, float]] = {}  # the log before that one, and when it ended
 
     def start(self) -> None:
         self._cancel = self._store.watch_children(ROOT, self._on_change)
@@ -162,12 +184,27 @@ class OtherLogs:
 
     def topics_of(self, broker_id: str) -> dict[str, int]:
         """What a broker has told that it serves, with the traffic, the busiest first; empty if nothing is known."""
+        roster = self._roster_of(broker_id)
+        return {name: roster.topics[name] for name in roster.by_traffic()}
+
+    def holdings_of(self, topic: str) -> Holdings | None:
+        """What was told of a topic, by its full name; None: nothing. It may be old or wrong."""
+        every = [self._roster_of(one).holdings.get(topic) for one in self._followed.keys() | self._former.keys()]
+        return max((one for one in every if one is not None), key=lambda one: one.record_version, default=None)
+
+    def _roster_of(self, broker_id: str) -> Roster:
         followed = self._followed.get(broker_id)
-        return {} if followed is None else {name: followed[0].topics[name] for name in followed[0].by_traffic()}
+        if followed is not None and followed[0].topics:
+            return followed[0]
+        former = self._former.get(broker_id)
+        if former is not None and self._clock.monotonic() - former[1] < FORMER_S:
+            return former[0]
+        return Roster()
 
     async def remove(self, broker_id: str) -> None:
         """Remove the log of a broker that is gone for good. Raises LogUnavailable."""
         await self._leave(broker_id)
+        del self._former[broker_id]
         await remove_log(self._store, self._bookkeeper, f"{ROOT}/{broker_id}")
 
     async def _run(self) -> None:
@@ -196,7 +233,10 @@ class OtherLogs:
         self._followed[broker_id] = (roster, followed)
 
     async def _leave(self, broker_id: str) -> None:
-        _, followed = self._followed.pop(broker_id)
+        roster, followed = self._followed.pop(broker_id)
+        now_s = self._clock.monotonic()
+        self._former = {one: kept for one, kept in self._former.items() if now_s - kept[1] < FORMER_S}
+        self._former[broker_id] = roster, now_s
         try:
             await followed.close()
         except (LogStopped, asyncio.InvalidStateError) as error:

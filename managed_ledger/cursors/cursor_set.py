@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
@@ -22,6 +23,7 @@ from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorStore
 from managed_ledger.cursors.managed_cursor import CursorLedger, ManagedCursor
 from managed_ledger.errors import CursorExists, CursorNotFound, ManagedLedgerFenced, RecordUnreadable
+from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -73,15 +75,20 @@ class CursorSet:
 
     # ------------------------------------------------------------------------------ making and deleting
 
-    async def recover_all(self, owner: CursorOwner) -> None:
-        """Recover all cursors that are stored. Raises StorageUnavailable (RecordUnreadable), MetadataError."""
+    async def recover_all(self, owner: CursorOwner, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
+        """Recover all cursors that are stored. *known*: records of open ledgers that were read before.
+
+        Raises StorageUnavailable (RecordUnreadable), MetadataError.
+        """
         for child in await self._store.children(ledger_path(self._name)):
             name = unquote_plus(child)
-            await self._recover(owner, name, self._cursor_store(owner, name))
+            await self._recover(owner, name, self._cursor_store(owner, name), known)
 
-    async def _recover(self, owner: CursorOwner, name: str, store: CursorStore) -> ManagedCursor:
+    async def _recover(
+        self, owner: CursorOwner, name: str, store: CursorStore, known: Mapping[int, Versioned] = NOTHING_KNOWN
+    ) -> ManagedCursor:
         try:
-            snapshot = await store.load(self._ledgers.start)
+            snapshot = await store.load(self._ledgers.start, known)
             position = self._ledgers.floor(max(snapshot.mark_delete_position, self._ledgers.start))
             position = min(position, self._ledgers.last_confirmed)
             state = CursorState(self._ledgers, position)

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
@@ -39,6 +40,7 @@ from managed_ledger.errors import (
     RecordInDoubt,
     StorageUnavailable,
 )
+from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.position import Position
 from managed_ledger.records import (
     batches_in,
@@ -129,10 +131,11 @@ class CursorStore:
         except ManagedLedgerFenced:
             raise CursorExists(f"cursor {self._cursor} of {self._topic} exists") from None
 
-    async def load(self, first: Position) -> CursorSnapshot:
+    async def load(self, first: Position, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> CursorSnapshot:
         """The stored state. Raises CursorNotFound, Corruption, StorageUnavailable.
 
-        A cursor ledger that is gone, empty or damaged leaves what the node says (rule 2), or *first* if that is later.
+        *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`). A cursor ledger that is gone,
+        empty or damaged leaves what the node says (rule 2), or *first* if that is later.
         """
         value = await self._record.read()
         if value is None:
@@ -142,7 +145,7 @@ class CursorStore:
         self.ledger_id = info.cursorsLedgerId
         if info.cursorsLedgerId == NO_LEDGER:
             return snapshot_of(Position(info.markDeleteLedgerId, info.markDeleteEntryId), info)
-        state = await self._last_state(info.cursorsLedgerId)
+        state = await self._last_state(info.cursorsLedgerId, known.get(info.cursorsLedgerId))
         if state is not None:
             return snapshot_of(Position(state.ledgerId, state.entryId), state)
         position = max(first, Position(info.markDeleteLedgerId, info.markDeleteEntryId))
@@ -150,9 +153,11 @@ class CursorStore:
                     info.cursorsLedgerId, position)  # fmt: skip
         return snapshot_of(position, info)
 
-    async def _last_state(self, ledger_id: int) -> PositionInfo | None:
+    async def _last_state(self, ledger_id: int, known: Versioned | None) -> PositionInfo | None:
         try:
-            handle = await self._bookkeeper.open_ledger(ledger_id, password=self._config.password, recovery=True)
+            handle = await self._bookkeeper.open_ledger(
+                ledger_id, password=self._config.password, recovery=True, known=known
+            )
         except NoSuchLedger:
             return None
         except BookKeeperError as error:

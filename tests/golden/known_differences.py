@@ -41,7 +41,7 @@ _HTTP: Final[dict[str, str]] = {
     ),
     **_calls([198], "nobody has used a non-persistent topic before"),
     **_calls([202], "the numbers come at once; the redirect to /metrics/ is the habit of Apache's web server"),
-    "http/206-*:.*": "a subject that no broker has: its reason is given as everywhere, not in the form of Apache's web server",
+    "http/206-*:.*": "no broker has this subject: the reason is told as everywhere, not as Apache's web server does",
     **_calls([204], "answered without a status file: the process serves"),
     "http/016-*:": "settings that mean nothing here, or are read when a broker starts, cannot be changed",
     "http/017-*:names": "settings that mean nothing here do not exist",

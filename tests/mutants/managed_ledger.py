@@ -453,6 +453,27 @@ MUTANTS = (
         ("tests/unit/managed_ledger/test_preparing.py",),
     ),
     Mutant(
+        "a ledger that was closed when it was read is believed to be as it was",
+        "managed_ledger/preparing.py",
+        "                if not one.metadata.is_closed:\n                    found",
+        "                if True:\n                    found",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
+        "what was read of the ledgers of cursors is not used",
+        "managed_ledger/ledger.py",
+        "NOTHING_KNOWN if prepared is None else prepared.open",
+        "NOTHING_KNOWN",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
+        "a new ledger is not told of",
+        "managed_ledger/ledger.py",
+        "        self.changes.note_ledgers(self.name)\n        self.trim_if_due()\n\n    @property",
+        "        self.trim_if_due()\n\n    @property",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
         "a ledger that was prepared for nothing stays",
         "managed_ledger/preparing.py",
         "        await handle.abandon()\n        if await attempt(",

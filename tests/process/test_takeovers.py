@@ -1,6 +1,7 @@
 """Brokers with many topics are stopped and killed under load: producers and consumers of official clients go on, and
 the topics are open at the other broker whether or not anybody asks for them."""
 
+import os
 import signal
 import threading
 import time
@@ -197,6 +198,26 @@ def test_what_a_killed_broker_served_is_open_at_the_other_one_without_being_aske
             load.go_on()
             cluster.start(victim)
             load.finish()
+
+
+def test_no_client_is_sent_to_a_broker_that_stands_still(tmp_path: Path) -> None:
+    """The system accepts connections for a stopped process; its session lives on for a while, and so does its node."""
+    with cluster_of(tmp_path / "cluster") as cluster, traffic(cluster) as load:
+        load.go_on(30)
+        topics = [name_of(number) for number in range(TOPICS)]
+        victim = owner_of(cluster, topics[0])
+        survivor = other_broker(cluster, victim)
+        its = [topic for topic in topics if owner_of(cluster, topic) == victim]
+        pid = cluster.member(victim).pid
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.5)  # longer than what was found a moment ago is used
+        try:
+            assert owner_of(cluster, its[0], ask=survivor) == survivor
+            assert {owner_of(cluster, topic, ask=survivor) for topic in its} == {survivor}
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        load.go_on()
+        load.finish()
 
 
 def open_at(admin: AdminClient) -> set[str]:

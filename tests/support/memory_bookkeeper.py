@@ -102,6 +102,8 @@ class MemoryBookKeeper:
         self.out_of_bookies = False
         self.handles: list[MemoryWriteHandle] = []
         self.reads = 0
+        self.records_read: list[int] = []
+        """Ledgers whose records were read, or would have been, by a client that was not given them."""
         self.on_step: Step | None = None
         """Awaited with (what, ledger id) before and after each change: `create`, `created`, `open`, `close`, `closed`,
         `add`, `added`, `read`, `delete`. It may wait, or raise what a client would get at that point."""
@@ -148,6 +150,7 @@ class MemoryBookKeeper:
         return handle
 
     async def record_of(self, ledger_id: int) -> Versioned:
+        self.records_read.append(ledger_id)
         await self.step("record", ledger_id)
         ledger = await self.read_metadata(ledger_id)
         return Versioned(cast(LedgerMetadata, RecordThen(ledger_id, ledger.closed)), 0)
@@ -158,6 +161,8 @@ class MemoryBookKeeper:
         if known is not None:  # the real client finds the state of now when it changes the record
             assert recovery, "nothing would tell that it is old"
             assert not known.metadata.is_closed, known
+        else:
+            self.records_read.append(ledger_id)
         await self.step("open", ledger_id)
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:

@@ -24,6 +24,7 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     StorageUnavailable,
 )
+from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -424,6 +425,7 @@ class MemoryLedgers:
         self.next_ledger_id = 1
         self.opened: list[str] = []
         self.prepared: list[str] = []
+        self.changes = Changes()
         self.hold_opening: asyncio.Event | None = None
         self.fail_opening: ManagedLedgerError | None = None
 
@@ -448,7 +450,14 @@ class MemoryLedgers:
             ledger.reopen()
         return cast(ManagedLedger, ledger)
 
-    def prepare(self, name: str, config: ManagedLedgerConfig | None = None, *, is_dead: bool = True) -> None:
+    def prepare(
+        self,
+        name: str,
+        config: ManagedLedgerConfig | None = None,
+        *,
+        is_dead: bool = True,
+        held: Holdings | None = None,
+    ) -> None:
         self.prepared.append(name)
 
     async def exists(self, name: str) -> bool:

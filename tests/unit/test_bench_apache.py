@@ -30,6 +30,8 @@ from bench.apache.table import (
     spread,
 )
 from bench.broker_load import Publish
+from bench.many_takeovers import Cost, Gaps, cost
+from bench.process_facts import CpuSamples
 from bench.spark_topics import DAY_BEGINS_MS, DAY_MS
 from broker.wire.frames import parse_send
 from managed_ledger.messages import messages_of
@@ -286,3 +288,24 @@ def test_what_the_load_sends_is_what_the_broker_reads() -> None:
         assert (send.producer_id, send.sequence_id, send.num_messages) == (299, 0, batch)
         _, messages = messages_of(send.entry)
         assert [bytes(message.payload) for message in messages] == [bytes(size)] * batch
+
+
+def test_processor_time_is_read_between_two_samples_and_ends_with_its_process() -> None:
+    samples = CpuSamples(["a", "b"])
+    samples.add(10.0, {"a": 1.0, "b": 5.0})
+    samples.add(12.0, {"a": 3.0, "b": 6.0})
+    samples.add(14.0, {"a": 3.5})
+    assert samples.used_s("a", 10.0, 14.0) == 2.5
+    assert samples.used_s("a", 11.0, 13.0) == 1.25
+    assert samples.used_s("a", 0.0, 99.0) == 2.5
+    assert samples.used_s("b", 11.0, 14.0) == 0.5
+
+
+def test_a_takeover_costs_what_was_used_until_the_last_topic_was_back() -> None:
+    samples = CpuSamples(["broker"])
+    for moment_s, used_s in ((0.0, 0.0), (4.0, 0.4), (6.0, 2.4), (9.0, 9.0)):
+        samples.add(moment_s, {"broker": used_s})
+    gaps = Gaps([1.0, 2.0], topics=10, p99_ms=1.0)
+    found = cost(samples, "broker", 4.0, 4.0, gaps)
+    assert found == Cost("broker", 1000.0, found.load_ms)
+    assert found.load_ms == pytest.approx(100.0)

@@ -8,8 +8,11 @@ import pytest
 
 from broker import takeovers
 from broker.handing_over import hand_over
+from broker.ownership.probing import Sign
+from broker.ownership.rules import BrokerAddress
 from broker.serving import log as serving
 from broker.takeovers import Takeovers
+from managed_ledger.holdings import Holdings
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -68,6 +71,38 @@ async def test_the_topics_of_a_dead_broker_are_open_before_a_client_asks(world: 
     await dying.store.close()
     await eventually(lambda: _has_open(staying, TOPICS))
     assert staying.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+
+
+async def test_what_the_topics_hold_is_known_when_they_are_prepared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    expected = {name.managed_ledger_name: dying.broker.holdings(name) for name in TOPICS}
+    assert None not in expected.values()
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    cursor = await dying.broker.topics[TOPICS[0]].ledger.open_cursor("s")
+    expected[TOPICS[0].managed_ledger_name] = dying.broker.holdings(TOPICS[0])
+    await eventually(lambda: _holds(heard, dying, TOPICS[0]))
+    prepared: dict[str, Holdings | None] = {}
+
+    def prepare(name: str, config: object, *, is_dead: bool, held: Holdings | None) -> None:
+        prepared[name] = held
+
+    monkeypatch.setattr(staying.broker.ledgers, "prepare", prepare)
+    await told.stop()
+    await dying.broker.server.stop_listening()
+    await eventually(lambda: _equal(prepared, expected))
+    assert cursor.name in dict(expected[TOPICS[0].managed_ledger_name].cursors)  # type: ignore[union-attr]
+
+
+def _holds(heard: Takeovers, side: Side, name: TopicName) -> None:
+    assert heard._others is not None
+    assert heard._others.holdings_of(name.full) == side.broker.holdings(name)
+
+
+def _equal(found: object, expected: object) -> None:
+    assert found == expected
 
 
 async def test_the_topics_of_a_broker_that_stops_are_open_as_soon_as_it_gave_them_away(world: World) -> None:
@@ -148,6 +183,34 @@ async def test_the_busiest_topics_are_prepared_and_opened_first_whatever_their_b
     assert staying.broker.expected == {}
 
 
+async def test_what_waits_to_be_opened_comes_by_its_traffic_over_all_bundles(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "OPENED_AT_ONCE", 1)
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    traffic = {name: 20 - number for number, name in enumerate(reversed(TOPICS))}
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    assert len({dying.ownership.bundle_of(name) for name in TOPICS}) > 1
+    may_open, opening = asyncio.Event(), list[TopicName]()
+
+    async def slow(topic: TopicName) -> None:
+        opening.append(topic)
+        await may_open.wait()
+
+    monkeypatch.setattr(staying.broker, "open_again", slow)
+    await told.stop()
+    assert heard._others is not None
+    monkeypatch.setattr(heard._others, "topics_of", lambda broker_id: {t.full: n for t, n in traffic.items()})
+    await dying.broker.server.stop_listening()
+    await dying.store.close()
+    await eventually(lambda: _equal(heard._openings.waiting, len(TOPICS) - 1))
+    may_open.set()
+    await eventually(lambda: _count(opening, len(TOPICS)))
+    first, *others = opening
+    assert others == [name for name in traffic if name != first]
+
+
 async def test_with_the_setting_off_nothing_is_told_and_clients_come_first(world: World) -> None:
     (dying, told), (staying, heard) = await world.side(tells_what_it_serves=False), await world.side()
     await serve(dying)
@@ -205,30 +268,69 @@ async def test_a_broker_that_is_slow_to_answer_is_not_taken_for_dead_at_once(
     (busy, _), (other, heard) = await world.side(), await world.side()
     await serve(busy)
     await eventually(lambda: _knows(heard, busy, TOPICS))
-    looks, enough = 0, asyncio.Event()
+    looks, enough, is_over = 0, asyncio.Event(), asyncio.Event()
 
-    async def silent(address: object) -> bool:
+    async def silent(address: object) -> Sign:
         nonlocal looks
         looks += 1
         if looks == takeovers.MISSES_MAX:  # the last look before it would be taken for dead
             enough.set()
-            await asyncio.Event().wait()
-        return False
+            await is_over.wait()
+        return Sign.AWAY
 
-    monkeypatch.setattr(other.ownership, "answers", silent)
+    monkeypatch.setattr(other.ownership, "sign_of", silent)
     await enough.wait()
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
-    again = 0
-
-    async def silent_once_more(address: object) -> bool:
-        nonlocal again
-        again += 1
-        return False
-
-    monkeypatch.setattr(other.ownership, "answers", silent_once_more)
-    await heard._look(heard._others)  # type: ignore[arg-type]
+    is_over.set()
     await eventually(lambda: _prepared(other, len(TOPICS)))
-    assert again >= 1
+
+
+async def test_a_broker_that_hangs_is_taken_for_dead_when_it_was_waited_for_more_than_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (hangs, _), (other, heard) = await world.side(), await world.side()
+    await serve(hangs)
+    await eventually(lambda: _knows(heard, hangs, TOPICS))
+    looks, enough, is_over = 0, asyncio.Event(), asyncio.Event()
+
+    async def silent(address: object) -> Sign:
+        nonlocal looks
+        looks += 1
+        if looks * takeovers.HANGS_COUNT >= takeovers.MISSES_MAX:
+            enough.set()
+            await is_over.wait()
+        return Sign.HANGS
+
+    monkeypatch.setattr(other.ownership, "sign_of", silent)
+    await enough.wait()
+    assert looks > 1
+    assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
+    is_over.set()
+    await eventually(lambda: _prepared(other, len(TOPICS)))
+    assert hangs.ownership.owns(TOPICS[0]), "who owns what is what the metadata store says"
+
+
+async def test_one_that_hangs_does_not_keep_others_from_being_seen_dead_and_is_heard_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(takeovers, "QUICKLY_S", 0.05)
+    (side, asking) = await world.side(tells_what_it_serves=False)
+    addresses = {"hangs": BrokerAddress("pulsar://a:1"), "dead": BrokerAddress("pulsar://b:1"), "left": None}
+    is_over, asked = asyncio.Event(), list[BrokerAddress]()
+
+    async def sign(address: BrokerAddress) -> Sign:
+        asked.append(address)
+        if address == addresses["hangs"]:
+            await is_over.wait()
+            return Sign.HANGS
+        return Sign.REFUSES
+
+    monkeypatch.setattr(side.ownership, "sign_of", sign)
+    for _ in range(2):
+        assert await asking._ask(addresses) == {"hangs": None, "dead": Sign.REFUSES, "left": None}
+    is_over.set()
+    assert await asking._ask(addresses) == {"hangs": Sign.HANGS, "dead": Sign.REFUSES, "left": None}
+    assert asked.count(BrokerAddress("pulsar://a:1")) == 1
 
 
 async def test_a_broker_that_lives_is_left_alone(world: World) -> None:

@@ -4,11 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from managed_ledger import preparing
-from managed_ledger.errors import StorageUnavailable
-from managed_ledger.position import EARLIEST
+from managed_ledger.errors import ManagedLedgerNotFound, StorageUnavailable
+from managed_ledger.holdings import Changes, HeldCursor, Holdings
+from managed_ledger.position import EARLIEST, Position
 from tests.support.waiting import eventually, settle
 from tests.unit.managed_ledger.test_ledger import payloads, read_all
 from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, NAME, Broker, FaultyStorage, world
@@ -33,8 +36,8 @@ class Successor(Broker):
 
         self.store.on_step, self.bookkeeper.on_step = store_step, bookkeeper_step
 
-    async def prepare(self) -> None:
-        self.factory.prepare(NAME)
+    async def prepare(self, held: Holdings | None = None) -> None:
+        self.factory.prepare(NAME, held=held)
         await settle()
 
     async def contents(self) -> list[bytes]:
@@ -221,6 +224,172 @@ async def test_so_many_topics_are_being_prepared_at_once(world: FaultyStorage) -
     await eventually(lambda: _equal(len(reading), preparing.PREPARING_AT_ONCE + 5))
 
 
+def held_by(owner: Broker) -> Holdings:
+    found = owner.ledger.holdings()
+    assert found is not None
+    return found
+
+
+async def test_with_holdings_the_ledgers_are_read_at_once_and_the_record_only_when_it_is_opened(
+    world: FaultyStorage,
+) -> None:
+    owner = await world.open()
+    cursor = await owner.ledger.open_cursor("s", EARLIEST)
+    await owner.publish(0, 3)
+    cursor.mark_delete(owner.ledger.first_position)
+    await cursor.flush()
+    held = held_by(owner)
+    last = owner.ledger.last_confirmed.ledger_id
+    assert held.last_ledger_id == last
+    assert held.cursors == {"s": HeldCursor(cursor.ledger_id, Position(last, 0))}
+    assert cursor.ledger_id >= 0
+    successor = Successor(world)
+    await successor.prepare(held)
+    assert sorted(successor.asked) == ["create", "created", "record", "record"]
+    assert sorted(successor.bookkeeper.records_read) == sorted([last, cursor.ledger_id])
+    successor.asked.clear()
+    await successor.open()
+    assert len(successor.bookkeeper.records_read) == 2, "no record of a ledger is read again"
+    assert "create" not in successor.asked
+    assert successor.asked.count("get") == 2, "the record of the topic, and that of its cursor"
+    assert await successor.contents() == payloads(0, 3)
+    assert successor.ledger.cursors["s"].mark_delete_position == Position(last, 0)
+    await world.check_record()
+
+
+async def test_a_ledger_that_its_owner_had_closed_is_read_again(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    held = held_by(owner)
+    await owner.ledger.close()
+    successor = Successor(world)
+    await successor.prepare(held)
+    await successor.open()
+    assert successor.bookkeeper.records_read == [held.last_ledger_id, held.last_ledger_id]
+    assert await successor.contents() == payloads(0, 3)
+
+
+async def test_of_a_broker_that_stops_no_ledger_is_read(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    successor.factory.prepare(NAME, is_dead=False, held=held_by(owner))
+    await settle()
+    assert sorted(successor.asked) == ["create", "created"]
+
+
+async def test_holdings_of_before_a_rollover_cost_a_read(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 2)
+    held = held_by(owner)
+    await owner.publish(2, 13)  # five entries a ledger
+    await eventually(lambda: _all_answered(owner, 13))
+    assert held_by(owner).last_ledger_id > held.last_ledger_id
+    assert held_by(owner).record_version > held.record_version
+    successor = Successor(world)
+    await successor.prepare(held)
+    await successor.open()
+    assert await successor.contents() == payloads(0, 13)
+    await world.check_record()
+
+
+async def test_holdings_of_a_topic_that_was_deleted_or_has_ended_leave_nothing_behind(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    held = held_by(owner)
+    await owner.ledger.terminate()
+    assert owner.ledger.holdings() is None
+    successor = Successor(world)
+    await successor.prepare(held)
+    await successor.open()
+    assert successor.ledger.is_terminated
+    await eventually(lambda: _left(world, 0))
+    await successor.factory.delete(NAME)
+    late = Successor(world)
+    await late.prepare(held)
+    with pytest.raises(ManagedLedgerNotFound):
+        await late.factory.open(NAME, create=False)
+    await eventually(lambda: _left(world, 0))
+
+
+ANY_LEDGER = st.integers(-1, 12) | st.integers(-1, 2**63 - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    held=st.builds(
+        Holdings,
+        st.integers(-1, 2**63 - 1),
+        ANY_LEDGER,
+        st.dictionaries(
+            st.sampled_from(["s", "other", ""]),
+            st.builds(HeldCursor, ANY_LEDGER, st.builds(Position, ANY_LEDGER, ANY_LEDGER)),
+        ),
+    ),
+    is_dead=st.booleans(),
+    later=st.integers(0, 8),
+)
+def test_whatever_the_holdings_say_the_topic_is_what_its_record_says(held: Holdings, is_dead: bool, later: int) -> None:
+    async def run() -> None:
+        world = FaultyStorage()
+        owner = await world.open()
+        cursor = await owner.ledger.open_cursor("s", EARLIEST)
+        await owner.publish(0, 7)
+        await eventually(lambda: _all_answered(owner, 7))
+        cursor.mark_delete(owner.ledger.first_position)
+        await cursor.flush()
+        stored = cursor.persisted_mark_delete_position
+        successor = Successor(world)
+        successor.factory.prepare(NAME, is_dead=is_dead, held=held)
+        await settle()
+        await owner.publish(7, 7 + later)
+        await eventually(lambda: _all_answered(owner, 7 + later))
+        await successor.open()
+        assert await successor.contents() == payloads(0, 7 + later)
+        assert successor.ledger.cursors.keys() == {"s"}
+        assert successor.ledger.cursors["s"].mark_delete_position == stored
+        await world.check_record()
+        for broker in world.brokers:
+            await broker.factory.close()
+
+    asyncio.run(run())
+
+
+def test_what_changed_is_told_once_and_only_while_somebody_takes_it() -> None:
+    changes = Changes()
+    changes.note_ledgers("a")
+    assert changes.take_ledgers() == []
+    changes.is_on = True
+    for name in "abcab":
+        changes.note_ledgers(name)
+        changes.note_moved(name)
+    assert changes.take_ledgers() == ["a", "b", "c"]
+    assert changes.take_ledgers() == []
+    assert changes.take_moved(2) == ["a", "b"]
+    changes.forget("c")
+    assert changes.take_moved(2) == []
+
+
+async def test_ledgers_and_cursors_that_come_are_noted_and_positions_that_are_stored(world: FaultyStorage) -> None:
+    owner = await world.open()
+    changes = owner.factory.changes
+    changes.is_on = True
+    cursor = await owner.ledger.open_cursor("s", EARLIEST)
+    assert changes.take_ledgers() == [NAME]
+    await owner.publish(0, 2)
+    assert changes.take_ledgers() == []
+    cursor.mark_delete(owner.ledger.last_confirmed)
+    await cursor.flush()
+    assert changes.take_moved(9) == [NAME]
+    await owner.publish(2, 7)
+    await eventually(lambda: _equal(changes.take_ledgers(), [NAME]))
+    await owner.ledger.delete_cursor("s")
+    assert changes.take_ledgers() == [NAME]
+    cursor = await owner.ledger.open_cursor("t", EARLIEST)
+    await owner.ledger.close()
+    assert changes.take_ledgers() == [], "it is not open any more"
+
+
 def _all_answered(owner: Broker, count: int) -> None:
     assert owner.acknowledged == list(range(count))
 
@@ -233,5 +402,5 @@ def _gone(world: FaultyStorage, ledger_ids: set[int]) -> None:
     assert not ledger_ids & set(world.bookkeeper.ledgers)
 
 
-def _equal(found: int, expected: int) -> None:
+def _equal(found: object, expected: object) -> None:
     assert found == expected

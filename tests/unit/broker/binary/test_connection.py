@@ -114,8 +114,19 @@ def test_connect_is_answered_with_version_size_and_flags() -> None:
     assert answer.connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation
 
 
-@pytest.mark.parametrize("kind", [number for number in BODY_OF_TYPE if number != BaseCommand.CONNECT])
-def test_before_connect_everything_ends_the_connection(kind: int) -> None:
+def test_a_ping_is_answered_before_connect() -> None:
+    """As Apache's brokers do: so others find out whether it lives."""
+    connection, outbox = make()
+    connection.on_frames([filled(BaseCommand.PING)])
+    assert [answer.type for answer in outbox.sent] == [BaseCommand.PONG]
+    assert connection.state is State.START
+
+
+TAKEN_BEFORE_CONNECT = (BaseCommand.CONNECT, BaseCommand.PING)
+
+
+@pytest.mark.parametrize("kind", [number for number in BODY_OF_TYPE if number not in TAKEN_BEFORE_CONNECT])
+def test_before_connect_everything_else_ends_the_connection(kind: int) -> None:
     connection, outbox = make()
     with pytest.raises(MalformedFrame):
         connection.on_frames([filled(kind)])

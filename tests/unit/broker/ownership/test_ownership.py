@@ -11,6 +11,7 @@ import pytest
 
 from broker.errors import TopicNotFound
 from broker.names import Bundles
+from broker.ownership import probing
 from broker.ownership.bundle_assignment import encode_owner, preference
 from broker.ownership.isolation import isolation_path
 from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
@@ -99,8 +100,13 @@ class Brokers:
         self._held[port] = holder
         return port
 
-    def revive(self, port: int) -> None:
-        """From now on somebody listens there."""
+    async def revive(self, port: int) -> None:
+        """From now on somebody answers there."""
+        server = await asyncio.start_server(lambda _, writer: writer.close(), sock=self._held[port])
+        self._stack.callback(server.close)
+
+    def hang(self, port: int) -> None:
+        """From now on connections are taken there, as for a process that stands still."""
         self._held[port].listen()
 
     async def owner(self, bundle: str) -> str | None:
@@ -324,7 +330,7 @@ async def test_an_owner_that_comes_back_ends_the_wait(world: Brokers) -> None:
     await dead.take(TOPICS[0])
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
     await asyncio.sleep(0.02)
-    world.revive(port)
+    await world.revive(port)
     restarted = Side(world.root.session())
     await restarted.start(port)
     await restarted.take(TOPICS[0])
@@ -341,7 +347,54 @@ async def test_an_owner_that_did_not_answer_once_is_asked_again(world: Brokers) 
     await busy.take(TOPICS[0])
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
     await asyncio.sleep(0.02)
-    world.revive(port)
+    await world.revive(port)
+    assert (await waiting).broker == busy.ownership.address
+
+
+async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "ANSWER_S", 0.6)
+    port = world.dead_port()
+    hangs, a = await world.side(port), await world.side()
+    await hangs.take(TOPICS[0])
+    world.hang(port)
+    awaited: list[TopicName] = []
+    a.ownership.on_awaited = awaited.append
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
+    await eventually(lambda: _equal(awaited, [TOPICS[0]]))
+    assert not waiting.done()
+    hangs.store.expire()
+    assert (await waiting).here
+
+
+async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_asked(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "ANSWER_S", 3_600.0)
+    port = world.dead_port()
+    hangs, a = await world.side(port), await world.side()
+    await hangs.take(TOPICS[0])
+    world.hang(port)
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    hangs.store.expire()
+    assert (await waiting).here
+
+
+async def test_an_owner_that_hung_for_a_moment_is_found_where_it_is(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "ANSWER_S", 0.1)
+    port = world.dead_port()
+    busy, a = await world.side(port), await world.side()
+    await busy.take(TOPICS[0])
+    world.hang(port)
+    waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    await world.revive(port)
     assert (await waiting).broker == busy.ownership.address
 
 

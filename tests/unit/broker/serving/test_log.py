@@ -11,6 +11,7 @@ from broker.serving.log import ROOT, OtherLogs, OwnLog
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
+from managed_ledger.holdings import Holdings
 from managed_ledger.state_log.removal import remove_log
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually
@@ -26,9 +27,15 @@ class World:
         self.bookkeeper.lac_goes_with_entries = True
         self.parts: list[OwnLog | OtherLogs] = []
 
-    def tell(self, broker_id: str, serves: dict[str, int]) -> OwnLog:
+    def tell(self, broker_id: str, serves: dict[str, int], held: dict[str, Holdings] | None = None) -> OwnLog:
         told = OwnLog(
-            broker_id, CONFIG, lambda: dict(serves), self.store.session(), self.bookkeeper.session().client, self.clock
+            broker_id,
+            CONFIG,
+            lambda: dict(serves),
+            self.store.session(),
+            self.bookkeeper.session().client,
+            self.clock,
+            (held or {}).get,
         )
         told.start()
         self.parts.append(told)
@@ -172,3 +179,53 @@ async def test_a_removal_that_was_cut_off_is_made_again(world: World) -> None:
     await remove_log(world.store, world.bookkeeper.client, f"{ROOT}/a")
     assert not await world.store.exists(f"{ROOT}/a")
     assert world.bookkeeper.ledgers == {}
+
+
+def _holds(others: OtherLogs, topic: str, expected: Holdings | None) -> None:
+    assert others.holdings_of(topic) == expected
+
+
+async def test_the_others_read_what_a_successor_needs(world: World) -> None:
+    world.tell("a", {"t1": 0, "t2": 5}, {"t2": Holdings(3, 7, {})})
+    others = world.read("b")
+    await eventually(lambda: _holds(others, "t2", Holdings(3, 7, {})))
+    assert others.holdings_of("t1") is None
+    assert others.holdings_of("unknown") is None
+
+
+async def test_of_two_that_tell_of_a_topic_the_later_version_counts(world: World) -> None:
+    world.tell("a", {"t": 0}, {"t": Holdings(3, 7, {})})
+    world.tell("c", {"t": 0}, {"t": Holdings(5, 9, {})})
+    others = world.read("b")
+    await eventually(lambda: _reads(others, "a", ["t"]))
+    await eventually(lambda: _holds(others, "t", Holdings(5, 9, {})))
+
+
+async def test_a_log_of_many_bytes_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LOG_BYTES_MAX", 100)
+    serves: dict[str, int] = {}
+    world.tell("a", serves)
+    others = world.read("b")
+    for number in range(8):
+        serves[f"t{number}"] = 0
+        await eventually(lambda: _reads(others, "a", sorted(serves)))
+    assert len(world.bookkeeper.deleted) >= 2
+    assert len(world.bookkeeper.ledgers) <= 2
+
+
+async def test_while_a_log_begins_anew_its_former_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = world.tell("a", {"t": 1}, {"t": Holdings(3, 7, {})})
+    others = world.read("b")
+    await eventually(lambda: _holds(others, "t", Holdings(3, 7, {})))
+    await told.stop()
+    await remove_log(world.store, world.bookkeeper.client, f"{ROOT}/a")
+    await eventually(lambda: _knows_nobody(others))
+    assert others.topics_of("a") == {"t": 1}
+    assert others.holdings_of("t") == Holdings(3, 7, {})
+    monkeypatch.setattr(serving, "FORMER_S", 0.0)
+    assert others.topics_of("a") == {}
+    assert others.holdings_of("t") is None
+
+
+def _knows_nobody(others: OtherLogs) -> None:
+    assert others.known == []

@@ -1,0 +1,120 @@
+"""Whether other brokers live: asked at their binary ports, with something that the process itself must answer.
+
+    connect ──▶ PING ──▶ PONG, or anything else, or the end of the connection        it lives
+       │          └──▶ nothing within ANSWER_S                                       it hangs (SIGSTOP, a dead disk)
+       └──▶ refused: nobody has the port      └──▶ no answer within CONNECT_S: its machine is away, or slow
+
+A connection alone says little: the system accepts it for a process that stands still. Apache's brokers answer a PING
+before CONNECT too, without a log line and without asking who it is (`PulsarHandler.handlePing`). At a port that has TLS
+only, the handshake is the question.
+
+Nothing is decided here, and what is found may be wrong a moment later: ownership is what the metadata store says.
+"""
+
+import asyncio
+import ssl
+from enum import Enum
+from typing import Final
+from urllib.parse import urlsplit
+
+from broker.ownership.rules import BrokerAddress
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import command
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import SingleFlight, Tasks
+
+CONNECT_S: Final = 0.5
+
+# A broker that takes over thousands of topics on a busy machine may be away from its sockets for a second.
+ANSWER_S: Final = 2.0
+
+# How long what was found is used, so that a thousand lookups ask once. That one hangs took long to find.
+VALID_S: Final = 0.2
+HANGS_VALID_S: Final = 1.0
+
+_PING: Final = command(wire.BaseCommand.PING)
+
+
+class Sign(Enum):
+    """What a broker showed of itself."""
+
+    ANSWERS = "answers"
+    REFUSES = "refuses"
+    """Nobody has its port."""
+    AWAY = "away"
+    """It cannot be reached; it, its machine or this one may be slow."""
+    HANGS = "hangs"
+    """It takes connections and says nothing."""
+
+
+class Prober:
+    """For one broker, which asks the others."""
+
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self._clock = clock
+        self._asking: SingleFlight[str, Sign] = SingleFlight(tasks, "asking")
+        self._found: dict[str, tuple[float, Sign]] = {}
+        self._context: ssl.SSLContext | None = None
+
+    async def sign(self, broker: BrokerAddress) -> Sign:
+        """What *broker* shows now, or showed a moment ago."""
+        url = broker.native_url
+        asked_s, sign = self._found.get(url, (float("-inf"), Sign.AWAY))
+        if self._clock.monotonic() - asked_s < (HANGS_VALID_S if sign is Sign.HANGS else VALID_S):
+            return sign
+        return await self._asking.do(url, lambda: self._ask(url))
+
+    def forget(self, broker: BrokerAddress) -> None:
+        """Ask it again the next time."""
+        self._found.pop(broker.native_url, None)
+
+    async def _ask(self, url: str) -> Sign:
+        sign = await self._shown(url)
+        self._found[url] = (self._clock.monotonic(), sign)
+        return sign
+
+    async def _shown(self, url: str) -> Sign:
+        try:
+            reader, writer = await _connect(url)
+        except ConnectionRefusedError:
+            return Sign.REFUSES
+        except (OSError, TimeoutError, ValueError):
+            return Sign.AWAY
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                if url.startswith("pulsar+ssl:"):
+                    await writer.start_tls(self._any_peer())
+                    return Sign.ANSWERS
+                writer.write(_PING)
+                if await reader.read(1):
+                    return Sign.ANSWERS
+        except TimeoutError:
+            return Sign.HANGS
+        except OSError:  # of TLS, too: the peer spoke, or ended the connection
+            pass
+        finally:
+            writer.transport.abort()
+        # It ended the connection: because it wants no such client, or because it ended itself at this moment.
+        try:
+            _, writer = await _connect(url)
+        except ConnectionRefusedError:
+            return Sign.REFUSES
+        except (OSError, TimeoutError):
+            return Sign.AWAY
+        writer.transport.abort()
+        return Sign.ANSWERS
+
+    def _any_peer(self) -> ssl.SSLContext:
+        """For whether it lives, not for who it is: nothing is said to it."""
+        if self._context is None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._context.check_hostname = False
+            self._context.verify_mode = ssl.CERT_NONE
+        return self._context
+
+
+async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises OSError, TimeoutError, ValueError (not a URL of a broker)."""
+    parts = urlsplit(url)
+    async with asyncio.timeout(CONNECT_S):
+        return await asyncio.open_connection(parts.hostname, parts.port)
