@@ -100,6 +100,7 @@ class FragmentCopier:
         writes: set[asyncio.Task[None]] = set()
         try:
             while next_entry_id <= fragment.last_entry_id:
+                await self._pace.room()
                 run, next_entry_id = await self._read(next_entry_id)
                 if run:
                     self._under_way.add(run[0].entry_id)

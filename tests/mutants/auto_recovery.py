@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.catalogue import Mutant
 
 _NODE: Final = ("tests/unit/autorecovery/test_node.py",)
+_LANE: Final = ("tests/unit/bookie/serving/test_recovery_lane.py",)
 _COPYING: Final = ("tests/unit/autorecovery/test_copying.py",)
 _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
@@ -44,6 +45,42 @@ MUTANTS: Final = (
         " and await self._may_move(ledger_id, found):",
         ":",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
+    ),
+    # -- beside clients
+    Mutant(
+        "copies take turns with nobody: they are not held while clients write",
+        "bookie/serving/writes.py",
+        "is_in_lane = server.recovery_lane.took(self._peer, self._copied_bytes, now)",
+        "is_in_lane = False",
+        _LANE,
+    ),
+    Mutant(
+        "the connection of a client is held like one of copies",
+        "bookie/serving/writes.py",
+        "            self._is_client = True\n",
+        "            pass\n",
+        _LANE,
+    ),
+    Mutant(
+        "the rest of copies has no longest time",
+        "bookie/serving/recovery_lane.py",
+        "min(REST_SHARE * took_s, REST_S_MAX)",
+        "REST_SHARE * took_s",
+        _LANE,
+    ),
+    Mutant(
+        "only one connection of copies ever gets its turn",
+        "bookie/serving/recovery_lane.py",
+        "        if self._held:\n            # Whoever",
+        "        if False:\n            # Whoever",
+        _LANE,
+    ),
+    Mutant(
+        "many ledgers are read ahead of their turns",
+        "autorecovery/copying.py",
+        "                await self._pace.room()\n",
+        "",
+        (*_COPYING, "-k", "ahead"),
     ),
     Mutant(
         "a copy is published without being read back",

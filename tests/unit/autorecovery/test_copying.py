@@ -1,5 +1,6 @@
 """Copying a fragment: runs, read-back, what is lost, and bookies that lie."""
 
+import asyncio
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from autorecovery.outcome import Hindered, Hindrance, Repaired
 from magnetar_core.bookkeeper.client.replicas import RUN_BYTES, RUN_ENTRIES
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_RECOVERY_ADD, READ_ENTRY, V2Error
 from tests.support.fake_bookies import FakeBookie
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
 
@@ -78,6 +79,26 @@ async def test_a_run_has_so_many_bytes() -> None:
         assert isinstance(outcome, Repaired)
         source = nodes.cluster.bookies[ensemble[1]]
         assert [entry for opcode, _, _, entry in source.requests if opcode == BATCH_READ_ENTRY] == [0, 1, 2]
+
+
+async def test_nothing_is_read_ahead_while_as_much_waits_as_may_be_under_way() -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        source = nodes.cluster.bookies[ensemble[1]]
+
+        def reads() -> int:
+            return sum(opcode == BATCH_READ_ENTRY for opcode, _, _, _ in source.requests)
+
+        pace = node.repair._pace
+        async with pace.turn(pace.window_bytes):
+            repair = asyncio.ensure_future(repair_without(nodes, node, ledger_id, ensemble[0]))
+            await eventually(lambda: any(opcode == READ_ENTRY for opcode, _, _, _ in source.requests))
+            await settle()
+            assert reads() == 0
+        assert isinstance(await repair, Repaired)
+        assert reads() > 0
 
 
 async def test_a_target_that_confirms_and_stores_nothing_is_not_published() -> None:
