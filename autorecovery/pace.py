@@ -20,6 +20,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Final
 
+from magnetar_core.bookkeeper.client.replicas import RUN_BYTES
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Bell
@@ -52,6 +53,8 @@ class Pace:
         self._window_bytes = _WINDOW_BYTES_MAX
         self._under_way_bytes = 0
         self._waiting_bytes = 0
+        self._readings = 0
+        self._run_bytes = RUN_BYTES
         self._fastest_s = math.inf
         self._slow_in_a_row = 0
         self._ended = Bell()
@@ -64,6 +67,7 @@ class Pace:
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
         """Wait until *size* bytes may go out; within it they are written, and how long that takes is counted."""
+        self._run_bytes = size
         self._waiting_bytes += size
         try:
             await self.read(size)
@@ -84,10 +88,22 @@ class Pace:
             assert self._under_way_bytes >= 0
             self._ended.ring()
 
-    async def room(self) -> None:
-        """Wait until what is read next would not only wait for its turn (rule 3)."""
-        while self._under_way_bytes + self._waiting_bytes >= self._window_bytes:
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Wait until what is read within it would not only wait for its turn (rule 3)."""
+        while self._taken_bytes >= self._window_bytes:
             await self._ended.rung()
+        self._readings += 1
+        try:
+            yield
+        finally:
+            self._readings -= 1
+            self._ended.ring()
+
+    @property
+    def _taken_bytes(self) -> int:
+        """What is under way, waits for that, or is being read, by the size of the run before."""
+        return self._under_way_bytes + self._waiting_bytes + self._readings * self._run_bytes
 
     async def read(self, size: int) -> None:
         """Wait until more may be read, after *size* bytes were; what is read to check copies shares the limit in bytes

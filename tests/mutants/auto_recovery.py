@@ -46,6 +46,28 @@ MUTANTS: Final = (
         ":",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
     ),
+    # -- fewer requests for a ledger
+    Mutant(
+        "a record that others have changed meanwhile counts as judged",
+        "autorecovery/repair.py",
+        "            return None if attempt else written\n",
+        "            return written\n",
+        (*_COPYING, "-k", "judged_anew"),
+    ),
+    Mutant(
+        "new copies are not looked at after the record names them",
+        "autorecovery/repair.py",
+        "        return all(answer is Copy.PRESENT for answer in answers)\n",
+        "        return True\n",
+        (*_COPYING, "-k", "vanishes"),
+    ),
+    Mutant(
+        "a mark goes with the lock whatever its version is",
+        "magnetar_core/bookkeeper/metadata/marks.py",
+        "await self._store.multi([Delete(path, version), Delete(directory), lock])",
+        "await self._store.multi([Delete(path), Delete(directory), lock])",
+        _MARKS,
+    ),
     # -- beside clients
     Mutant(
         "copies take turns with nobody: they are not held while clients write",
@@ -77,9 +99,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "many ledgers are read ahead of their turns",
-        "autorecovery/copying.py",
-        "                await self._pace.room()\n",
-        "",
+        "autorecovery/pace.py",
+        "        while self._taken_bytes >= self._window_bytes:",
+        "        while False:",
         (*_COPYING, "-k", "ahead"),
     ),
     Mutant(
