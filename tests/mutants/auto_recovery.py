@@ -68,6 +68,13 @@ MUTANTS: Final = (
         "await self._store.multi([Delete(path), Delete(directory), lock])",
         _MARKS,
     ),
+    Mutant(
+        "a segment behind the end of a ledger is told of by the check of its ends",
+        "autorecovery/periodic.py",
+        "if not is_trailing(metadata, one.fragment.first_entry_id)]",
+        "]",
+        ("tests/unit/autorecovery/test_schedules.py", "-k", "r_r15"),
+    ),
     # -- beside clients
     Mutant(
         "copies take turns with nobody: they are not held while clients write",
@@ -102,7 +109,7 @@ MUTANTS: Final = (
         "autorecovery/pace.py",
         "        while self._taken_bytes >= self._window_bytes:",
         "        while False:",
-        (*_COPYING, "-k", "ahead"),
+        ("tests/unit/autorecovery/test_pace.py", "-k", "readers_wait"),
     ),
     Mutant(
         "a copy is published without being read back",
