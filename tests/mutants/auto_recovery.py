@@ -42,7 +42,7 @@ MUTANTS: Final = (
     Mutant(
         "a ledger is marked for a place in another group",
         "autorecovery/placement_check.py",
-        " and await self._may_move(ledger_id, found):",
+        " and await self._may_move(ledger_id, ledger):",
         ":",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
     ),
@@ -74,6 +74,20 @@ MUTANTS: Final = (
         "if not is_trailing(metadata, one.fragment.first_entry_id)]",
         "]",
         ("tests/unit/autorecovery/test_schedules.py", "-k", "r_r15"),
+    ),
+    Mutant(
+        "an auditor that takes over begins the placement check anew",
+        "autorecovery/placement_check.py",
+        "if ledger_id >= progress.next_ledger_id))",
+        "))",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "takes_over"),
+    ),
+    Mutant(
+        "the placement check is not spread over its period",
+        "autorecovery/placement_check.py",
+        "                await self._rest(rest_s)\n",
+        "                await self._rest(0.0)\n",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "takes_over"),
     ),
     # -- beside clients
     Mutant(
