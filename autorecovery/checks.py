@@ -79,6 +79,11 @@ class Fragment(NamedTuple):
         return self.last_entry_id + 1
 
 
+def is_trailing(metadata: LedgerMetadata, first_entry_id: int) -> bool:
+    """The segment that begins at *first_entry_id* is behind the end of a closed ledger (rule 2)."""
+    return metadata.is_closed and first_entry_id > max(metadata.last_entry_id, 0)
+
+
 def fragments(metadata: LedgerMetadata, last_add_confirmed: int, *, with_trailing: bool = False) -> list[Fragment]:
     """The fragments of a ledger in order. *last_add_confirmed* counts only where the ledger is not closed.
 
@@ -89,8 +94,7 @@ def fragments(metadata: LedgerMetadata, last_add_confirmed: int, *, with_trailin
     for at, segment in enumerate(metadata.segments):
         following = metadata.segments[at + 1].first_entry_id if at + 1 < len(metadata.segments) else None
         if metadata.is_closed:
-            is_trailing = at > 0 and segment.first_entry_id > metadata.last_entry_id
-            if is_trailing and not with_trailing:
+            if is_trailing(metadata, segment.first_entry_id) and not with_trailing:
                 break
             last = metadata.last_entry_id if following is None else min(following - 1, metadata.last_entry_id)
             last = max(last, segment.first_entry_id - 1)

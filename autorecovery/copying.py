@@ -100,7 +100,8 @@ class FragmentCopier:
         writes: set[asyncio.Task[None]] = set()
         try:
             while next_entry_id <= fragment.last_entry_id:
-                run, next_entry_id = await self._read(next_entry_id)
+                async with self._pace.reading():
+                    run, next_entry_id = await self._read(next_entry_id)
                 if run:
                     self._under_way.add(run[0].entry_id)
                 self._next_entry_id = next_entry_id

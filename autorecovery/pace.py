@@ -1,7 +1,8 @@
 """How fast copies may be made: a limit in bytes a second, and less than that while writers have to wait.
 
 The bookies that take copies also take what clients write. How long a copy waits for its confirmation tells how busy
-their journals are, so no other signal is needed:
+their journals are, and our bookies let copies wait while clients write (`bookie.serving.recovery_lane`), so no other
+signal is needed:
 
     confirmation within a small multiple of the fastest seen   ──▶ a little more at a time
     slower than that, twice in a row                           ──▶ half as much at a time
@@ -10,6 +11,8 @@ Rules:
 
 1. Without a limit in bytes, and on idle bookies, nothing is held back.
 2. At least one run is always under way: a repair never stops because others are busy.
+3. No more is read ahead than may be under way: many ledgers begin together, and their reads go to bookies that clients
+   write to.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Final
 
+from magnetar_core.bookkeeper.client.replicas import RUN_BYTES
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.tasks import Bell
@@ -48,6 +52,9 @@ class Pace:
         self._limiter = None if bytes_per_s is None else RateLimiter(bytes_per_s)
         self._window_bytes = _WINDOW_BYTES_MAX
         self._under_way_bytes = 0
+        self._waiting_bytes = 0
+        self._readings = 0
+        self._run_bytes = RUN_BYTES
         self._fastest_s = math.inf
         self._slow_in_a_row = 0
         self._ended = Bell()
@@ -60,9 +67,17 @@ class Pace:
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
         """Wait until *size* bytes may go out; within it they are written, and how long that takes is counted."""
-        await self.read(size)
-        while self._under_way_bytes and self._under_way_bytes + size > self._window_bytes:  # rule 2
-            await self._ended.rung()
+        self._run_bytes = size
+        self._waiting_bytes += size
+        try:
+            await self.read(size)
+            while self._under_way_bytes and self._under_way_bytes + size > self._window_bytes:  # rule 2
+                await self._ended.rung()
+        except BaseException:
+            self._ended.ring()
+            raise
+        finally:
+            self._waiting_bytes -= size
         self._under_way_bytes += size
         began_s = self._clock.monotonic()
         try:
@@ -72,6 +87,23 @@ class Pace:
             self._under_way_bytes -= size
             assert self._under_way_bytes >= 0
             self._ended.ring()
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Wait until what is read within it would not only wait for its turn (rule 3)."""
+        while self._taken_bytes >= self._window_bytes:
+            await self._ended.rung()
+        self._readings += 1
+        try:
+            yield
+        finally:
+            self._readings -= 1
+            self._ended.ring()
+
+    @property
+    def _taken_bytes(self) -> int:
+        """What is under way, waits for that, or is being read, by the size of the run before."""
+        return self._under_way_bytes + self._waiting_bytes + self._readings * self._run_bytes
 
     async def read(self, size: int) -> None:
         """Wait until more may be read, after *size* bytes were; what is read to check copies shares the limit in bytes

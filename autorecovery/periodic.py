@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from autorecovery.catalogue import LedgerCatalogue
-from autorecovery.checks import Depth
+from autorecovery.checks import Depth, is_trailing
 from autorecovery.repair import LedgerRepair, OnRead
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
@@ -222,7 +222,8 @@ class LedgerCheck:
             status.failed += 1
             log.warning("ledger %d cannot be checked: %s", ledger_id, error)
             return
-        lacking = {bookie for one in verdicts for bookie in (*one.gone.values(), *one.incomplete.values())}
+        counting = [one for one in verdicts if not is_trailing(metadata, one.fragment.first_entry_id)]
+        lacking = {bookie for one in counting for bookie in (*one.gone.values(), *one.incomplete.values())}
         for bookie in sorted(lacking):
             await self._marks.mark(ledger_id, bookie, self._clock.wall_ms())
         status.marked += bool(lacking)

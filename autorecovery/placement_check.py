@@ -1,21 +1,28 @@
 """The auditor's check of placement: are the copies of each ledger in enough regions, racks and on enough hosts?
 
-    due ──▶ all ledgers ──▶ which windows lack any of them (`topology`) ──▶ told ──▶ marked, if moving is switched on
+    due ──▶ all ledgers, some at a time ──▶ which windows lack any of them (`topology`) ──▶ told
+              │    spread over the time                                                      └─▶ marked, if moving is on
+              └─ where it is and what it found is stored, for the next auditor
 
 Rules:
 
 1. Only closed ledgers count: the writer of another one chooses its bookies.
 2. A ledger is marked, with an empty list of replicas as Apache's auditor does, only where a better place for some copy
    is known now: else workers would find nothing to do, and the next check would mark it again.
-3. A check that could not read everything has not taken place. A record that is damaged does not stop it.
+3. A check that could not read everything has not taken place: it goes on where it was. A record that is damaged does
+   not stop it.
 4. Where all bookies are on one host, nothing is a violation (`topology`).
+5. It takes about half of its period, as other checks do (`periodic`, rule 2), so that what it marks comes bit by bit.
+   An operator's check is not spread.
 """
 
 import asyncio
+import json
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from autorecovery.catalogue import LedgerCatalogue
 from autorecovery.index import IndexedLedger
@@ -25,6 +32,7 @@ from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption
 
@@ -36,8 +44,11 @@ _LOOK_S: Final = 30.0
 # The metadata store is away: time until the next try.
 _RETRY_S: Final = 5.0
 
-# Ledgers that are looked at before others on the loop have their turn: some 10 ms.
-_BETWEEN_PAUSES: Final = 256
+# Ledgers that are looked at between two rests, in some 10 ms. Where the check is, is stored as often.
+_BATCH: Final = 256
+
+# The name of its progress.
+_NAME: Final = "placement"
 
 # Ledgers that are named with what they lack. Above it only their number is told of.
 _NAMED_MAX: Final = 100
@@ -57,6 +68,38 @@ class PlacementStatus:
     named: dict[int, str] = field(default_factory=dict)
     """Ledger → what it lacks, for the first of them."""
     last_ended_ms: int | None = None
+
+
+class Progress(NamedTuple):
+    """Where a check is."""
+
+    next_ledger_id: int
+    status: PlacementStatus
+    """What it found before that ledger."""
+
+
+_COUNTS: Final = ("looked_at", "violating", "marked")
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """The value of its node, JSON; 10 KB at most."""
+    status = progress.status
+    counts = {name: getattr(status, name) for name in _COUNTS}
+    return json.dumps({"next_ledger_id": progress.next_ledger_id, **counts, "named": status.named}).encode()
+
+
+def decode_progress(value: bytes) -> Progress:
+    """Raises ValueError."""
+    try:
+        found = parse_json(value)
+        numbers = [found[name] for name in ("next_ledger_id", *_COUNTS)]
+        named = {int(ledger_id): str(text) for ledger_id, text in found["named"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise ValueError(f"its numbers are {numbers!r}")
+    looked_at, violating, marked = numbers[1:]
+    return Progress(numbers[0], PlacementStatus(looked_at=looked_at, violating=violating, marked=marked, named=named))
 
 
 class PlacementCheck:
@@ -106,7 +149,7 @@ class PlacementCheck:
                     continue
                 await self._check()
             except MetadataError as error:
-                log.warning("the placement check begins anew in %g s: %s", _RETRY_S, error)
+                log.warning("the placement check goes on in %g s: %s", _RETRY_S, error)
                 await self._clock.sleep(_RETRY_S)
             finally:
                 self.status.is_running = False
@@ -131,26 +174,24 @@ class PlacementCheck:
         return max(ended_ms / 1000 + self._period_s - self._clock.wall_ms() / 1000, 0.0)
 
     async def _check(self) -> None:
-        status = PlacementStatus(is_running=True, last_ended_ms=self.status.last_ended_ms)
+        progress = await self._progress()
+        status = progress.status
+        status.is_running, status.last_ended_ms = True, self.status.last_ended_ms
         self.status = status
-        self._is_asked = False
         index = await self._catalogue.read()
-        for number, ledger_id in enumerate(sorted(index), 1):
-            if number % _BETWEEN_PAUSES == 0:
-                await asyncio.sleep(0)
-            found = index.get(ledger_id)
-            if found is None or not found.is_closed:
-                continue  # rule 1
-            status.looked_at += 1
-            problem, can_be_better = self._look(found)
-            if problem is None:
-                continue
-            status.violating += 1
-            if len(status.named) < _NAMED_MAX:
-                status.named[ledger_id] = problem
-            if can_be_better and await self._marks.is_enabled() and await self._may_move(ledger_id, found):
-                await self._marks.mark(ledger_id, None, self._clock.wall_ms())
-                status.marked += 1
+        left = deque(sorted(ledger_id for ledger_id in index if ledger_id >= progress.next_ledger_id))
+        rest_s = self._period_s / 2 * _BATCH / len(left) if left else 0.0
+        while left:
+            for _ in range(min(_BATCH, len(left))):
+                ledger_id = left.popleft()
+                found = index.get(ledger_id)
+                if found is not None and found.is_closed:  # rule 1
+                    await self._look_at(ledger_id, found, status)
+            if left:
+                await self._note(Progress(left[0], status))
+                await self._rest(rest_s)
+        self._is_asked = False
+        await self._marks.set_progress(_NAME, b"")
         status.last_ended_ms = self._clock.wall_ms()
         await self._marks.set_last_checked(PeriodicCheck.PLACEMENT, status.last_ended_ms)
         log.log(
@@ -161,6 +202,39 @@ class PlacementCheck:
             status.violating,
             status.marked,
         )
+
+    async def _look_at(self, ledger_id: int, ledger: IndexedLedger, status: PlacementStatus) -> None:
+        """Raises MetadataError."""
+        problem, can_be_better = self._look(ledger)
+        if can_be_better and await self._marks.is_enabled() and await self._may_move(ledger_id, ledger):
+            await self._marks.mark(ledger_id, None, self._clock.wall_ms())
+            status.marked += 1
+        status.looked_at += 1
+        if problem is not None:
+            status.violating += 1
+            if len(status.named) < _NAMED_MAX:
+                status.named[ledger_id] = problem
+
+    async def _rest(self, seconds: float) -> None:
+        """Rule 5. Raises MetadataError."""
+        await asyncio.sleep(0)
+        await self._asked.until(lambda: self._is_asked, self._clock, seconds)
+        while not await self._marks.is_enabled():
+            await self._clock.sleep(_LOOK_S)
+
+    async def _progress(self) -> Progress:
+        """Where a former check stopped, and what it had found; the beginning if there is none. Raises MetadataError."""
+        value = await self._marks.progress(_NAME)
+        if value is None:
+            return Progress(0, PlacementStatus())
+        try:
+            return decode_progress(value)
+        except ValueError as error:
+            log.warning("how far the placement check was cannot be read, so it begins anew: %s", error)
+            return Progress(0, PlacementStatus())
+
+    async def _note(self, progress: Progress) -> None:
+        await self._marks.set_progress(_NAME, encode_progress(progress))
 
     async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
         """Whether it can be better also within the groups of bookies that its record names, if it does."""

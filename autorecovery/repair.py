@@ -10,7 +10,8 @@ Rules:
    that bookie (I67). If the record changed meanwhile, the change is made only where the segment still is what was
    copied; otherwise the ledger is judged anew.
 2. The mark is taken down with the version that was read before the ledger was judged, and only when every fragment
-   was found good against the record as it is then (I66).
+   was found good against the record as it is then (I66). Where this repair alone has changed the record since it was
+   judged, only what it copied is looked at again.
 3. A bookie that is there and lacks entries gets them back where it is, if it takes entries; else another one takes its
    place.
 4. The last fragment of a ledger that is not closed is left to its writer for the grace period. Then the ledger is
@@ -57,7 +58,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas, Stored
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard, VersionedMark
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode, VersionConflict
 from magnetar_core.runtime.types import Corruption
 
@@ -115,14 +116,15 @@ class LedgerRepair:
         self._suspect_depth = suspect_depth
         self._attempts = Attempts()
 
-    async def repair(self, ledger_id: int, *, may_recover: bool) -> Outcome:
+    async def repair(self, ledger_id: int, *, may_recover: bool, mark: VersionedMark | None = None) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
 
         *may_recover*: the grace period of a ledger that is not closed is over. Without it such a ledger gives OPEN.
+        *mark*: the ledger's mark, if the caller has read it since it holds the lock.
         """
         total = Copied()
         try:
-            return await self._repair(ledger_id, total, may_recover)
+            return await self._repair(ledger_id, total, may_recover, mark)
         except _Stopped as stopped:
             outcome = stopped.outcome
         except NoSuchLedger:
@@ -133,24 +135,26 @@ class LedgerRepair:
             outcome = Hindered(Hindrance.METADATA, str(error))
         return Hindered(outcome.kind, outcome.text, total.entries, total.bytes, outcome.lost)
 
-    async def _repair(self, ledger_id: int, total: Copied, may_recover: bool) -> Outcome:
+    async def _repair(self, ledger_id: int, total: Copied, may_recover: bool, known: VersionedMark | None) -> Outcome:
         for _ in range(_ROUNDS_MAX):
-            mark = await self._marks.read(ledger_id)
+            mark, known = known or await self._marks.read(ledger_id), None
             versioned = await self._read(ledger_id)
             suspects = frozenset() if mark is None else frozenset(mark.mark.replicas)
             verdicts = await self.look(ledger_id, versioned.metadata, suspects=suspects)
-            await self._copy_all(ledger_id, versioned.metadata, verdicts, total)
+            after = await self._copy_all(ledger_id, versioned, verdicts, total)
             if self._is_end_at_risk(versioned.metadata, verdicts):
                 if not may_recover:
                     raise _Stopped(Hindered(Hindrance.OPEN, "it is open; its writer may still replace the bookie"))
                 await self._recover(ledger_id)
                 continue
-            if any(verdict.needs_copies for verdict in verdicts):
-                continue  # judged again, against the record as it is now (rule 2)
             silent = [text for verdict in verdicts for text in verdict.unknown.values()]
-            if silent:
+            if any(verdict.needs_copies for verdict in verdicts):
+                is_known = after is not None and after.metadata.is_closed and not silent
+                if not is_known or self._mends_placement:
+                    continue  # judged again, against the record as it is now (rule 2)
+            elif silent:
                 raise _Stopped(Hindered(Hindrance.SILENT, silent[0]))
-            if await self._mend_placement(ledger_id, versioned.metadata, verdicts, total):
+            if await self._mend_placement(ledger_id, versioned, verdicts, total):
                 continue  # judged again
             if mark is None or await self._marks.take_down(ledger_id, mark.version):
                 return Repaired(total.entries, total.bytes)
@@ -307,23 +311,30 @@ class LedgerRepair:
     # ------------------------------------------------------------------------------------------ copying
 
     async def _copy_all(
-        self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
-    ) -> None:
-        """Each fragment that needs it and may be copied. One that fails does not keep the others from it."""
+        self, ledger_id: int, versioned: Versioned, verdicts: Collection[Verdict], total: Copied
+    ) -> Versioned | None:
+        """Each fragment that needs it and may be copied. One that fails does not keep the others from it.
+
+        Returns the record as it is now, if nobody else has changed it since it was judged; otherwise None.
+        """
         stopped: _Stopped | None = None
+        after: Versioned | None = versioned
         for verdict in verdicts:
             if not verdict.needs_copies or not verdict.fragment.is_fixed:
                 continue
             try:
-                await self._copy(ledger_id, metadata, verdict, total)
+                now = await self._copy(ledger_id, after or versioned, verdict, total)
+                after = now if after is not None else None
             except _Stopped as one:
                 if stopped is None or one.outcome.kind is Hindrance.LOST:
                     stopped = one
         if stopped is not None:
             raise stopped
+        return after
 
-    async def _copy(self, ledger_id: int, metadata: LedgerMetadata, verdict: Verdict, total: Copied) -> None:
-        fragment = verdict.fragment
+    async def _copy(self, ledger_id: int, versioned: Versioned, verdict: Verdict, total: Copied) -> Versioned | None:
+        """Returns as `_publish`."""
+        fragment, metadata = verdict.fragment, versioned.metadata
         writable = self._bookkeeper.bookies.writable
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
@@ -340,12 +351,25 @@ class LedgerRepair:
             away = ", ".join(sorted(gone)) or "nobody is away"
             text = f"no bookie that is there has all entries of it (away: {away})"
             raise _Stopped(Hindered(Hindrance.LOST, text, lost=tuple(lost)))
-        if new:
-            await self._publish(ledger_id, fragment, new)
+        after = await self._publish(ledger_id, versioned, fragment, new) if new else versioned
+        if after is not None and not await self._are_there(ledger_id, metadata, fragment, targets):
+            after = None
         self._attempts.forget(ledger_id, fragment)
         if len(new) < len(leaving):
             names = ", ".join(sorted(bookie for index, bookie in leaving.items() if index not in new))
             raise _Stopped(Hindered(Hindrance.NO_TARGET, await self._no_target(names)))
+        return after
+
+    async def _are_there(
+        self, ledger_id: int, metadata: LedgerMetadata, fragment: Fragment, targets: Mapping[int, str]
+    ) -> bool:
+        """Rule 2: the ends of what was copied, now that the record names it. Before, a bookie whose garbage collection
+        keeps to no lock might have removed it."""
+        replicas = self._bookkeeper.replicas(ledger_id, metadata)
+        turns = asyncio.Semaphore(_READS_MAX)
+        asked = [(bookie, one) for index, bookie in targets.items() for one in ends(fragment, index)]
+        answers = await asyncio.gather(*(_ask(replicas, bookie, one, turns) for bookie, one in asked))
+        return all(answer is Copy.PRESENT for answer in answers)
 
     def _choose(
         self,
@@ -376,9 +400,10 @@ class LedgerRepair:
         return new
 
     async def _mend_placement(
-        self, ledger_id: int, metadata: LedgerMetadata, verdicts: Collection[Verdict], total: Copied
+        self, ledger_id: int, versioned: Versioned, verdicts: Collection[Verdict], total: Copied
     ) -> bool:
         """Rule 6; whether something was moved. All copies are there."""
+        metadata = versioned.metadata
         if not self._mends_placement or not metadata.is_closed:
             return False
         is_moved = False
@@ -396,7 +421,7 @@ class LedgerRepair:
             attempt = self._attempts.of(ledger_id, fragment)
             if await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset(), attempt, total):
                 return True  # gone since it was judged
-            await self._publish(ledger_id, fragment, moves)
+            versioned = await self._publish(ledger_id, versioned, fragment, moves) or versioned
             self._attempts.forget(ledger_id, fragment)
             is_moved = True
         return is_moved
@@ -438,23 +463,29 @@ class LedgerRepair:
         why = await self._bookkeeper.bookies.shortage()
         return f"no writable bookie can take the place of {leaving}" + (f"; {why}" if why else "")
 
-    async def _publish(self, ledger_id: int, fragment: Fragment, new: dict[int, str]) -> None:
-        """Rule 1. Raises MetadataError, NoSuchLedger."""
+    async def _publish(
+        self, ledger_id: int, versioned: Versioned, fragment: Fragment, new: dict[int, str]
+    ) -> Versioned | None:
+        """Rule 1. Returns the record as it is now; None: somebody else changed it, so it must be judged anew.
+
+        Raises MetadataError, NoSuchLedger.
+        """
         ensemble = tuple(new.get(index, bookie) for index, bookie in enumerate(fragment.ensemble))
-        for _ in range(_CONFLICTS_MAX):
-            versioned = await self._read(ledger_id)
+        for attempt in range(_CONFLICTS_MAX):
+            if attempt:
+                versioned = await self._read(ledger_id)
             segments = {one.first_entry_id: one.ensemble for one in versioned.metadata.segments}
             if segments.get(fragment.first_entry_id) != fragment.ensemble:
-                return  # somebody else changed it: judged anew
+                return None
             changed = versioned.metadata.with_segment_replaced(fragment.first_entry_id, ensemble)
             try:
-                await self._bookkeeper.ledgers.write(ledger_id, changed, versioned.version)
+                written = await self._bookkeeper.ledgers.write(ledger_id, changed, versioned.version)
             except VersionConflict:
                 continue
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted") from error
             log.info("ledger %d from entry %d on: %s", ledger_id, fragment.first_entry_id, _told(fragment, new))
-            return
+            return None if attempt else written
         raise _Stopped(Hindered(Hindrance.METADATA, f"{_CONFLICTS_MAX} changes of its record by others in a row"))
 
     # ----------------------------------------------------------------------------------------- metadata

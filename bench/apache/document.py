@@ -49,7 +49,8 @@ Four bookies and one node of auto-recovery; ledgers of two copies; one bookie is
 count what the dead bookie held, from the end of its session (ours 2 s, Apache's 6 s) to the last changed record;
 for the rate of ledgers, from the first changed record. Apache's node runs with its default settings and with
 `rereplicationEntryBatchSize=1000`, the best that we found for it. Each side is measured in a cluster of its own,
-one after the other. The writer waits for each of its entries of 1 KiB; its bookies are those that stay.""",
+one after the other; the rates without a writer. The writer waits for each of its entries of 1 KiB; its bookies
+are those that stay.""",
     "reads": """\
 1 KiB, 3/3/2, protocol v2; 20,000 entries of a ledger, read from the first on, in one process of each client.
 Cold: the bookies were restarted and the page cache dropped; cached: the same once more.""",

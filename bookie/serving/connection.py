@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._protocol.close()
         self._reads.close()
         self._server.held.discard(self)
+        self._server.recovery_lane.discard(self)
         self._server.release_reads()  # its own waiting reads are over, too
         self._backlog.clear()
         self._outbox.clear()

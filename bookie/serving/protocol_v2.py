@@ -47,7 +47,8 @@ class ProtocolV2:
                 stop = min(end, at + self._limits.adds - writes.adds_in_flight)
                 count = self._rules.add_run(frames, at, stop, writes.records, writes.answers)
                 if count:
-                    writes.took(count, sum(map(len, frames[at : at + count])) - count * v2.ADD_PREFIX_BYTES)
+                    size = sum(map(len, frames[at : at + count])) - count * v2.ADD_PREFIX_BYTES
+                    writes.took(count, size, word == v2.RECOVERY_ADD_BYTES)
                     at += count
                     continue
             self._on_frame(frame)
@@ -61,18 +62,19 @@ class ProtocolV2:
         elif opcode == v2.ADD_ENTRY:
             assert key is not None
             number = ledger_id % len(self._records)
+            is_copy = flags & v2.FLAG_RECOVERY_ADD != 0
             rc = self._rules.add(
                 ledger_id,
                 entry_id,
                 key,
                 extra,
-                flags & v2.FLAG_RECOVERY_ADD != 0,
+                is_copy,
                 flags & v2.FLAG_HIGH_PRIORITY != 0,
                 self._records[number],
             )
             answer = v2.add_response(rc, ledger_id, entry_id, version)
             if rc == OK:
-                self._writes.take(number, answer, len(extra))
+                self._writes.take(number, answer, len(extra), is_copy)
             else:
                 self._server.counters.adds_refused += 1
                 self._send(answer)

@@ -52,7 +52,7 @@ class ProtocolV3:
             stop = min(end, at + self._server.limits.adds - writes.adds_in_flight)
             count, size = self._rules.add_run_v3(frames, at, stop, writes.records, writes.answers)
             if count:
-                writes.took(count, size)
+                writes.took(count, size, False)
                 at += count
                 continue
             read = v3.plain_read(frames[at])
@@ -107,6 +107,7 @@ class ProtocolV3:
     def _add(self, txn_id: int, add: pb.AddRequest, high_priority: bool) -> None:
         ledger_id, entry_id, body = add.ledgerId, add.entryId, add.body
         number = ledger_id % len(self._server.journals)
+        is_copy = add.HasField("flag") and add.flag == v3.RECOVERY_ADD
         deferred: list[Buffer] | None = [] if add.writeFlags & v3.DEFERRED_SYNC else None
         if len(body) >= 16 and v2.entry_ids(body) != (ledger_id, entry_id):
             rc = EBADREQ  # it would be journaled under other ids than those of the answer
@@ -116,7 +117,7 @@ class ProtocolV3:
                 entry_id,
                 add.masterKey,
                 body,
-                add.HasField("flag") and add.flag == v3.RECOVERY_ADD,
+                is_copy,
                 high_priority,
                 self._writes.records[number] if deferred is None else deferred,
             )
@@ -125,7 +126,7 @@ class ProtocolV3:
             self._server.counters.adds_refused += 1
             self._send(answer)
         elif deferred is None:
-            self._writes.take(number, answer, len(body))
+            self._writes.take(number, answer, len(body), is_copy)
         else:
             self._writes.take_deferred(number, answer, len(body), deferred)
 

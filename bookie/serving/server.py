@@ -28,6 +28,7 @@ from bookie.jobs import JobThread
 from bookie.latency import BookieLatency
 from bookie.serving.cold_reads import ReadWatch
 from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, Peer
+from bookie.serving.recovery_lane import RecoveryLane
 from bookie.serving.request_rules import EIO, ENOLEDGER, EREADONLY, OK, RequestRules
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.index import IndexCorrupt
@@ -132,6 +133,7 @@ class Server:
         self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
         self.connections: set[Peer] = set()
         self.long_polls = 0
+        self.recovery_lane = RecoveryLane(parts.clock)
         self._readers = parts.readers
         self._next_reader = 0
         self._urgent_reader = parts.urgent_reader

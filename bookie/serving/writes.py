@@ -7,6 +7,7 @@ Rules:
 1. The journal gets every entry that the cache took: `submit` runs after every chunk, also after a malformed frame.
 2. Adds that were taken before a fence, a LAC or a force go to the journal before it.
 3. The connection is held while too many of its adds, or of all connections' adds, have no answer.
+4. One that carries copies only is held between them while clients write (`recovery_lane`).
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import Buffer
 
-_Group: TypeAlias = tuple[list[bytes], int, float]
-"""The answers of one put, its journal bytes, and when it was put."""
+_Group: TypeAlias = tuple[list[bytes], int, float, bool]
+"""The answers of one put, its journal bytes, when it was put, and whether the recovery lane waits for it."""
 
 
 class Writes:
@@ -38,14 +39,18 @@ class Writes:
         """Whether adds were taken that the journal does not have yet."""
         self.adds_in_flight = 0
         self.add_bytes_in_flight = 0
+        self._is_client = False
+        """Whether it ever added anything but copies."""
+        self._copied_bytes = 0
+        """Bytes of copies in the chunk that is being processed."""
 
     # -- adds
 
-    def take(self, number: int, answer: bytes, size: int) -> None:
+    def take(self, number: int, answer: bytes, size: int, is_copy: bool) -> None:
         """An entry of *size* bytes was taken, with its journal records in `records`; *answer* is sent when it
-        is durable."""
+        is durable. *is_copy*: it is a recovery add."""
         self.answers[number].append(answer)
-        self.took(1, size)
+        self.took(1, size, is_copy)
 
     def take_deferred(self, number: int, answer: bytes, size: int, records: list[Buffer]) -> None:
         """As `take`, for an add that is answered after it is written (DEFERRED_SYNC)."""
@@ -57,12 +62,19 @@ class Writes:
         server.adds_in_flight += 1
         server.add_bytes_in_flight += size + 4
         server.counters.adds += 1
-        server.journals[number].put(records, False, self._on_added, ([answer], size + 4, server.clock.monotonic()))
+        now = server.clock.monotonic()
+        server.recovery_lane.foreground_s = now
+        server.journals[number].put(records, False, self._on_added, ([answer], size + 4, now, False))
         server.checkpointer.touched()
 
-    def took(self, count: int, size: int) -> None:
-        """*count* adds were taken, of *size* bytes together; they are in `records` and `answers`."""
+    def took(self, count: int, size: int, is_copy: bool) -> None:
+        """*count* adds were taken, of *size* bytes together; they are in `records` and `answers`. *is_copy*: they are
+        recovery adds."""
         self.has_adds = True
+        if is_copy:
+            self._copied_bytes += size
+        else:
+            self._is_client = True
         self.adds_in_flight += count
         self.add_bytes_in_flight += size + 4 * count
         if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
@@ -75,6 +87,12 @@ class Writes:
         self.has_adds = False
         server = self._server
         now = server.clock.monotonic()
+        is_in_lane = False
+        if self._is_client:
+            server.recovery_lane.foreground_s = now
+        else:
+            is_in_lane = server.recovery_lane.took(self._peer, self._copied_bytes, now)  # rule 4
+        self._copied_bytes = 0
         for number, answers in enumerate(self.answers):
             if not answers:
                 continue
@@ -85,13 +103,13 @@ class Writes:
             server.counters.add_bytes += size
             server.adds_in_flight += len(answers)
             server.add_bytes_in_flight += size
-            server.journals[number].put(records, True, self._on_added, (answers, size, now))
+            server.journals[number].put(records, True, self._on_added, (answers, size, now, is_in_lane))
         server.checkpointer.touched()
         if server.has_too_many_adds:
             self._peer.hold(ALL_ADDS)
 
     def _on_added(self, group: _Group, refusal: Exception | None) -> None:
-        answers, size, taken_s = group
+        answers, size, taken_s, is_in_lane = group
         self.adds_in_flight -= len(answers)
         self.add_bytes_in_flight = max(self.add_bytes_in_flight - size, 0) if self.adds_in_flight else 0
         server = self._server
@@ -100,8 +118,10 @@ class Writes:
         assert self.adds_in_flight >= 0
         assert server.adds_in_flight >= 0
         assert server.add_bytes_in_flight >= 0
-        adds = server.latency.adds
-        (adds.good if refusal is None else adds.bad).add((server.clock.monotonic() - taken_s) * 1000, len(answers))
+        adds, now = server.latency.adds, server.clock.monotonic()
+        (adds.good if refusal is None else adds.bad).add((now - taken_s) * 1000, len(answers))
+        if is_in_lane:
+            server.recovery_lane.answered(now - taken_s, now)
         if server.held:
             server.release_adds()
         if refusal is not None:

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.catalogue import Mutant
 
 _NODE: Final = ("tests/unit/autorecovery/test_node.py",)
+_LANE: Final = ("tests/unit/bookie/serving/test_recovery_lane.py",)
 _COPYING: Final = ("tests/unit/autorecovery/test_copying.py",)
 _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
@@ -41,9 +42,88 @@ MUTANTS: Final = (
     Mutant(
         "a ledger is marked for a place in another group",
         "autorecovery/placement_check.py",
-        " and await self._may_move(ledger_id, found):",
+        " and await self._may_move(ledger_id, ledger):",
         ":",
         ("tests/unit/autorecovery/test_placement_check.py", "-k", "groups"),
+    ),
+    # -- fewer requests for a ledger
+    Mutant(
+        "a record that others have changed meanwhile counts as judged",
+        "autorecovery/repair.py",
+        "            return None if attempt else written\n",
+        "            return written\n",
+        (*_COPYING, "-k", "judged_anew"),
+    ),
+    Mutant(
+        "new copies are not looked at after the record names them",
+        "autorecovery/repair.py",
+        "        return all(answer is Copy.PRESENT for answer in answers)\n",
+        "        return True\n",
+        (*_COPYING, "-k", "vanishes"),
+    ),
+    Mutant(
+        "a mark goes with the lock whatever its version is",
+        "magnetar_core/bookkeeper/metadata/marks.py",
+        "await self._store.multi([Delete(path, version), Delete(directory), lock])",
+        "await self._store.multi([Delete(path), Delete(directory), lock])",
+        _MARKS,
+    ),
+    Mutant(
+        "a segment behind the end of a ledger is told of by the check of its ends",
+        "autorecovery/periodic.py",
+        "if not is_trailing(metadata, one.fragment.first_entry_id)]",
+        "]",
+        ("tests/unit/autorecovery/test_schedules.py", "-k", "r_r15"),
+    ),
+    Mutant(
+        "an auditor that takes over begins the placement check anew",
+        "autorecovery/placement_check.py",
+        "if ledger_id >= progress.next_ledger_id))",
+        "))",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "takes_over"),
+    ),
+    Mutant(
+        "the placement check is not spread over its period",
+        "autorecovery/placement_check.py",
+        "                await self._rest(rest_s)\n",
+        "                await self._rest(0.0)\n",
+        ("tests/unit/autorecovery/test_placement_check.py", "-k", "takes_over"),
+    ),
+    # -- beside clients
+    Mutant(
+        "copies take turns with nobody: they are not held while clients write",
+        "bookie/serving/writes.py",
+        "is_in_lane = server.recovery_lane.took(self._peer, self._copied_bytes, now)",
+        "is_in_lane = False",
+        _LANE,
+    ),
+    Mutant(
+        "the connection of a client is held like one of copies",
+        "bookie/serving/writes.py",
+        "            self._is_client = True\n",
+        "            pass\n",
+        _LANE,
+    ),
+    Mutant(
+        "the rest of copies has no longest time",
+        "bookie/serving/recovery_lane.py",
+        "min(REST_SHARE * took_s, REST_S_MAX)",
+        "REST_SHARE * took_s",
+        _LANE,
+    ),
+    Mutant(
+        "only one connection of copies ever gets its turn",
+        "bookie/serving/recovery_lane.py",
+        "        if self._held:\n            # Whoever",
+        "        if False:\n            # Whoever",
+        _LANE,
+    ),
+    Mutant(
+        "many ledgers are read ahead of their turns",
+        "autorecovery/pace.py",
+        "        while self._taken_bytes >= self._window_bytes:",
+        "        while False:",
+        ("tests/unit/autorecovery/test_pace.py", "-k", "readers_wait"),
     ),
     Mutant(
         "a copy is published without being read back",

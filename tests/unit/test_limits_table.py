@@ -31,6 +31,8 @@ LIMIT: Final = re.compile(rf"_?(?:[A-Z0-9_]+_)?(?:{'|'.join(ENDINGS)})")
 
 NO_LIMITS: Final = {
     "bookie.serving.cold_reads:_REST_S_MAX": "a wait",
+    "bookie.serving.recovery_lane:BULK_BYTES": "from where on copies count as many",
+    "bookie.serving.recovery_lane:REST_S_MAX": "a wait",
     "bookie.serving.tls_listener:_HEAD_BYTES": "the format of a frame",
     "bookie.storage.entry_log.files:_PAGE_BYTES": "the system's pages",
     "bookie.storage.entry_log.format:HEADER_BYTES": "the format of a log",

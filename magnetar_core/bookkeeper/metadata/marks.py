@@ -18,8 +18,10 @@ from magnetar_core.bookkeeper.metadata import underreplication as board
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
     Cancel,
+    Delete,
     MetadataStore,
     NoNode,
+    NotEmpty,
     OutcomeUnknown,
     StoreUnavailable,
     VersionConflict,
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 # Others that mark the same ledger at the same time; each of them made progress.
 _CONFLICTS_MAX: Final = 20
+
+# The version of a node that nobody has written again, as nobody does with a lock.
+_NEW: Final = 0
 
 # Levels of directories between the root of the marks and a ledger's mark.
 _LEVELS: Final = 4
@@ -49,6 +54,8 @@ class MarkBoard:
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
         self._root = root
+        self._locked: set[int] = set()
+        """Ledgers whose lock was taken through this object and is not known to be given back."""
 
     async def prepare(self) -> None:
         """Make the nodes that Apache's managers expect to find."""
@@ -92,8 +99,23 @@ class MarkBoard:
         return None if node is None else VersionedMark(board.decode_mark(node.value), node.version)
 
     async def take_down(self, ledger_id: int, version: int) -> bool:
-        """Remove the mark that was read at *version*. False: it was marked again since, and stays (rule 1)."""
+        """Remove the mark that was read at *version*. False: it was marked again since, and stays (rule 1).
+
+        The lock of *ledger_id*, if it was taken here, goes in the same step.
+        """
         path = board.mark_path(self._root, ledger_id)
+        directory = path.rpartition("/")[0]
+        if ledger_id in self._locked:
+            # One change instead of three: each is a sync of ZooKeeper's log.
+            lock = Delete(board.lock_path(self._root, ledger_id), _NEW)
+            try:
+                await self._store.multi([Delete(path, version), Delete(directory), lock])
+            except (NoNode, NotEmpty, VersionConflict, OutcomeUnknown):
+                pass  # one of them is not as it was: one by one, which tells which
+            else:
+                self._locked.discard(ledger_id)
+                await delete_empty_parents(self._store, directory, board.marks_path(self._root))
+                return True
         try:
             await self._store.delete(path, version)
         except VersionConflict:
@@ -128,21 +150,28 @@ class MarkBoard:
     async def lock(self, ledger_id: int, holder: str) -> bool:
         """Take the lock of *ledger_id* for this session; False if somebody else has it."""
         path = board.lock_path(self._root, ledger_id)
+        self._locked.add(ledger_id)
         try:
             await self._store.put(path, board.lock_value(holder), NO_NODE, ephemeral=True)
         except (VersionConflict, OutcomeUnknown):
             # Ours already if the answer to our own request was lost.
             node = await self._store.get(path)
-            return node is not None and node.own
+            if node is not None and node.own:
+                return True
+            self._locked.discard(ledger_id)
+            return False
         return True
 
     async def unlock(self, ledger_id: int) -> None:
-        """Give the lock back; one that is not ours, or not there, is left as it is."""
+        """Give the lock back that was taken here; one that is not ours, or not there, is left as it is."""
+        if ledger_id not in self._locked:
+            return
         path = board.lock_path(self._root, ledger_id)
         node = await self._store.get(path)
         if node is not None and node.own:
             with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
                 await self._store.delete(path, node.version)
+        self._locked.discard(ledger_id)
 
     async def locked(self) -> frozenset[int]:
         """Ledgers that somebody has locked."""

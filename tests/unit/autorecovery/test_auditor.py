@@ -29,8 +29,7 @@ async def marked(node: AutoRecoveryNode) -> list[int]:
     return [ledger_id async for ledger_id in node.marks.marked()]
 
 
-async def test_a_bookie_that_was_gone_before_the_auditor_came_is_found() -> None:
-    """R-R9"""
+async def test_r_r9_a_bookie_that_was_gone_before_the_auditor_came_is_found() -> None:
     async with nodes_over(4) as nodes:
         ledger_id = await nodes.written(3)
         (dead, *_) = (await nodes.writer.read_metadata(ledger_id)).bookies()
@@ -42,8 +41,7 @@ async def test_a_bookie_that_was_gone_before_the_auditor_came_is_found() -> None
         assert mark.mark.replicas == (dead,)
 
 
-async def test_a_record_that_cannot_be_read_is_told_and_stops_nothing() -> None:
-    """R-R14"""
+async def test_r_r14_a_record_that_cannot_be_read_is_told_and_stops_nothing() -> None:
     async with nodes_over(4) as nodes:
         first, second, third = [await nodes.written(3, ensemble=4) for _ in range(3)]
         await nodes.cluster.store.put(ledger_path("/ledgers", second), b"")
@@ -136,8 +134,8 @@ async def test_a_read_only_bookie_is_not_lost() -> None:
         assert await marked(node) == []
 
 
-async def test_an_audit_that_the_store_interrupts_is_begun_again() -> None:
-    """I71, R-R8"""
+async def test_r_r8_an_audit_that_the_store_interrupts_is_begun_again() -> None:
+    """I71"""
     async with nodes_over(4) as nodes:
         ledger_id = await nodes.written(3, ensemble=4)
         node = await auditing(nodes)

@@ -49,15 +49,14 @@ def test_a_closed_ledger_is_fixed_up_to_its_last_entry() -> None:
     assert bounds(fragments(record((0, ABC), (5, ABC), last=9), -1)) == [(0, 4, True), (5, 9, True)]
 
 
-def test_an_empty_ledger_has_one_fragment_that_names_its_bookies() -> None:
+def test_r_r6_an_empty_ledger_has_one_fragment_that_names_its_bookies() -> None:
     (only,) = fragments(record((0, ABC), last=-1), -1)
     assert only.is_empty
     assert only.ensemble == ABC
-    assert judge(only, {"a", "b"}, (), {}).gone == {2: "c"}  # R-R6
+    assert judge(only, {"a", "b"}, (), {}).gone == {2: "c"}
 
 
-def test_a_segment_behind_the_end_counts_only_when_asked_for() -> None:
-    """R-R15"""
+def test_r_r15_a_segment_behind_the_end_counts_only_when_asked_for() -> None:
     metadata = record((0, ABC), (10, ("d", "e", "f")), last=9)
     assert bounds(fragments(metadata, -1)) == [(0, 9, True)]
     assert bounds(fragments(metadata, -1, with_trailing=True)) == [(0, 9, True), (10, 9, True)]

@@ -1,5 +1,7 @@
 """Copying a fragment: runs, read-back, what is lost, and bookies that lie."""
 
+import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,9 +13,11 @@ from autorecovery.manual import ManualRecovery
 from autorecovery.node import AutoRecoveryNode
 from autorecovery.outcome import Hindered, Hindrance, Repaired
 from magnetar_core.bookkeeper.client.replicas import RUN_BYTES, RUN_ENTRIES
+from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_RECOVERY_ADD, READ_ENTRY, V2Error
 from tests.support.fake_bookies import FakeBookie
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
 
@@ -78,6 +82,88 @@ async def test_a_run_has_so_many_bytes() -> None:
         assert isinstance(outcome, Repaired)
         source = nodes.cluster.bookies[ensemble[1]]
         assert [entry for opcode, _, _, entry in source.requests if opcode == BATCH_READ_ENTRY] == [0, 1, 2]
+
+
+async def test_of_a_record_that_only_this_repair_has_changed_only_the_new_copy_is_looked_at_again() -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        source, target = nodes.cluster.bookies[ensemble[1]], spare(nodes, ensemble)
+        assert isinstance(await repair_without(nodes, node, ledger_id, ensemble[0]), Repaired)
+
+        def looked_at(bookie: FakeBookie) -> list[int]:
+            return [entry for opcode, _, _, entry in bookie.requests if opcode == READ_ENTRY and entry >= 0]
+
+        assert (sorted(looked_at(source)), sorted(looked_at(target))) == ([0, 4], [0, 4])
+
+
+async def test_a_copy_that_vanishes_as_its_record_is_written_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collection of the target keeps to no lock, and read the records before."""
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        target = spare(nodes, ensemble)
+        ledgers = node.repair._bookkeeper.ledgers
+        write = ledgers.write
+
+        async def collected(written: int, metadata: LedgerMetadata, version: int) -> Versioned:
+            monkeypatch.undo()
+            found = await write(written, metadata, version)
+            target.ledgers.pop(written)
+            return found
+
+        monkeypatch.setattr(ledgers, "write", collected)
+        assert isinstance(await repair_without(nodes, node, ledger_id, ensemble[0]), Repaired)
+        assert sorted(target.ledgers[ledger_id]) == list(range(5))
+        assert await nodes.is_whole(ledger_id)
+
+
+async def test_a_record_that_others_change_while_a_ledger_is_copied_is_judged_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        source = nodes.cluster.bookies[ensemble[1]]
+        ledgers = node.repair._bookkeeper.ledgers
+        write = ledgers.write
+
+        async def overtaken(written: int, metadata: LedgerMetadata, version: int) -> Versioned:
+            monkeypatch.undo()
+            now = await ledgers.read(written)
+            await write(written, replace(now.metadata, custom_metadata=(("by", b"others"),)), now.version)
+            return await write(written, metadata, version)
+
+        monkeypatch.setattr(ledgers, "write", overtaken)
+        assert isinstance(await repair_without(nodes, node, ledger_id, ensemble[0]), Repaired)
+        found = await nodes.writer.read_metadata(ledger_id)
+        assert found.custom_metadata == (("by", b"others"),)
+        assert ensemble[0] not in found.bookies()
+        looks = [entry for opcode, _, _, entry in source.requests if opcode == READ_ENTRY and entry >= 0]
+        assert sorted(looks) == [0, 0, 4, 4], "the whole ledger was looked at again"
+
+
+async def test_nothing_is_read_ahead_while_as_much_waits_as_may_be_under_way() -> None:
+    async with nodes_over(3) as nodes:
+        node = await nodes.start("one")
+        ledger_id = await nodes.written(5, ensemble=2)
+        ensemble = await members(nodes, ledger_id)
+        source = nodes.cluster.bookies[ensemble[1]]
+
+        def reads() -> int:
+            return sum(opcode == BATCH_READ_ENTRY for opcode, _, _, _ in source.requests)
+
+        pace = node.repair._pace
+        async with pace.turn(pace.window_bytes):
+            repair = asyncio.ensure_future(repair_without(nodes, node, ledger_id, ensemble[0]))
+            await eventually(lambda: any(opcode == READ_ENTRY for opcode, _, _, _ in source.requests))
+            await settle()
+            assert reads() == 0
+        assert isinstance(await repair, Repaired)
+        assert reads() > 0
 
 
 async def test_a_target_that_confirms_and_stores_nothing_is_not_published() -> None:

@@ -75,8 +75,7 @@ async def test_everything_is_moved_and_the_bookie_was_a_source_to_the_end() -> N
         await eventually(partial(nodes.has_no_marks, node))
 
 
-async def test_while_writers_go_on_open_ledgers_move_with_their_writers_or_are_closed() -> None:
-    """R-R19"""
+async def test_r_r19_while_writers_go_on_open_ledgers_move_with_their_writers_or_are_closed() -> None:
     async with nodes_over(5) as nodes:
         busy = await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
         idle = await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
@@ -98,8 +97,7 @@ async def test_while_writers_go_on_open_ledgers_move_with_their_writers_or_are_c
         assert await names(nodes, bookie) == []
 
 
-async def test_a_bookie_whose_data_was_deleted_by_hand_ends_with_a_list_of_what_is_lost() -> None:
-    """R-R18"""
+async def test_r_r18_a_bookie_whose_data_was_deleted_by_hand_ends_with_a_list_of_what_is_lost() -> None:
     async with nodes_over(5) as nodes:
         single = await nodes.written(4, ensemble=1, write=1, ack=1)
         (bookie,) = (await nodes.writer.read_metadata(single)).bookies()
@@ -115,8 +113,7 @@ async def test_a_bookie_whose_data_was_deleted_by_hand_ends_with_a_list_of_what_
         assert await names(nodes, bookie) == [single], "the record of a lost ledger is not changed"
 
 
-async def test_a_drained_bookie_that_is_made_active_while_the_last_ledger_is_published_is_one_or_the_other() -> None:
-    """R-R20"""
+async def test_r_r20_a_bookie_made_active_while_its_last_ledgers_are_published_leaves_no_hollow_fragment() -> None:
     async with nodes_over(5) as nodes:
         ledgers = [await nodes.written(20, ensemble=4) for _ in range(12)]
         node = await nodes.start("one")

@@ -67,6 +67,32 @@ async def test_what_does_not_fit_waits_for_what_is_under_way_and_a_single_run_al
     assert order == ["first begins", "first ends", "second begins"]
 
 
+async def test_readers_wait_while_as_much_was_read_as_may_be_under_way() -> None:
+    pace = Pace(ManualClock())
+    begun: list[int] = []
+    may_end = asyncio.Event()
+
+    async def one(number: int) -> None:
+        async with pace.reading():
+            begun.append(number)
+            await may_end.wait()
+        async with pace.turn(100 * KIB):
+            pass
+
+    tasks = [asyncio.ensure_future(one(number)) for number in range(200)]
+    await settle()
+    assert len(begun) == 8, "as long as nobody knows how large a run is, it counts as a whole one"
+    may_end.set()
+    await asyncio.gather(*tasks)
+    begun.clear()
+    may_end.clear()
+    tasks = [asyncio.ensure_future(one(number)) for number in range(200)]
+    await settle()
+    assert len(begun) == 82, "8 MiB in runs of 100 KiB"
+    may_end.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_a_limit_in_bytes_a_second_is_kept() -> None:
     clock = ManualClock()
     pace = Pace(clock, float(MIB))

@@ -6,10 +6,14 @@ from functools import partial
 
 import pytest
 
+from autorecovery import placement_check
 from autorecovery.config import AutoRecoveryConfig
+from autorecovery.index import IndexedLedger
 from autorecovery.outcome import Hindrance
+from autorecovery.placement_check import PlacementCheck, PlacementStatus, Progress, decode_progress, encode_progress
 from magnetar_core.bookkeeper.client.isolation import Isolation
 from magnetar_core.bookkeeper.client.regions import POLICY_CLASS
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.runtime.config import load
@@ -87,6 +91,63 @@ async def test_what_cannot_be_better_is_told_and_not_marked() -> None:
         status = node.placement_check.status
         assert (status.violating, status.marked) == (1, 0)
         assert not await node.marks.read(ledger_id)
+
+
+async def test_an_auditor_that_takes_over_goes_on_with_the_check_and_keeps_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With 3,600 s for ten ledgers the first auditor rests after four of them."""
+    monkeypatch.setattr(placement_check, "_BATCH", 4)
+    looks: list[int] = []
+    look = PlacementCheck._look
+
+    def seen(check: PlacementCheck, ledger: IndexedLedger) -> tuple[str | None, bool]:
+        looks.append(len(looks))
+        return look(check, ledger)
+
+    monkeypatch.setattr(PlacementCheck, "_look", seen)
+    async with nodes_over(3) as nodes:
+        ledgers = [await nodes.written(1, ensemble=2, write=2) for _ in range(10)]
+        await put_racks(nodes, "/a", "/a", "/b")
+        bad = [ledger_id for ledger_id in ledgers if not await is_adhering(nodes, ledger_id)]
+        first = await nodes.start("one", CHECKING)
+
+        async def rests() -> bool:
+            value = await first.marks.progress("placement")
+            return value is not None and decode_progress(value).next_ledger_id == ledgers[4]
+
+        await eventually(rests)
+        assert len(looks) == 4
+        await first.stop()
+        second = await nodes.start("two", CHECKING)
+        await eventually(lambda: len(looks) == 8)
+        second.placement_check.run_now()
+        await eventually(lambda: second.placement_check.status.last_ended_ms is not None)
+        status = second.placement_check.status
+        assert (len(looks), status.looked_at, status.violating, sorted(status.named)) == (10, 10, len(bad), bad)
+        assert await second.marks.progress("placement") is None
+
+
+def test_progress_is_read_as_it_was_written() -> None:
+    status = PlacementStatus(looked_at=8, violating=3, marked=2, named={7: "in 1 rack (/a) instead of 2"})
+    assert decode_progress(encode_progress(Progress(9, status))) == Progress(9, status)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"?", b"[]", b"{}", b'{"next_ledger_id": -1, "looked_at": 0, "violating": 0, "marked": 0, "named": {}}',
+     b'{"next_ledger_id": 1, "looked_at": 0, "violating": 0, "marked": "2", "named": {}}',
+     b'{"next_ledger_id": 1, "looked_at": 0, "violating": 0, "marked": 2, "named": {"x": "y"}}'],
+)  # fmt: skip
+async def test_progress_that_cannot_be_read_begins_the_check_anew(value: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode_progress(value)
+    async with nodes_over(3) as nodes:
+        await nodes.written(1)
+        await MarkBoard(nodes.cluster.store).set_progress("placement", value)
+        node = await nodes.start("one", CHECKING)
+        await eventually(lambda: node.placement_check.status.last_ended_ms is not None)
+        assert node.placement_check.status.looked_at == 1
 
 
 async def test_an_operator_asks_and_a_switch_that_is_off_is_respected() -> None:

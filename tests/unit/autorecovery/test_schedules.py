@@ -15,6 +15,8 @@ from autorecovery.outcome import Hindrance
 from autorecovery.repair import LedgerRepair
 from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT, LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.lifecycle import State
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support import lifecycle
@@ -133,6 +135,36 @@ async def test_r_r5_a_ledger_whose_lac_is_behind_its_last_but_one_segment_is_clo
         await eventually(partial(nodes.has_no_marks, node))
 
 
+async def test_r_r6_an_empty_ledger_of_a_dead_bookie_gets_another_one() -> None:
+    async with nodes_over(4) as nodes:
+        await empty_ledger(nodes, 7)
+        node = await nodes.start("one")
+        await nodes.cluster.kill("bookie-0")
+        await eventually(partial(is_replaced, nodes, 7, "bookie-0"))
+        await eventually(partial(nodes.has_no_marks, node))
+        assert node.worker.counts.copied_entries == 0
+
+
+async def test_r_r8_a_worker_that_the_store_interrupts_goes_on_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_LOOK_S", 0.05)
+    async with nodes_over(4) as nodes:
+        ledgers = [await nodes.written(3, ensemble=3) for _ in range(5)]
+        node = await nodes.start("one")
+        store: MemoryStore = nodes.session("one")
+        await eventually(lambda: not node.worker.waiting)
+        store.suspend()
+        await nodes.cluster.kill("bookie-0")
+        for ledger_id in ledgers:
+            await MarkBoard(nodes.cluster.store).mark(ledger_id, "bookie-0", 0)
+        node.worker.retry_now()
+        await settle()
+        assert node.worker.counts.repaired == 0
+        store.resume()
+        for ledger_id in ledgers:
+            await eventually(partial(nodes.is_whole, ledger_id))
+        await eventually(partial(nodes.has_no_marks, node))
+
+
 async def test_r_r7_an_audit_and_a_repair_with_one_permit_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditor_module, "_AT_ONCE", 1)
     monkeypatch.setattr(repair_module, "_READS_MAX", 1)
@@ -205,6 +237,33 @@ async def test_r_r11_a_ledger_whose_only_copy_is_gone_is_lost_until_it_is_delete
         await eventually(partial(nodes.has_no_marks, node))
         await eventually(lambda: not node.worker.waiting)
         assert (node.worker.counts.deleted, node.worker.counts.repaired) == (1, 0)
+
+
+async def test_r_r15_a_segment_behind_the_end_of_a_closed_ledger_is_neither_marked_nor_copied() -> None:
+    async with nodes_over(6) as nodes:
+        ledger_id = await nodes.written(5, ensemble=2)
+        kept = await nodes.writer.ledgers.read(ledger_id)
+        (first,) = kept.metadata.segments
+        behind = tuple(sorted(nodes.cluster.bookies.keys() - set(first.ensemble)))[:2]
+        changed = replace(kept.metadata, segments=(first, Segment(5, behind)))
+        await nodes.writer.ledgers.write(ledger_id, changed, kept.version)
+        node = await nodes.start("one")
+        await nodes.cluster.kill(behind[0])
+        await eventually(lambda: behind[0] in node.auditor.away)
+        audits = node.auditor.counts.audits
+        node.auditor.audit_now()
+        await eventually(lambda: node.auditor.counts.audits > audits)
+        assert await marked(node) == []
+        (check, *_) = node.checks
+        check.run_now()
+        await eventually(lambda: check.status.last_ended_ms is not None)
+        assert check.status.marked == 0
+        assert (await nodes.writer.read_metadata(ledger_id)).segments == changed.segments
+        await node.marks.mark(ledger_id, behind[0], 0)  # as another brand's auditor may
+        node.mark_watch.look_again()
+        await eventually(lambda: node.worker.counts.repaired == 1)
+        assert node.worker.counts.copied_entries == 0
+        assert await nodes.is_whole(ledger_id)
 
 
 async def test_r_r16_a_rolling_restart_during_an_audit_leaves_no_marks_and_no_fewer_copies() -> None:

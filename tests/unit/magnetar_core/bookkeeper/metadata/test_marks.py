@@ -1,11 +1,13 @@
 """Marks, locks and switches of auto-recovery, on the metadata nodes that Apache's auto-recovery uses."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.store import Operation
 from magnetar_core.bookkeeper.metadata.underreplication import Mark, PeriodicCheck
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
@@ -52,6 +54,55 @@ async def test_a_mark_that_was_renewed_is_not_taken_down(marks: MarkBoard) -> No
     assert again is not None
     assert await marks.take_down(7, again.version)
     assert await marked(marks) == []
+
+
+async def test_a_mark_and_the_lock_under_which_its_ledger_was_repaired_go_in_one_step(
+    store: MemoryStore, marks: MarkBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await marks.prepare()
+    await marks.mark(7, "a", 0)
+    await marks.mark(8, "a", 0)
+    assert await marks.lock(7, "one")
+    multi, steps = store.multi, []
+
+    async def seen(operations: Sequence[Operation]) -> None:
+        steps.append([one.path.rpartition("/")[2] for one in operations])
+        await multi(operations)
+
+    monkeypatch.setattr(store, "multi", seen)
+    assert await marks.take_down(7, 0)
+    assert steps == [["urL0000000007", "0007", "urL0000000007"]]
+    assert (await marks.locked(), await marked(marks)) == (frozenset(), [8])
+    monkeypatch.setattr(store, "get", None)
+    await marks.unlock(7)  # asks nobody: it was given back
+
+
+async def test_a_mark_that_was_renewed_stays_and_so_does_the_lock(marks: MarkBoard) -> None:
+    """I66"""
+    await marks.mark(7, "a", 0)
+    assert await marks.lock(7, "one")
+    await marks.mark(7, "b", 0)
+    assert not await marks.take_down(7, 0)
+    assert (await marks.locked(), await marked(marks)) == (frozenset({7}), [7])
+    await marks.unlock(7)
+    assert await marks.locked() == frozenset()
+
+
+async def test_a_mark_goes_although_its_lock_was_removed_by_others(store: MemoryStore, marks: MarkBoard) -> None:
+    await marks.mark(7, "a", 0)
+    assert await marks.lock(7, "one")
+    await store.delete("/ledgers/underreplication/locks/urL0000000007")
+    assert await marks.take_down(7, 0)
+    assert await marked(marks) == []
+    assert await store.children("/ledgers/underreplication/ledgers") == []
+
+
+async def test_a_lock_of_somebody_else_is_not_given_back(store: MemoryStore, marks: MarkBoard) -> None:
+    other = MarkBoard(store.session())
+    assert await other.lock(7, "two")
+    assert not await marks.lock(7, "one")
+    await marks.unlock(7)
+    assert await marks.locked() == frozenset({7})
 
 
 async def test_directories_go_with_their_last_mark(store: MemoryStore, marks: MarkBoard) -> None:

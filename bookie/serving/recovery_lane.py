@@ -1,0 +1,91 @@
+"""Copies give way to what clients write: the adds of auto-recovery come in turns, one chunk of a socket at a time.
+
+    a chunk of recovery adds ──▶ journal ──▶ confirmed ──▶ rest ──▶ the next connection's turn
+           its connection is held ─────────────────────────────────────────▲
+
+Every chunk makes a journal group larger, and the adds of clients wait for the sync of a whole group. At 8 MiB of copies
+under way (`autorecovery.pace`) that was four to ten times what a client waits without them.
+
+Rules:
+
+1. Only while clients write: FOREGROUND_S after their last add every turn begins at once, so an idle bookie is filled
+   as fast as its disk is.
+2. Only connections that carry bulk recovery adds and nothing that a client adds. So neither a client that recovers
+   a ledger of a few entries waits, nor one whose own adds travel on the same connection.
+3. A rest is so many times as long as the chunk took, up to REST_S_MAX: on a disk so slow that this is short, the chunk
+   is a small part of what a client waits for, and copies must not stop.
+"""
+
+import math
+from collections import deque
+from typing import Final
+
+from bookie.serving.protocol import RECOVERY_TURN, Peer
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.types import KIB
+
+# After the last add of a client: many write less than ten times a second and want their answer soon all the same.
+FOREGROUND_S: Final = 1.0
+
+# Recovery adds of one chunk (256 KiB at most) that count as bulk.
+BULK_BYTES: Final = 32 * KIB
+
+# A client's add meets the group of a copy in one of seventeen cases, or in one of a few where the disk is slow. With
+# REST_S_MAX at least 7 MiB/s are left to the copies of a bookie whose groups take 5 ms, so that Apache's auto-recovery,
+# which gives an add up after 5 s, keeps to that also with batches of 1,000 entries of 16 KiB.
+REST_SHARE: Final = 16
+REST_S_MAX: Final = 0.03
+
+
+class RecoveryLane:
+    """Whose turn it is. One for all connections of a bookie. Used on the loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.foreground_s = -math.inf
+        """Clock of the last add of a client."""
+        self._held: deque[Peer] = deque()
+        self._is_resting = False
+
+    def __len__(self) -> int:
+        """Connections that wait for their turn."""
+        return len(self._held)
+
+    def took(self, peer: Peer, size: int, now_s: float) -> bool:
+        """The journal was given *size* bytes of recovery adds of *peer*; whether it wants to know when they are
+        answered."""
+        if size < BULK_BYTES or not self._has_foreground(now_s) or peer.held_for & RECOVERY_TURN:
+            return False
+        peer.hold(RECOVERY_TURN)
+        self._held.append(peer)
+        return True
+
+    def answered(self, took_s: float, now_s: float) -> None:
+        """Such a chunk was confirmed, or refused, *took_s* after it was given to the journal."""
+        if not self._is_resting and self._held:
+            self._is_resting = True
+            rest_s = self.rest_after(took_s, now_s)
+            self._clock.call_later(rest_s, lambda: self._rested(rest_s))
+
+    def rest_after(self, took_s: float, now_s: float) -> float:
+        """Seconds until the next turn; rules 1 and 3."""
+        return min(REST_SHARE * took_s, REST_S_MAX) if self._has_foreground(now_s) else 0.0
+
+    def discard(self, peer: Peer) -> None:
+        """The connection is gone."""
+        if peer.held_for & RECOVERY_TURN and peer in self._held:
+            self._held.remove(peer)
+
+    def _has_foreground(self, now_s: float) -> bool:
+        return now_s - self.foreground_s < FOREGROUND_S
+
+    def _rested(self, rest_s: float) -> None:
+        self._is_resting = False
+        if not self._held:
+            return
+        peer = self._held.popleft()
+        if self._held:
+            # Whoever's turn it is may have nothing to send: the others do not wait for it.
+            self._is_resting = True
+            self._clock.call_later(rest_s, lambda: self._rested(rest_s))
+        peer.go_on(RECOVERY_TURN)
