@@ -255,6 +255,7 @@ def _limits(config: BookieConfig) -> Limits:
         reads=config.reads_per_connection,
         reads_in_all=config.reads_in_all,
         batch_read_bytes=config.batch_read_bytes_max,
+        copies_rest_s=config.copies_rest_ms / 1000,
         write_buffer_low_bytes=config.write_buffer_low_bytes,
         write_buffer_high_bytes=config.write_buffer_high_bytes,
     )

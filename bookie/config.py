@@ -141,6 +141,12 @@ class BookieConfig:
         "numReadWorkerThreads", 2, help="threads for reads from disk; one more is for recovery", least=1, most=256
     )
 
+    copies_rest_ms: int = setting(
+        "copiesRestMaxMs",
+        30,
+        help="longest rest between two chunks of auto-recovery's copies while clients write; 0: copies do not give way",
+        most=1_000,
+    )
     adds_per_connection: int = setting(
         "maxPendingAddRequestsPerThread",
         10_000,

@@ -99,9 +99,7 @@ NOT_MET: Final = """\
 - **Lost copies** (goal 10): ten times what Apache's copies of 16 KiB entries would be more than this disk writes.
 - **Into Spark** (0.6 of the ceiling, 5 times a read through a broker): where the time goes stands in the stages.
 - **p50 of a takeover of 1,000 topics**: 2 s of it is the session, up to half a second its rounding by ZooKeeper. The
-  500 topics come back together, since what they ask of storage goes in few requests; fewer at a time were slower.
-- **Restart of bookies under load**: every open ledger that names the bookie gets another one at that moment, on the
-  cores on which the other servers and the client run."""
+  500 topics come back together, since what they ask of storage goes in few requests; fewer at a time were slower."""
 
 PICTURED: Final = {
     "bookie": ("adds/s", "p99 ms"),

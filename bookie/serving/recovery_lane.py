@@ -12,8 +12,9 @@ Rules:
    as fast as its disk is.
 2. Only connections that carry bulk recovery adds and nothing that a client adds. So neither a client that recovers
    a ledger of a few entries waits, nor one whose own adds travel on the same connection.
-3. A rest is so many times as long as the chunk took, up to REST_S_MAX: on a disk so slow that this is short, the chunk
-   is a small part of what a client waits for, and copies must not stop.
+3. A rest is so many times as long as the chunk took, up to a longest one: on a disk so slow that this is short, the
+   chunk is a small part of what a client waits for, and copies must not stop.
+4. Whoever wants copies back first lets them rest less, or not at all (`copiesRestMaxMs`).
 """
 
 import math
@@ -31,8 +32,8 @@ FOREGROUND_S: Final = 1.0
 BULK_BYTES: Final = 32 * KIB
 
 # A client's add meets the group of a copy in one of seventeen cases, or in one of a few where the disk is slow. With
-# REST_S_MAX at least 7 MiB/s are left to the copies of a bookie whose groups take 5 ms, so that Apache's auto-recovery,
-# which gives an add up after 5 s, keeps to that also with batches of 1,000 entries of 16 KiB.
+# the longest rest at least 7 MiB/s are left to the copies of a bookie whose groups take 5 ms, so that Apache's
+# auto-recovery, which gives an add up after 5 s, keeps to that also with batches of 1,000 entries of 16 KiB.
 REST_SHARE: Final = 16
 REST_S_MAX: Final = 0.03
 
@@ -40,8 +41,10 @@ REST_S_MAX: Final = 0.03
 class RecoveryLane:
     """Whose turn it is. One for all connections of a bookie. Used on the loop."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rest_s_max: float = REST_S_MAX) -> None:
+        """*rest_s_max*: the longest rest, in seconds; 0: copies do not give way."""
         self._clock = clock
+        self._rest_s_max = rest_s_max
         self.foreground_s = -math.inf
         """Clock of the last add of a client."""
         self._held: deque[Peer] = deque()
@@ -54,7 +57,12 @@ class RecoveryLane:
     def took(self, peer: Peer, size: int, now_s: float) -> bool:
         """The journal was given *size* bytes of recovery adds of *peer*; whether it wants to know when they are
         answered."""
-        if size < BULK_BYTES or not self._has_foreground(now_s) or peer.held_for & RECOVERY_TURN:
+        if (
+            size < BULK_BYTES
+            or not self._rest_s_max
+            or not self._has_foreground(now_s)
+            or peer.held_for & RECOVERY_TURN
+        ):
             return False
         peer.hold(RECOVERY_TURN)
         self._held.append(peer)
@@ -69,7 +77,7 @@ class RecoveryLane:
 
     def rest_after(self, took_s: float, now_s: float) -> float:
         """Seconds until the next turn; rules 1 and 3."""
-        return min(REST_SHARE * took_s, REST_S_MAX) if self._has_foreground(now_s) else 0.0
+        return min(REST_SHARE * took_s, self._rest_s_max) if self._has_foreground(now_s) else 0.0
 
     def discard(self, peer: Peer) -> None:
         """The connection is gone."""

@@ -28,7 +28,7 @@ from bookie.jobs import JobThread
 from bookie.latency import BookieLatency
 from bookie.serving.cold_reads import ReadWatch
 from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, Peer
-from bookie.serving.recovery_lane import RecoveryLane
+from bookie.serving.recovery_lane import REST_S_MAX, RecoveryLane
 from bookie.serving.request_rules import EIO, ENOLEDGER, EREADONLY, OK, RequestRules
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.index import IndexCorrupt
@@ -65,6 +65,8 @@ class Limits(NamedTuple):
     # Long polls of all connections: each holds a timer and a place in a list. Above the limit a poll is answered at
     # once, as if its time were over.
     long_polls: int = 10_000
+    copies_rest_s: float = REST_S_MAX
+    """The longest rest between two chunks of copies while clients write (`recovery_lane`)."""
     write_buffer_low_bytes: int = 384 * KIB
     write_buffer_high_bytes: int = 512 * KIB
 
@@ -133,7 +135,7 @@ class Server:
         self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
         self.connections: set[Peer] = set()
         self.long_polls = 0
-        self.recovery_lane = RecoveryLane(parts.clock)
+        self.recovery_lane = RecoveryLane(parts.clock, parts.limits.copies_rest_s)
         self._readers = parts.readers
         self._next_reader = 0
         self._urgent_reader = parts.urgent_reader

@@ -107,7 +107,7 @@ MUTANTS: Final = (
     Mutant(
         "the rest of copies has no longest time",
         "bookie/serving/recovery_lane.py",
-        "min(REST_SHARE * took_s, REST_S_MAX)",
+        "min(REST_SHARE * took_s, self._rest_s_max)",
         "REST_SHARE * took_s",
         _LANE,
     ),

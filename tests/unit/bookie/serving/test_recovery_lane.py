@@ -38,10 +38,10 @@ class Socket:
 class Lane:
     """A lane of a bookie that clients write to, by a clock that the test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest_s_max: float = REST_S_MAX) -> None:
         self.clock = ManualClock()
         self.clock.advance(100.0)
-        self.lane = RecoveryLane(self.clock)
+        self.lane = RecoveryLane(self.clock, rest_s_max)
         self.client_adds()
 
     def client_adds(self) -> None:
@@ -187,3 +187,10 @@ async def test_a_client_that_recovers_a_ledger_on_its_own_connection_is_not_held
         may_sync.set()
         await client.until(20)
         stop()
+
+
+def test_copies_do_not_give_way_where_the_setting_says_so() -> None:
+    bench, socket = Lane(rest_s_max=0), Socket()
+    assert not bench.chunk(socket)
+    assert not socket.held_for
+    assert bench.lane.rest_after(1.0, bench.clock.monotonic()) == 0
