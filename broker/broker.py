@@ -127,6 +127,8 @@ class Ledgers(Protocol):
         held: Holdings | None = None,
     ) -> None: ...
 
+    def recover(self, name: str, config: ManagedLedgerConfig | None = None) -> None: ...
+
     async def exists(self, name: str) -> bool: ...
 
     async def list(self, namespace: str) -> list[str]: ...
@@ -624,6 +626,17 @@ class Broker:
             policies = await self.policies_of(name)
             settings = ledger_config(self.config, policies, is_system=name.is_system)
             self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead, held=held)
+
+    async def recover_ahead(self, name: TopicName) -> None:
+        """Begin to close the last ledger of a topic whose owner's process is gone, before its session ends.
+
+        Raises BrokerError.
+        """
+        if name.is_persistent and name not in self.topics and not self._is_stopping:
+            policies = await self.policies_of(name)
+            self.ledgers.recover(
+                name.managed_ledger_name, ledger_config(self.config, policies, is_system=name.is_system)
+            )
 
     async def open_again(self, name: TopicName) -> None:
         """Open a topic that another broker served, if it is still there and ours. Raises BrokerError."""

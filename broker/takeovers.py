@@ -1,6 +1,7 @@
 """Makes ready to serve the topics of a broker that is dead or stops, and opens them as soon as they are ours.
 
     a broker does not answer, or is registered no more ──▶ its topics that shall be ours are prepared, busiest first
+    its process is gone, and its session goes on           and their last ledgers are closed
     its session ends, or it gives a bundle back        ──▶ the bundle is taken, and those topics are opened
 
 Which topics a broker serves, and which ledgers they have, it has told in its log (`broker.serving`). A topic that a
@@ -195,7 +196,8 @@ class Takeovers:
                     log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
                     former = self._last_addresses.get(broker_id)
                     is_dead = await self._is_dead(former)
-                    self._tasks.spawn(self._take_over(traffic, is_dead), f"take over from {broker_id}")
+                    refusing = address if sign is Sign.REFUSES else None
+                    self._tasks.spawn(self._take_over(traffic, is_dead, refusing), f"take over from {broker_id}")
             elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
                 del self._gone[broker_id]
                 await others.remove(broker_id)
@@ -233,8 +235,11 @@ class Takeovers:
 
     # ------------------------------------------------------------------------------ their topics
 
-    async def _take_over(self, traffic: Mapping[str, int], is_dead: bool) -> None:
-        """*traffic*: of the topics by name, the busiest first; those of a dead broker are prepared in this order."""
+    async def _take_over(self, traffic: Mapping[str, int], is_dead: bool, refusing: BrokerAddress | None) -> None:
+        """*traffic*: of the topics by name, the busiest first; those of a dead broker are prepared in this order.
+
+        *refusing*: the address of the broker, if it is registered there and nobody has the port.
+        """
         by_bundle: dict[str, list[TopicName]] = {}
         for text in traffic:
             try:
@@ -257,6 +262,32 @@ class Takeovers:
         bundle_of = {topic: bundle for bundle, topics in ours for topic in topics}
         for topic in sorted(expected, key=lambda one: (0 if is_dead else order[bundle_of[one]], -expected[one])):
             self.prepare(topic, is_dead=is_dead)
+        if refusing is not None:
+            await self._recover_ahead(refusing, ours, expected)
+
+    async def _recover_ahead(
+        self,
+        owner: BrokerAddress,
+        bundles: Iterable[tuple[str, Iterable[TopicName]]],
+        traffic: Mapping[TopicName, int],
+    ) -> None:
+        """Close the last ledgers of a dead broker's topics while its session goes on; the busiest topics first.
+
+        That fences their owner. So only where it cannot live: nobody had its ports twice, and the bundle is still its
+        own, whatever its log says.
+        """
+        await self._clock.sleep(LOOK_S)
+        if not await self._ownership.is_gone(owner):
+            return
+        topics: list[TopicName] = []
+        try:
+            for bundle, own in bundles:
+                if await self._ownership.is_owned_by(bundle, owner):
+                    topics += own
+            for topic in sorted(topics, key=lambda one: -traffic[one]):
+                await self._broker.recover_ahead(topic)
+        except (BrokerError, MetadataError, Corruption) as error:
+            log.info("ledgers of %s are closed when its topics are opened: %s", owner.native_url, error)
 
     async def _would_take(self, bundle: str) -> bool:
         try:

@@ -109,6 +109,11 @@ class ManagedLedgerFactory:
         if name not in self._open:
             self.preparations.begin(name, config or self._config, is_dead=is_dead, held=held)
 
+    def recover(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
+        """Close the last ledger of a topic whose owner's process is gone (`Preparations.recover`). Does not wait."""
+        if name not in self._open:
+            self.preparations.recover(name, config or self._config)
+
     async def exists(self, name: str) -> bool:
         """Whether the topic is stored. Raises StoreUnavailable."""
         return await self._store.exists(ledger_path(name))

@@ -3,12 +3,16 @@
     the topic's record ──▶ the record of its last ledger      read
     the next ledger                                           created
 
+    where the owner's process is gone for certain: the last ledger is fenced and closed, too (`recover`)
+
     with holdings (`managed_ledger.holdings`): the records of its last ledger and of its cursors' ledgers are read at
     once, side by side, and the topic's record is not: whoever opens the topic reads it
 
 Rules:
 
-1. The owner, if it lives, is not disturbed: nothing is fenced, closed or replaced.
+1. The owner, if it lives, is not disturbed: nothing is fenced, closed or replaced, but by `recover`. Only the ledger
+   that the topic's record names is closed there, never one that an owner has told of. If the owner lived all the same,
+   it would be fenced as by any successor, and open its topic again.
 2. What was read may be old when it is used. The topic's record is read again by whoever opens it: the topic may have
    been deleted and made anew. A ledger's record is replaced only in the version that was read, and ids of ledgers are
    not used twice.
@@ -64,9 +68,23 @@ class Prepared(NamedTuple):
     ahead: asyncio.Task[LedgerWriteHandle]
     """The next ledger; it is there."""
 
+    def without(self, ledger_id: int | None) -> "Prepared":
+        """Without the record of a ledger that is closed by now."""
+        return self._replace(open={one: record for one, record in self.open.items() if one != ledger_id})
+
     def may_follow(self, ledger_ids: Iterable[int]) -> bool:
         """Whether the ledger may come behind those of the topic: positions grow with the ids of ledgers."""
         return self.ahead.result().ledger_id > max(ledger_ids, default=-1)
+
+
+class _Recovery:
+    """The recovery of a topic's last ledger, which may still wait for its turn."""
+
+    __slots__ = ("has_begun", "task")
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.task: asyncio.Task[int | None] | None = None
 
 
 class Preparations:
@@ -79,6 +97,7 @@ class Preparations:
         self._tasks = Tasks("preparing topics")
         self._slots = asyncio.Semaphore(PREPARING_AT_ONCE)
         self._prepared: dict[str, asyncio.Task[Prepared | None]] = {}
+        self._recoveries: dict[str, _Recovery] = {}
 
     @property
     def names(self) -> list[str]:
@@ -97,8 +116,52 @@ class Preparations:
             task = self._prepared[name] = self._tasks.spawn(work, f"prepare {name}")
             self._clock.call_later(PREPARED_S, lambda: self._give_up(name, task))
 
+    def recover(self, name: str, config: ManagedLedgerConfig) -> None:
+        """Fence and close the last ledger of a topic whose owner is gone, as its opening would, unless that is done or
+        under way. Does not wait.
+
+        Only for an owner whose process is known to be gone: rule 1.
+        """
+        if name in self._recoveries or len(self._recoveries) >= PREPARED_MAX:
+            return
+        recovery = self._recoveries[name] = _Recovery()
+        recovery.task = self._tasks.spawn(self._recover(recovery, name, config), f"recover {name}")
+        self._clock.call_later(PREPARED_S, lambda: self._forget_recovery(name, recovery))
+
+    def _forget_recovery(self, name: str, recovery: _Recovery) -> None:
+        if self._recoveries.get(name) is recovery:
+            del self._recoveries[name]
+
+    async def _recovered(self, name: str) -> int | None:
+        """Wait for a recovery that is under way; one that waits for its turn is left to the opening. The ledger that it
+        has closed; None: there is none."""
+        recovery = self._recoveries.pop(name, None)
+        if recovery is None or recovery.task is None:
+            return None
+        if not recovery.has_begun:
+            recovery.task.cancel()
+        await asyncio.wait([recovery.task])
+        return None if recovery.task.cancelled() else recovery.task.result()
+
+    async def _recover(self, recovery: _Recovery, name: str, config: ManagedLedgerConfig) -> int | None:
+        async with self._slots:
+            recovery.has_begun = True
+            try:
+                for ledger_id in await self._recovered_ledgers(name) or ():
+                    handle = await self._bookkeeper.open_ledger(ledger_id, password=config.password, recovery=True)
+                    await handle.close()
+                    return ledger_id
+            except (MetadataError, BookKeeperError, Corruption) as error:
+                log.info("the last ledger of %s is not recovered ahead: %s", name, error)
+            return None
+
     async def take(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
         """What is prepared for the opening that begins now; None: nothing, or it does not fit the settings *config*."""
+        closed = await self._recovered(name)
+        prepared = await self._taken(name, config)
+        return None if prepared is None else prepared.without(closed)
+
+    async def _taken(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
         task = self._prepared.pop(name, None)
         if task is None:
             return None

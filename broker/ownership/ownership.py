@@ -663,6 +663,18 @@ class BundleOwnership:
         """What the process at *broker*'s address shows of itself now."""
         return await self._prober.sign(broker)
 
+    async def is_gone(self, broker: BrokerAddress) -> bool:
+        """Whether the process at *broker*'s address is gone for certain (`probing`)."""
+        return await self._prober.is_gone(broker)
+
+    async def is_owned_by(self, bundle: str, broker: BrokerAddress) -> bool:
+        """Whether the bundle is that broker's, which is not giving it back. Raises MetadataError, Corruption."""
+        node = await self._store.get(self._path(bundle))
+        if node is None:
+            return False
+        owner, is_unloading = decode_owner(node.value, node.path)
+        return owner.native_url == broker.native_url and not is_unloading
+
     async def _answers_while(self, owner: BrokerAddress, node: Node) -> bool | None:
         """As `answers`; None as soon as *node*, which names the owner, changes: that one hangs takes long to find."""
         try:

@@ -64,6 +64,12 @@ class Prober:
             return sign
         return await self._asking.do(url, lambda: self._ask(url))
 
+    async def is_gone(self, broker: BrokerAddress) -> bool:
+        """Whether nobody has the ports of *broker*, neither that of the binary protocol nor that of HTTP: its process
+        is gone. A machine that does not answer proves nothing."""
+        urls = [url for url in (broker.native_url, broker.http_url or broker.https_url) if url]
+        return len(urls) == 2 and all(await asyncio.gather(*map(_refuses, urls)))
+
     def forget(self, broker: BrokerAddress) -> None:
         """Ask it again the next time."""
         self._found.pop(broker.native_url, None)
@@ -111,6 +117,17 @@ class Prober:
             self._context.check_hostname = False
             self._context.verify_mode = ssl.CERT_NONE
         return self._context
+
+
+async def _refuses(url: str) -> bool:
+    try:
+        _, writer = await _connect(url)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError, ValueError):
+        return False
+    writer.transport.abort()
+    return False
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -29,6 +29,27 @@ METRICS = (f"{UNIT}/admin/test_metrics.py",)
 MUTANTS = (
     # -- memory of quiet topics
     Mutant(
+        "the ledgers of a broker that may live are fenced",
+        "broker/takeovers.py",
+        "        if not await self._ownership.is_gone(owner):\n",
+        "        if False:\n",
+        ("tests/unit/broker/test_takeovers.py",),
+    ),
+    Mutant(
+        "ledgers of a bundle that has moved on are fenced, since an old log says so",
+        "broker/takeovers.py",
+        "                if await self._ownership.is_owned_by(bundle, owner):\n",
+        "                if True:\n",
+        ("tests/unit/broker/test_takeovers.py",),
+    ),
+    Mutant(
+        "one port that refuses is enough to take a process for gone",
+        "broker/ownership/probing.py",
+        "        return len(urls) == 2 and all(",
+        "        return any(",
+        ("tests/unit/broker/ownership/test_probing.py",),
+    ),
+    Mutant(
         "entries are read for a client that has room for one or two of them",
         "broker/binary/connection.py",
         "        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0\n",

@@ -14,6 +14,20 @@ STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
     Mutant(
+        "an opening waits for a recovery that has not begun",
+        "managed_ledger/preparing.py",
+        "        if not recovery.has_begun:\n",
+        "        if False:\n",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
+        "a ledger that was closed ahead is recovered from the record of before",
+        "managed_ledger/preparing.py",
+        "        return None if prepared is None else prepared.without(closed)\n",
+        "        return prepared\n",
+        ("tests/unit/managed_ledger/test_preparing.py",),
+    ),
+    Mutant(
         "a run that is confirmed in two pieces is forgotten with the first",
         "managed_ledger/write_latency.py",
         "            if done < sent:",

@@ -425,6 +425,7 @@ class MemoryLedgers:
         self.next_ledger_id = 1
         self.opened: list[str] = []
         self.prepared: list[str] = []
+        self.recovered: list[str] = []
         self.changes = Changes()
         self.hold_opening: asyncio.Event | None = None
         self.fail_opening: ManagedLedgerError | None = None
@@ -459,6 +460,9 @@ class MemoryLedgers:
         held: Holdings | None = None,
     ) -> None:
         self.prepared.append(name)
+
+    def recover(self, name: str, config: ManagedLedgerConfig | None = None) -> None:
+        self.recovered.append(name)
 
     async def exists(self, name: str) -> bool:
         return name in self.by_name

@@ -358,3 +358,53 @@ async def test_what_is_served_is_looked_through_only_when_it_changes(world: Worl
     third = told._serves()
     assert third is not None
     assert third.keys() == first.keys()
+
+
+async def _stopped_listening(
+    dying: Side, staying: Side, monkeypatch: pytest.MonkeyPatch, *, is_gone: bool
+) -> list[str]:
+    """The ledgers that the one that stays closes ahead are gathered in the list."""
+    closed: list[str] = []
+
+    async def gone(broker: BrokerAddress) -> bool:
+        return is_gone
+
+    monkeypatch.setattr(staying.ownership, "is_gone", gone)
+    monkeypatch.setattr(staying.broker.ledgers, "recover", lambda name, config: closed.append(name))
+    await dying.broker.server.stop_listening()
+    await eventually(lambda: _prepared(staying, len(TOPICS)))
+    return closed
+
+
+async def test_of_a_process_that_is_gone_the_last_ledgers_are_closed_while_its_session_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    await told.stop()
+    moved = dying.ownership.bundle_of(TOPICS[0])
+    owned_by = staying.ownership.is_owned_by
+
+    async def is_owned_by(bundle: str, broker: BrokerAddress) -> bool:
+        return bundle != moved and await owned_by(bundle, broker)
+
+    monkeypatch.setattr(staying.ownership, "is_owned_by", is_owned_by)
+    closed = await _stopped_listening(dying, staying, monkeypatch, is_gone=True)
+    own = [name.managed_ledger_name for name in TOPICS if dying.ownership.bundle_of(name) != moved]
+    assert 0 < len(own) < len(TOPICS), "its log may be old: what is another's by now is left alone"
+    await eventually(lambda: _equal(sorted(closed), sorted(own)))
+
+
+async def test_who_may_live_is_not_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    await told.stop()
+    bundle = dying.ownership.bundle_of(TOPICS[0])
+    assert bundle is not None
+    assert await staying.ownership.is_owned_by(bundle, dying.ownership.address)
+    assert not await staying.ownership.is_owned_by(bundle, staying.ownership.address)
+    closed = await _stopped_listening(dying, staying, monkeypatch, is_gone=False)
+    await asyncio.sleep(4 * takeovers.LOOK_S)
+    assert closed == []

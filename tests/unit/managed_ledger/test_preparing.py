@@ -404,3 +404,100 @@ def _gone(world: FaultyStorage, ledger_ids: set[int]) -> None:
 
 def _equal(found: object, expected: object) -> None:
     assert found == expected
+
+
+async def test_the_last_ledger_of_an_owner_that_is_gone_is_closed_ahead(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    (last,) = (await world.record()).ledgerInfo
+    successor = Successor(world)
+    successor.factory.prepare(NAME)
+    successor.factory.recover(NAME)
+    successor.factory.recover(NAME)
+    await settle()
+    assert world.bookkeeper.ledgers[last.ledgerId].closed
+    assert successor.asked.count("open") == 1
+    assert list((await world.record()).ledgerInfo) == [last], "the record is its owner's until the topic is opened"
+    await successor.open()
+    assert await successor.contents() == payloads(0, 3)
+    await world.check_record()
+
+
+async def test_an_owner_that_lived_all_the_same_loses_nothing_that_it_acknowledged(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    successor.factory.recover(NAME)
+    await settle()
+    await owner.publish(3, 5)
+    assert owner.acknowledged == [0, 1, 2], "its ledger is fenced: what it says after that is no acknowledgement"
+    again = await world.open()
+    await again.publish(5, 7)
+    assert again.acknowledged == [5, 6]
+    await successor.open()
+    assert await successor.contents() == payloads(0, 3) + payloads(5, 7)
+    await world.check_record()
+
+
+async def test_a_recovery_that_waits_for_its_turn_is_left_to_the_opening(
+    world: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PREPARING_AT_ONCE", 1)
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    waiting = asyncio.Event()
+
+    async def step(what: str, path: str) -> None:
+        if "other" in path:
+            await waiting.wait()
+
+    successor.store.on_step = step
+    successor.factory.recover(f"{NAME}-other")
+    successor.factory.recover(NAME)
+    await settle()
+    await asyncio.wait_for(successor.open(), 30)
+    assert await successor.contents() == payloads(0, 3)
+    waiting.set()
+
+
+async def test_a_recovery_that_failed_is_done_by_the_opening(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    failures = [BookieUnavailable("no bookie answers")]
+
+    async def step(what: str, ledger_id: int) -> None:
+        if what == "open" and failures:
+            raise failures.pop()
+
+    successor.bookkeeper.on_step = step
+    await successor.prepare()
+    successor.factory.recover(NAME)
+    await settle()
+    assert failures == []
+    await successor.open()
+    assert await successor.contents() == payloads(0, 3)
+
+
+async def test_so_many_topics_are_recovered_ahead_and_no_more(
+    world: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PREPARED_MAX", 2)
+    successor = Successor(world)
+    for number in range(3):
+        successor.factory.recover(f"{NAME}{number}")
+    assert len(successor.factory.preparations._recoveries) == 2
+
+
+async def test_the_record_of_before_is_not_used_for_a_ledger_that_was_closed_ahead(world: FaultyStorage) -> None:
+    owner = await world.open()
+    await owner.publish(0, 3)
+    successor = Successor(world)
+    await successor.prepare()
+    successor.factory.recover(NAME)
+    await settle()
+    prepared = await successor.factory.preparations.take(NAME, CONFIG)
+    assert prepared is not None
+    assert prepared.open == {}
+    await (await prepared.ahead).abandon()

@@ -152,3 +152,15 @@ async def test_a_broker_answers_before_anybody_has_said_who_he_is(world: BrokerI
     assert parse_frame(memoryview(await reader.readexactly(size)))[0].type == wire.BaseCommand.PONG
     writer.close()
     assert await probes.sign(world.broker.port) is Sign.ANSWERS
+
+
+async def test_a_process_is_gone_when_nobody_has_its_two_ports(probes: Probes) -> None:
+    def at(native: int, web: int | None) -> BrokerAddress:
+        web_url = "" if web is None else f"http://127.0.0.1:{web}"
+        return BrokerAddress(f"pulsar://127.0.0.1:{native}", http_url=web_url)
+
+    refuses, other, hangs = probes.held(listens=False), probes.held(listens=False), probes.held(listens=True)
+    assert await probes.prober.is_gone(at(refuses, other))
+    assert not await probes.prober.is_gone(at(refuses, hangs))
+    assert not await probes.prober.is_gone(at(hangs, refuses))
+    assert not await probes.prober.is_gone(at(refuses, None)), "one port alone may be closed by itself"
