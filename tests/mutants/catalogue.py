@@ -476,4 +476,11 @@ MUTANTS = (
         "limits.full_share",
         (f"{UNIT}/disks/test_read_only.py", "-k", "above_one_mark"),
     ),
+    Mutant(
+        "a pipe answers what only a person may",
+        "magnetar/cli/options.py",
+        "if sys.stdin is None or not sys.stdin.isatty():",
+        "if sys.stdin is None:",
+        ("tests/unit/magnetar/cli/test_bookie_cli.py", "-k", "after_a_yes"),
+    ),
 )

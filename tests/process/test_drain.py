@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from autorecovery.election import auditor
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.inspect.inspector import inspecting
 from magnetar.processes.cluster import Cluster, reserved_ports
@@ -177,3 +179,42 @@ async def test_another_bookie_dies_while_one_is_drained(tmp_path: Path) -> None:
             assert (code, told["state"], told["reasons"]) == (0, "drained", [])
             await is_left(client, ledgers, leaving)
             await is_left(client, ledgers, dying)
+
+
+async def test_the_auditor_is_killed_in_the_middle_of_a_drain_and_the_next_one_ends_it(tmp_path: Path) -> None:
+    with cluster_of(tmp_path / "cluster", bookies=5, brokers=1) as cluster:
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(120, 20)
+            names = {id_of(cluster, one.name): one.name for one in cluster.members("bookie")}
+            audits = await auditor(client.store, "/ledgers")
+            assert audits in names
+            leaving = next(one for one in names if one != audits)
+            code, told = await asked(cluster, "drain", leaving)
+            assert (code, told["state"]) == (0, "draining")
+
+            async def is_under_way() -> bool:
+                return bool([one async for one in client.marks.marked()])
+
+            await eventually(is_under_way)
+            cluster.kill(names[audits])
+            code, told = await asked(cluster, "status", leaving, "--wait", "--timeout", "120")
+            assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+            assert await auditor(client.store, "/ledgers") not in (audits, None)
+            await is_left(client, ledgers, leaving)
+            await is_left(client, ledgers, audits)
+
+
+async def test_two_bookies_are_drained_at_once_and_neither_takes_copies_of_the_other(tmp_path: Path) -> None:
+    with cluster_of(tmp_path / "cluster", bookies=5, brokers=1) as cluster:
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(60, 20)
+            leaving = {"bookie-2": id_of(cluster, "bookie-2"), "bookie-5": id_of(cluster, "bookie-5")}
+            ended = await asyncio.gather(
+                *(asked(cluster, "drain", one, "--wait", "--timeout", "120") for one in leaving.values())
+            )
+            assert [(code, told["state"], told["reasons"]) for code, told in ended] == [(0, "drained", [])] * 2
+            for name, bookie_id in leaving.items():
+                await is_left(client, ledgers, bookie_id)
+                cluster.kill(name, signal.SIGTERM)
+                assert await asked(cluster, "remove", bookie_id, "--yes") == (0, {"bookie": bookie_id, "removed": True})
+            assert await client.problems(ledgers) == []

@@ -5,7 +5,7 @@ import click
 from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
 from magnetar.cli.bookie.texts import printable, quorums
-from magnetar.cli.options import now_ms, print_json
+from magnetar.cli.options import confirm, now_ms, print_json
 
 ENTRIES_PER_PAGE = 1_000
 LEDGER_ID = click.IntRange(min=0)
@@ -85,7 +85,6 @@ def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> N
 
     Example:  magnetar bookie ledger delete 7
     """
-    if not yes:
-        click.confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", abort=True)
+    confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", yes)
     said = admin_of(admin_url).delete("ledger/delete", ledger_id=ledger_id)
     print_json(said) if as_json else click.echo(said)

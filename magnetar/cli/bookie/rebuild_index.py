@@ -9,7 +9,7 @@ import click
 from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote, wait_a_little, wait_option
 from magnetar.cli.bookie.texts import printable, rebuild_text
-from magnetar.cli.options import now_ms, print_json
+from magnetar.cli.options import confirm, now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin
@@ -49,9 +49,7 @@ def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> Non
     admin = admin_of(admin_url)
     found = admin.get("magnetar/rebuild_index")
     if not found["running"]:
-        if not yes:
-            question = f"Compare the index of the bookie at {admin_url} with its logs, and fence all its ledgers?"
-            click.confirm(question, abort=True, err=as_json)
+        confirm(f"Compare the index of the bookie at {admin_url} with its logs, and fence all its ledgers?", yes)
         found = admin.put("magnetar/rebuild_index")
     if wait:
         found = _wait_for_rebuild(admin, found)
@@ -104,8 +102,7 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
     rebuild = OfflineRebuild(settings, OsFiles(), new_clock())
     try:
         for directory in rebuild.directories:
-            if not yes:
-                click.confirm(f"Rebuild the index in {directory}?", abort=True)
+            confirm(f"Rebuild the index in {directory}?", yes)
             count = rebuild.log_count(directory)
             with show.bar("entry logs", count) as drawn:
                 done = rebuild.rebuild(directory, with_ledgers=ledgers_too, on_log=drawn.step)

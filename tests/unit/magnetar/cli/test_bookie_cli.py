@@ -73,9 +73,10 @@ async def test_a_ledger_is_shown_and_read(world: BookieMachines, run: Run) -> No
 
 async def test_a_ledger_is_deleted_only_after_a_yes(world: BookieMachines, run: Run) -> None:
     ledger_id = str(await new_ledger(world, 1))
-    assert (await run("ledger", "delete", ledger_id, input="n\n")).exit_code == 1
+    refused = await run("ledger", "delete", ledger_id, input="y\n")
+    assert (refused.exit_code, "add --yes" in refused.stderr) == (2, True), "a pipe is nobody who can be asked"
     assert (await run("ledger", "show", ledger_id)).exit_code == 0
-    assert (await run("ledger", "delete", ledger_id, input="y\n")).exit_code == 0
+    assert (await run("ledger", "delete", ledger_id, "--yes")).exit_code == 0
     assert (await run("ledger", "show", ledger_id)).exit_code == 2
 
 
@@ -83,9 +84,10 @@ async def test_the_index_of_a_bookie_that_runs_is_rebuilt_after_a_yes(
     world: BookieMachines, admin: Client, run: Run
 ) -> None:
     await new_ledger(world, 3)
-    assert (await run("rebuild-index", input="n\n")).exit_code == 1
+    refused = await run("rebuild-index", input="y\n")
+    assert (refused.exit_code, "add --yes" in refused.stderr) == (2, True), "a pipe is nobody who can be asked"
     assert admin.bookie.operations.rebuild_index_status().rebuilds == 0
-    found = await run("rebuild-index", "--wait", "--json", input="y\n")
+    found = await run("rebuild-index", "--wait", "--json", "--yes")
     assert found.exit_code == 0
     assert json.loads(found.stdout)["rebuilds"] == 1
     for words in (["--ledgers-too"], ["--config", "b.conf", "--json"]):

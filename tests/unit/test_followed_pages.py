@@ -1,0 +1,35 @@
+"""How a page of the documentation is cut into what is typed (`tests.support.pages`)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import Newcomer, Step, blocks_of, commands_of
+
+
+def test_a_block_of_a_list_is_taken_without_its_indent() -> None:
+    listed = "1. Look:\n   ```\n   for name in a b; do\n     echo $name\n   done\n   ```\n"
+    page = f"## Disks\n{listed}2. `x.conf`:\n```ini\na=b\n```\n"
+    assert [(one.section, one.language, one.file, one.text) for one in blocks_of(page)] == [
+        ("Disks", "", "", "for name in a b; do\n  echo $name\ndone\n"),
+        ("Disks", "ini", "x.conf", "a=b\n"),
+    ]
+
+
+def test_a_command_goes_on_until_the_shell_finds_it_whole() -> None:
+    text = "echo one\n\nfor name in a b; do\n  echo $name\ndone\necho \\\n  two\n"
+    assert list(commands_of(text)) == ["echo one", "for name in a b; do\n  echo $name\ndone", "echo    two"]
+    with pytest.raises(AssertionError, match="no shell takes"):
+        list(commands_of("if true; then\n"))
+
+
+def test_what_the_page_leaves_to_its_reader_is_done_before_its_command(tmp_path: Path) -> None:
+    (block,) = blocks_of("```\ncat said\nexit 3\n```\n")
+    steps = (Step("cat said", "echo $WHO > said"), Step("exit 3", "grep -q me said"))
+    newcomer = Newcomer(tmp_path, steps, {"WHO": "me"}, {"exit 3": 3})
+    newcomer.follow(block)
+    newcomer.check_steps()
+    missed = Newcomer(tmp_path, [Step("echo never", "true")], ends={"exit 3": 3})
+    missed.follow(block)
+    with pytest.raises(AssertionError, match="does not come to 'echo never'"):
+        missed.check_steps()
