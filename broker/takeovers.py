@@ -196,7 +196,7 @@ class Takeovers:
                     log.info("%s is gone or stops; making ready to serve %d topics", broker_id, len(traffic))
                     former = self._last_addresses.get(broker_id)
                     is_dead = await self._is_dead(former)
-                    refusing = address if sign is Sign.REFUSES else None
+                    refusing = address if sign is Sign.REFUSES and former == address else None
                     self._tasks.spawn(self._take_over(traffic, is_dead, refusing), f"take over from {broker_id}")
             elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
                 del self._gone[broker_id]
@@ -238,7 +238,7 @@ class Takeovers:
     async def _take_over(self, traffic: Mapping[str, int], is_dead: bool, refusing: BrokerAddress | None) -> None:
         """*traffic*: of the topics by name, the busiest first; those of a dead broker are prepared in this order.
 
-        *refusing*: the address of the broker, if it is registered there and nobody has the port.
+        *refusing*: the address of the broker, if it is registered there, has answered there, and nobody has the port.
         """
         by_bundle: dict[str, list[TopicName]] = {}
         for text in traffic:

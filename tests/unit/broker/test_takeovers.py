@@ -376,12 +376,17 @@ async def _stopped_listening(
     return closed
 
 
+def _has_answered(heard: Takeovers, side: Side) -> None:
+    assert side.id in heard._last_addresses
+
+
 async def test_of_a_process_that_is_gone_the_last_ledgers_are_closed_while_its_session_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (dying, told), (staying, heard) = await world.side(), await world.side()
     await serve(dying)
     await eventually(lambda: _knows(heard, dying, TOPICS))
+    await eventually(lambda: _has_answered(heard, dying))
     await told.stop()
     moved = dying.ownership.bundle_of(TOPICS[0])
     owned_by = staying.ownership.is_owned_by
@@ -394,6 +399,23 @@ async def test_of_a_process_that_is_gone_the_last_ledgers_are_closed_while_its_s
     own = [name.managed_ledger_name for name in TOPICS if dying.ownership.bundle_of(name) != moved]
     assert 0 < len(own) < len(TOPICS), "its log may be old: what is another's by now is left alone"
     await eventually(lambda: _equal(sorted(closed), sorted(own)))
+
+
+async def test_who_never_answered_at_its_address_is_not_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address may be one that refuses whoever comes from within, and serves clients well."""
+    (dying, told), (staying, heard) = await world.side(), await world.side()
+    await serve(dying)
+    await eventually(lambda: _knows(heard, dying, TOPICS))
+    await told.stop()
+    heard._last_addresses = {}  # and the looks to come find it closed
+    monkeypatch.setattr(heard, "_ask", _refused)
+    closed = await _stopped_listening(dying, staying, monkeypatch, is_gone=True)
+    await asyncio.sleep(4 * takeovers.LOOK_S)
+    assert closed == []
+
+
+async def _refused(addresses: dict[str, BrokerAddress | None]) -> dict[str, Sign | None]:
+    return dict.fromkeys(addresses, Sign.REFUSES)
 
 
 async def test_who_may_live_is_not_fenced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
