@@ -25,6 +25,9 @@ LONGEST_STEP_MS: Final = 100
 # A stretch of time. Taken apart it has 256 buckets, some 64 KB, at steps of 100 ms; 25,600, some 6.4 MB, at 1 ms.
 _STRETCH_MS: Final = 25_600
 
+# The last time that an array holds; messages have no later one.
+_LAST_MS: Final = 2**63 - 1
+
 # What an array holds of a position: the end of its step, ledger, entry, hash of the key.
 _FIELDS: Final = 4
 
@@ -82,7 +85,7 @@ class DelayedMessages:
     def add(self, position: Position, hash_: int, at_ms: int, tick_ms: int = LONGEST_STEP_MS) -> None:
         """*hash_* of its key comes back with it; *at_ms* by the wall clock; at most *tick_ms* late."""
         step_ms = min(max(tick_ms, 1), LONGEST_STEP_MS)
-        due_ms = -(-at_ms // step_ms) * step_ms
+        due_ms = min(-(-at_ms // step_ms) * step_ms, _LAST_MS)  # a client may name the last millisecond there is
         stretch = due_ms // _STRETCH_MS
         fields = (due_ms, position.ledger_id, position.entry_id, hash_)
         if stretch <= self._near_up_to:

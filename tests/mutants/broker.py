@@ -929,8 +929,8 @@ MUTANTS = (
     Mutant(
         "a delayed message comes up to a step too early",
         "broker/topic/delayed.py",
-        "        due_ms = -(-at_ms // step_ms) * step_ms\n",
-        "        due_ms = at_ms // step_ms * step_ms\n",
+        "min(-(-at_ms // step_ms) * step_ms, _LAST_MS)",
+        "at_ms // step_ms * step_ms",
         DELAYED,
     ),
     Mutant(

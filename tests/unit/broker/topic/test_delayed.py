@@ -86,6 +86,14 @@ def test_a_short_tick_is_kept_and_may_change_meanwhile() -> None:
     assert not at_ms
 
 
+def test_the_last_time_there_is_can_be_waited_for() -> None:
+    delayed, last_ms = DelayedMessages(), 2**63 - 1
+    for number, tick_ms in enumerate((1, 7, LONGEST_STEP_MS)):
+        delayed.add(Position(1, number), 0, last_ms, tick_ms)
+    assert all_of(delayed, last_ms - 1) == []
+    assert [position.entry_id for position, _ in all_of(delayed, last_ms)] == [0, 1, 2]
+
+
 def test_nothing_comes_while_the_clock_is_set_back_and_all_of_it_afterwards() -> None:
     delayed = DelayedMessages()
     for number in range(3):
