@@ -140,14 +140,15 @@ class ManualRecovery:
 
     async def _repair(self, repair: LedgerRepair, ledger_id: int) -> Outcome:
         try:
-            for _ in range(_LOCK_TRIES):
-                if await self._marks.lock(ledger_id, self._name):
-                    break
-                await self._clock.sleep(_LOCK_WAIT_S)
-            else:
-                holder = await self._marks.holder(ledger_id)
-                return Hindered(Hindrance.METADATA, f"{holder or 'somebody'} repairs it, and does not come to an end")
             try:
+                for _ in range(_LOCK_TRIES):
+                    if await self._marks.lock(ledger_id, self._name):
+                        break
+                    await self._clock.sleep(_LOCK_WAIT_S)
+                else:
+                    holder = await self._marks.holder(ledger_id)
+                    text = f"{holder or 'somebody'} repairs it, and does not come to an end"
+                    return Hindered(Hindrance.METADATA, text)
                 return await repair.repair(ledger_id, may_recover=True)
             finally:
                 await self._marks.unlock(ledger_id)

@@ -8,7 +8,7 @@ Rules:
 
 1. What is to be done follows from the marks as they are, looked at again whenever something changed and after a while
    in any case: a hint that is missed delays and loses nothing.
-2. A lock is given back on every way out (I70).
+2. A lock is given back on every way out (I70); where the store did not answer, it is tried again with each round.
 3. Ledgers are chosen in random order, so that several workers seldom meet.
 4. While auto-recovery is off for the cluster nothing new is begun; what is under way is finished.
 5. A ledger that waits for its writer (OPEN) is looked at again at growing intervals: most are closed, or are moved off
@@ -153,7 +153,8 @@ class ReplicationWorker:
             cancel()
         self._cancels.clear()
         await self._tasks.cancel()
-        for ledger_id in tuple(self._under_way):  # those whose own giving back was cut short
+        # Those whose own giving back was cut short, or that were being asked for.
+        for ledger_id in self._under_way | self._marks.held:
             await self._unlock(ledger_id)
 
     def retry_now(self) -> None:
@@ -196,6 +197,8 @@ class ReplicationWorker:
                     # Before the answer: a hint that comes meanwhile asks for another look.
                     self._switch_look_s = now + _LOOK_S
                     self._is_enabled = await self._marks.is_enabled()
+                for ledger_id in self._marks.held - self._under_way:  # rule 2
+                    await self._marks.unlock(ledger_id)
                 if self._is_enabled:
                     await self._begin_some()
             except MetadataError as error:
@@ -295,7 +298,7 @@ class ReplicationWorker:
         return mark
 
     async def _unlock(self, ledger_id: int) -> None:
-        """Rule 2; a lock that cannot be given back ends with the session."""
+        """Rule 2; at the end, a lock that cannot be given back ends with the session."""
         try:
             await self._marks.unlock(ledger_id)
         except MetadataError as error:

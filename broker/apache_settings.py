@@ -2,7 +2,8 @@
 
 With these values they are accepted, so that Apache's `broker.conf` and `standalone.conf` can be used as they are: what
 they leave on is there without them, and what they leave off is not there. Any other value is refused, since the broker
-would not do what it says.
+would not do what it says. Those of other load managers than ModularLoadManagerImpl are told apart: the load manager is
+there, they are not its settings with Apache's brokers either.
 """
 
 from collections.abc import Iterator, Mapping
@@ -90,39 +91,17 @@ jvmGCMetricsLoggerClassName=
 keySharedUnblockingIntervalMs=10
 kinitCommand=/usr/bin/kinit
 lazyCursorRecovery=false
-loadBalancerAverageResourceUsageDifferenceThresholdPercentage=10
-loadBalancerAvgShedderHighThreshold=40
-loadBalancerAvgShedderHitCountHighThreshold=2
-loadBalancerAvgShedderHitCountLowThreshold=8
-loadBalancerAvgShedderLowThreshold=15
-loadBalancerBandwidthInResourceWeight=1.0
-loadBalancerBandwidthOutResourceWeight=1.0
-loadBalancerBandwithInResourceWeight=1.0
-loadBalancerBandwithOutResourceWeight=1.0
 loadBalancerBrokerComfortLoadLevelPercentage=65
 loadBalancerBrokerLoadDataTTLInSeconds=1800
 loadBalancerBrokerLoadTargetStd=0.25
-loadBalancerBrokerMaxTopics=50000
-loadBalancerBrokerOverloadedThresholdPercentage=85
 loadBalancerBrokerUnderloadedThresholdPercentage=50
-loadBalancerBundleUnloadMinThroughputThreshold=10
-loadBalancerCPUResourceWeight=1.0
 loadBalancerDebugModeEnabled=false
-loadBalancerDirectMemoryResourceWeight=0
-loadBalancerDistributeBundlesEvenlyEnabled=true
-loadBalancerHistoryResourcePercentage=0.9
 loadBalancerInFlightServiceUnitStateWaitingTimeInMillis=30000
-loadBalancerLoadPlacementStrategy=org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate
-loadBalancerLoadSheddingStrategy=org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder
 loadBalancerMaxNumberOfBrokerSheddingPerCycle=3
-loadBalancerMaxNumberOfBundlesInBundleLoadReport=10
 loadBalancerMaxNumberOfBundlesToSplitPerCycle=10
 loadBalancerMemoryResourceWeight=0
-loadBalancerMsgRateDifferenceShedderThreshold=50
-loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold=4
 loadBalancerMultiPhaseBundleUnload=true
 loadBalancerNamespaceBundleSplitConditionHitCountThreshold=3
-loadBalancerOverrideBrokerNicSpeedGbps=
 loadBalancerPlacementStrategy=leastLoadedServer
 loadBalancerServiceUnitStateMaxConcurrentOverrides=64
 loadBalancerServiceUnitStateMonitorIntervalInSeconds=60
@@ -136,7 +115,6 @@ loadBalanceSheddingDelayInSeconds=180
 loadManagerServiceUnitStateTableViewClassName=\
 org.apache.pulsar.broker.loadbalance.extensions.channel.ServiceUnitStateTableViewImpl
 lookupPropertyPrefix=lookup.
-lowerBoundarySheddingEnabled=false
 managedCursorInfoCompressionThresholdInBytes=16384
 managedCursorInfoCompressionType=NONE
 managedLedgerCursorPositionFlushSeconds=60
@@ -172,15 +150,11 @@ maxConsumerMetadataSize=1024
 maxHttpServerConnections=2048
 maxInflightSaslContext=50000
 maxSecondsToClearTopicNameCache=7200
-maxUnloadBundleNumPerShedding=-1
-maxUnloadPercentage=0.2
 metadataStoreAllowReadOnlyOperations=false
 metadataStoreConfigPath=
 metadataSyncEventTopic=
 metricsBufferResponse=false
 metricsServletTimeoutMs=30000
-minUnloadMessage=1000
-minUnloadMessageThroughput=1048576
 namespaceBundleUnloadingTimeoutMs=60000
 narExtractionDirectory=
 numAcceptorThreads=
@@ -280,6 +254,30 @@ SHIPPED: Final[Mapping[str, frozenset[str]]] = _read(_SHIPPED)
 """Name → the values that are accepted."""
 
 
+_EXTENSIBLE: Final = """
+loadBalancerBrokerLoadDataTTLInSeconds loadBalancerBrokerLoadTargetStd loadBalancerDebugModeEnabled
+loadBalancerInFlightServiceUnitStateWaitingTimeInMillis loadBalancerMaxNumberOfBrokerSheddingPerCycle
+loadBalancerMaxNumberOfBundlesToSplitPerCycle loadBalancerMultiPhaseBundleUnload
+loadBalancerNamespaceBundleSplitConditionHitCountThreshold loadBalancerServiceUnitStateMaxConcurrentOverrides
+loadBalancerServiceUnitStateMonitorIntervalInSeconds loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds
+loadBalancerServiceUnitTableViewSyncer loadBalancerSheddingBundlesWithPoliciesEnabled
+loadBalancerSheddingConditionHitCountThreshold loadBalancerSplitIntervalMinutes loadBalancerTransferEnabled
+loadBalanceSheddingDelayInSeconds loadManagerServiceUnitStateTableViewClassName
+"""
+_SIMPLE: Final = """
+loadBalancerBrokerComfortLoadLevelPercentage loadBalancerBrokerUnderloadedThresholdPercentage
+loadBalancerMemoryResourceWeight loadBalancerPlacementStrategy
+"""
+
+OTHER_LOAD_MANAGERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_EXTENSIBLE.split(), "ExtensibleLoadManagerImpl"),
+    **dict.fromkeys(_SIMPLE.split(), "SimpleLoadManagerImpl, or of older versions"),
+}
+"""Name → whose setting it is; the load manager here is as Apache's ModularLoadManagerImpl."""
+
+assert OTHER_LOAD_MANAGERS.keys() <= SHIPPED.keys(), "they are accepted at Apache's values"
+
+
 def problems(values: Mapping[str, str]) -> Iterator[str]:
     """One for each of *values* that is of such a setting and is not accepted."""
     for name, value in values.items():
@@ -287,4 +285,6 @@ def problems(values: Mapping[str, str]) -> Iterator[str]:
         if accepted is not None and value.strip().lower() not in {one.lower() for one in accepted}:
             shown = " or ".join(one or "nothing" for one in sorted(accepted))
             told = "=*****" if name.endswith("Password") else f"={value}"
-            yield f"{name}{told}: this broker does not have the setting; leave it at what Apache ships, {shown}"
+            whose = OTHER_LOAD_MANAGERS.get(name)
+            why = "" if whose is None else f", it is one of {whose} and this load manager is as ModularLoadManagerImpl"
+            yield f"{name}{told}: this broker does not have the setting{why}; leave it at what Apache ships, {shown}"

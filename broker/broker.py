@@ -196,6 +196,8 @@ class Broker:
         )
         self.load_times = Distribution()
         """Milliseconds until topics were open, the time in which they waited for their turn included."""
+        self.publish_latencies = Distribution()
+        """Milliseconds until entries of persistent topics were stored, from when their messages had come."""
         self.loads_failed = 0
         self.partitioned = Partitions(store, ledgers)
         self._schema_rules = SchemaRules(schemas, config)
@@ -693,6 +695,7 @@ class Broker:
                 self.reads,
                 self._compactions,
                 self.unacked,
+                self.publish_latencies,
             )
             try:
                 await topic.load()

@@ -1,7 +1,8 @@
 """Tells the load of this broker to the others; as the leader, moves and splits bundles.
 
     every report interval      measure ──▶ the broker's node, if the load has changed enough (`balancing.is_report_due`)
-    every shedding interval    the leader: all nodes ──▶ `balancing` ──▶ splits, then at most one move
+    every shedding interval    the leader: all nodes ──▶ `balancing` ──▶ splits, then at most one move;
+                               with a strategy of Apache's: `shedding` ──▶ what moves, `placement` ──▶ where to
     every quota interval       the leader: averages of bundles and brokers ──▶ nodes that any next leader begins with
 
 The leader asks the owner of a bundle over HTTP, as an administrator would: so owners may be Apache's brokers, and an
@@ -9,12 +10,14 @@ Apache leader moves and splits our bundles.
 """
 
 import logging
+import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from broker.broker import Broker
 from broker.bundles import Asks, BundleWork
+from broker.config import ONE_BUNDLE
 from broker.errors import BrokerError
 from broker.ownership.balancing import Balancer, Move, balance_limits, is_report_due
 from broker.ownership.isolation import candidates, host_of
@@ -30,7 +33,9 @@ from broker.ownership.load_averages import (
 )
 from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placement import PLACEMENTS, Asked, destination
 from broker.ownership.rules import BrokerAddress
+from broker.ownership.shedding import SHEDDERS, Cluster, Shed, Shedder, SheddingSettings, shedding_settings
 from broker.records import parse_record, to_json
 from broker.topic.topic_rates import TopicRates, sum_rates
 from magnetar_core.bookkeeper.metadata.store import NoNode
@@ -67,12 +72,19 @@ class LoadManager:
         self._work = work
         self._memory_limit = memory_bytes()
         self._balancer = Balancer(balance_limits(broker.config))
+        self._strategy = self._config.shedding_strategy
+        self._shedder = self._made_shedder()
+        self._placement = PLACEMENTS[self._config.placement_strategy]()
+        self._sent: dict[str, tuple[int, str]] = {}
+        """Bundles that a strategy of Apache's moved within the grace period: when, and to which broker."""
         self.measured = BrokerLoad()
         """The load of this broker when it was last looked at."""
         self.splits = 0
         """Bundles that were split because this broker, as the leader, wanted it."""
         self.moves = 0
         """The same of bundles that were moved."""
+        self.sources = 0
+        """How often a round of this leader moved bundles of a broker, each broker of the round counted."""
         self._told = BrokerLoad()
         self._is_changed = True
         self._cpu = 0.0
@@ -83,6 +95,10 @@ class LoadManager:
         self._written: set[str] = set()
         """Those with a node that this leader wrote."""
         self._tasks = Tasks("load manager")
+
+    def _made_shedder(self) -> Shedder | None:
+        """None: the strategy is that of `balancing`."""
+        return None if self._strategy == ONE_BUNDLE else SHEDDERS[self._strategy]()
 
     async def start(self) -> None:
         """Begin, unless `loadBalancerEnabled` is off."""
@@ -132,7 +148,7 @@ class LoadManager:
 
     def encoded(self, load: BrokerLoad) -> dict[str, Any]:
         """*load* as the members of a report."""
-        return encode_load(load, memory_limit_bytes=self._memory_limit)
+        return encode_load(load, memory_limit_bytes=self._memory_limit, nic_gbps=self._config.nic_gbps or 0.0)
 
     async def _reports(self) -> None:
         while True:
@@ -191,7 +207,7 @@ class LoadManager:
         """Write them, of the busiest bundles and of all brokers. Raises MetadataError, Corruption."""
         store, averages = self._broker.store, self._averages
         found = await self._ownership.loaded_brokers()
-        for bundle in busiest(averages):
+        for bundle in busiest(averages, self._config.stored_averages):
             await store.put(f"{BUNDLE_DATA}/{bundle}", to_json(encode_bundle(averages[bundle])))
             self._written.add(bundle)
         for bundle in self._written - averages.keys():
@@ -227,9 +243,61 @@ class LoadManager:
             def may_serve(bundle: str, broker_id: str) -> bool:
                 return broker_id in candidates(bundle.rpartition("/")[0], hosts, policies)
 
+            if self._strategy != self._config.shedding_strategy:  # it may change while brokers run
+                self._strategy = self._config.shedding_strategy
+                self._shedder = self._made_shedder()
+            if self._shedder is not None:
+                await self._shed(self._shedder, loads, addresses, may_serve)
+                return
             move = await self._next_move(loads, may_serve)
             if move is not None:
-                await self._move(move, loads, addresses)
+                self.sources += await self._move(move, loads, addresses)
+
+    async def _shed(
+        self,
+        shedder: Shedder,
+        loads: Mapping[str, BrokerLoad],
+        addresses: Mapping[str, BrokerAddress],
+        may_serve: Callable[[str, str], bool],
+    ) -> None:
+        """One round by a strategy of Apache's. Raises MetadataError, Corruption."""
+        if len(loads) < 2:
+            return
+        now_ms, grace_ms = self._clock.wall_ms(), self._config.shedding_grace_minutes * 60_000
+        self._sent = {one: sent for one, sent in self._sent.items() if now_ms - sent[0] < grace_ms}
+        averages = {
+            bundle: self._averages.get(bundle) or BundleAverages().with_sample(one)
+            for bundle, one in loads_of_bundles(loads).items()
+        }
+        cluster, settings = Cluster(loads, averages, self._sent.keys()), shedding_settings(self._config)
+        moved = set[str]()
+        for shed in shedder.find(cluster, settings):
+            to = self._place(shed, cluster, settings, may_serve)
+            if to is None:
+                log.info("%s stays on %s: %s", shed.bundle, shed.source, "the placement strategy has no other broker")
+            elif not await self._ownership.may_move(shed.bundle, shed.source, to):
+                log.info("%s stays: its anti-affinity group would be less apart on %s", shed.bundle, to)
+            else:
+                if await self._move(Move(shed.bundle, shed.source, to), loads, addresses):
+                    moved.add(shed.source)
+                self._sent[shed.bundle] = (self._clock.wall_ms(), to)
+        self.sources += len(moved)
+
+    def _place(
+        self, shed: Shed, cluster: Cluster, settings: SheddingSettings, may_serve: Callable[[str, str], bool]
+    ) -> str | None:
+        arriving: dict[str, list[str]] = {}
+        for bundle, (_, broker) in self._sent.items():
+            if bundle not in cluster.loads.get(broker, BrokerLoad()).bundles:
+                arriving.setdefault(broker, []).append(bundle)
+        asked = Asked(shed, cluster, arriving, settings, self._config.placement_difference_percent / 100, random.choice)
+        return destination(
+            self._placement,
+            [one for one in cluster.loads if may_serve(shed.bundle, one)],
+            asked,
+            topics_max=self._config.broker_max_topics,
+            distribute_evenly=self._config.distribute_evenly,
+        )
 
     async def _next_move(self, loads: Mapping[str, BrokerLoad], may_serve: Callable[[str, str], bool]) -> Move | None:
         """The move of this round that keeps anti-affinity groups as far apart as they are. Raises MetadataError,
@@ -269,7 +337,8 @@ class LoadManager:
                 work = self._ask(addresses[owner], bundle, query)
             self.splits += _is_done(await attempt(f"splitting {bundle}", work))
 
-    async def _move(self, move: Move, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> None:
+    async def _move(self, move: Move, loads: Mapping[str, BrokerLoad], addresses: Mapping[str, BrokerAddress]) -> bool:
+        """Whether it was done."""
         log.info(
             "%s moves from %s (usage %.0f %%) to %s (%.0f %%)",
             move.bundle,
@@ -282,8 +351,10 @@ class LoadManager:
             work: Any = self._work.move(move.bundle, addresses[move.destination])
         else:
             work = self._ask(addresses[move.source], move.bundle, f"unload?destinationBroker={move.destination}")
-        self.moves += _is_done(await attempt(f"moving {move.bundle}", work))
-        self._balancer.on_moved(move, self._clock.wall_ms())
+        is_done = _is_done(await attempt(f"moving {move.bundle}", work))
+        self.moves += is_done
+        self._balancer.on_moved(move, self._clock.wall_ms(), is_done=is_done)
+        return is_done
 
     async def _ask(self, owner: BrokerAddress, bundle: str, what: str) -> bool:
         return await self._asks.try_ask("PUT", f"{self._asks.web_url(owner)}{NAMESPACES}/{bundle}/{what}", bundle)

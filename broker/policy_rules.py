@@ -426,10 +426,17 @@ def new_namespace(
     given: dict[str, Any], *, cluster: str, default_bundles: int, schema_auto_update: bool
 ) -> dict[str, Any]:
     """The record of a new namespace, with the members that a client has *given*. Raises InvalidRecord."""
+    # Go's administration library sends the members that its caller left out as "" and null. Apache's broker takes ""
+    # for no value where a member has names to choose from.
+    given = {member: value for member, value in given.items() if value is not None and value != ""}
     bundles = bundles_of(given.get("bundles") or {}, default_bundles)
     record = new_policies(cluster, len(bundles.texts) - 1)
     record["bundles"]["boundaries"] = bundles.texts
-    record.update({member: value for member, value in given.items() if value is not None and member != "bundles"})
+    default_permissions = record["auth_policies"]
+    record.update({member: value for member, value in given.items() if member != "bundles"})
+    if isinstance(record["auth_policies"], dict):
+        granted = {member: value for member, value in record["auth_policies"].items() if value is not None}
+        record["auth_policies"] = default_permissions | granted
     for policy in [*policies_of(cluster).values(), *(quota(kind) for kind in QUOTA_TYPES)]:
         found = policy.place.get(given)
         if found is not UNSET:

@@ -73,12 +73,14 @@ class SchemaRules:
     async def register(self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies) -> bytes:
         """The version of *schema*, registered if it is new. Raises IncompatibleSchema, StorageFailure."""
         allow_update = policies.schema_auto_update
+        if allow_update is None:
+            allow_update = self._config.schema_auto_update
         try:
             version = await self._schemas.put_if_absent(
                 topic.schema_id,
                 _from_wire(schema),
                 self._strategy(topic, policies),
-                allow_update=self._config.schema_auto_update if allow_update is None else allow_update,
+                allow_update=allow_update,
             )
         except (ManagedLedgerError, Corruption) as error:
             raise _refusal(error) from error

@@ -6,6 +6,8 @@ ours of the last one to two. An add has no queue between the socket and its jour
 ADD_ENTRY are the same; so are those of reads.
 """
 
+import posixpath
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -28,6 +30,7 @@ _NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
     ("adds_in_flight", ()): _Apaches("bookkeeper_server_ADD_ENTRY_IN_PROGRESS"),
     ("reads_in_flight", ()): _Apaches("bookkeeper_server_READ_ENTRY_IN_PROGRESS"),
     ("add_bytes_total", ()): _Apaches("bookie_WRITE_BYTES", "counter"),
+    ("read_bytes_total", ()): _Apaches("bookie_READ_BYTES", "counter"),
     ("ledgers", ()): _Apaches("bookie_ledgers_count"),
     ("write_cache_bytes", ()): _Apaches("bookie_write_cache_size"),
     ("read_cache_bytes", ()): _Apaches("bookie_read_cache_size"),
@@ -37,6 +40,12 @@ _NAMES: Final[dict[tuple[str, Labels], _Apaches]] = {
     ("gc_moved_ledgers_total", ()): _Apaches("bookie_DELETED_LEDGER_TOTAL", "counter"),
     ("entry_logs", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_TOTAL"),
     ("entry_log_bytes", ()): _Apaches("bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES"),
+    ("gc_reclaimed_by_bytes_total", (("kind", "compaction"),)): _Apaches(
+        "bookie_RECLAIMED_COMPACTION_SPACE_BYTES", "counter"
+    ),
+    ("gc_reclaimed_by_bytes_total", (("kind", "deletion"),)): _Apaches(
+        "bookie_RECLAIMED_DELETION_SPACE_BYTES", "counter"
+    ),
     ("compactions_total", (("kind", "minor"),)): _Apaches("bookie_MINOR_COMPACTION_TOTAL", "counter"),
     ("compactions_total", (("kind", "major"),)): _Apaches("bookie_MAJOR_COMPACTION_TOTAL", "counter"),
 }
@@ -67,6 +76,12 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
         return
     directories = len(operations.config.ledger_directories)
     full = sum(check.state in (DiskState.FULL, DiskState.UNREADABLE) for check in checks[:directories])
+    for check in checks[:directories]:
+        name = re.sub(
+            r"\W", "_", posixpath.dirname(check.directory), flags=re.ASCII
+        )  # as configured, without `current`
+        used = 100 * (1 - check.free_bytes / check.total_bytes) if check.total_bytes else 100
+        yield Sample(f"bookie_ledger_dir_{name}_usage", used, (), "percent of the disk")
     yield Sample("bookie_ledger_num_dirs", directories, (), "ledger directories")
     yield Sample("bookie_ledger_writable_dirs", directories - full, (), "ledger directories that take entries")
 
@@ -102,6 +117,9 @@ def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
         yield from summaries(name + "CB_QUEUED_LATENCY", text, journal.report, index)
         yield from summaries(name + "FORCE_WRITE_BATCH_ENTRIES", "records in a group", journal.group_entries, index)
         yield from summaries(name + "FORCE_WRITE_BATCH_BYTES", "bytes of a group", journal.group_bytes, index)
+        waiting, unreported = operations.journal_queues[number]
+        yield Sample(name + "QUEUE_SIZE", waiting, index, "adds and fences that the journal's thread has not taken")
+        yield Sample(name + "CB_QUEUE_SIZE", unreported, index, "those that are written, until the event loop tells it")
         yield Sample(name + "WRITE_BYTES", written_bytes, index, "bytes written to the journal", "counter")
     for directory, flush in zip(operations.config.ledger_directories, latency.flushes, strict=True):
         where: Labels = (("ledgerDir", directory), ("indexDir", directory))

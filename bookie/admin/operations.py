@@ -275,6 +275,12 @@ class BookieOperations:
         """For each journal the bytes written since the start, padding included."""
         return [journal.writer.written_bytes for journal in self._parts.server.journals]
 
+    @property
+    def journal_queues(self) -> list[tuple[int, int]]:
+        """For each journal how many items (adds, or fences) its thread has not taken, and how many are
+        written and wait for the event loop."""
+        return [(journal.waiting, journal.unreported) for journal in self._parts.server.journals]
+
     def now_s(self) -> float:
         """The bookie's clock, for the windows of `latency`."""
         return self._clock.monotonic()
@@ -294,6 +300,7 @@ class BookieOperations:
         yield sample("add_bytes_total", counters.add_bytes, "journal bytes of the adds that were taken")
         yield sample("adds_refused_total", counters.adds_refused, "adds that were refused")
         yield sample("reads_total", counters.reads, "entries that were asked for")
+        yield sample("read_bytes_total", counters.read_bytes, "bytes of the entries that were sent")
         yield sample("cold_reads_total", counters.cold_reads, "reads that needed the disk")
         yield sample("fences_total", counters.fences, "fences that were written")
         yield sample("malformed_total", malformed, "connections that were closed for what they sent")
@@ -324,6 +331,11 @@ class BookieOperations:
         yield sample("gc_unreadable_ledgers", len(gc.unreadable_ledgers), "ledgers whose metadata is damaged")
         yield sample("gc_removed_logs_total", gc.removed_logs, "entry logs that were removed")
         yield sample("gc_reclaimed_bytes_total", gc.reclaimed_bytes, "room that was won")
+        for kind, won in (
+            ("compaction", gc.compaction_bytes),
+            ("deletion", gc.reclaimed_bytes - gc.compaction_bytes),
+        ):
+            yield sample("gc_reclaimed_by_bytes_total", won, "room that was won by this", ("kind", kind))
         yield sample("entry_logs", gc.logs, "closed entry logs")
         yield sample("entry_log_bytes", gc.log_bytes, "their size")
         yield sample("entry_log_live_bytes", gc.live_bytes, "what of it belongs to ledgers that exist")

@@ -125,6 +125,7 @@ class GcStatus:
     live_bytes: int
     removed_logs: int
     reclaimed_bytes: int
+    compaction_bytes: int
     compacted_logs: int
     copied_entries: int
     copied_bytes: int
@@ -316,6 +317,7 @@ class GarbageCollector:
             live_bytes=compactor.live_bytes,
             removed_logs=counts.removed_logs,
             reclaimed_bytes=counts.reclaimed_bytes,
+            compaction_bytes=counts.compaction_bytes,
             compacted_logs=counts.compacted_logs,
             copied_entries=counts.copied_entries,
             copied_bytes=counts.copied_bytes,

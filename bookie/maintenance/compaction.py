@@ -69,11 +69,19 @@ class CompactionSettings(NamedTuple):
 class Counts:
     """Numbers of what was done since the start."""
 
-    __slots__ = ("compacted_logs", "copied_bytes", "copied_entries", "reclaimed_bytes", "removed_logs")
+    __slots__ = (
+        "compacted_logs",
+        "compaction_bytes",
+        "copied_bytes",
+        "copied_entries",
+        "reclaimed_bytes",
+        "removed_logs",
+    )
 
     def __init__(self) -> None:
         self.compacted_logs = self.copied_entries = self.copied_bytes = 0
-        self.removed_logs = self.reclaimed_bytes = 0
+        # What was won in all, and the part of it that compaction won.
+        self.removed_logs = self.reclaimed_bytes = self.compaction_bytes = 0
 
 
 class Compactor:
@@ -270,8 +278,10 @@ class Compactor:
             if copied:
                 await self._maintenance.run(copy.done)
         self.counts.compacted_logs += 1
+        self.counts.compaction_bytes += usage.file_bytes
         if copied:
             self.counts.reclaimed_bytes -= new_bytes
+            self.counts.compaction_bytes -= new_bytes
 
     async def _copy(self, directory: LedgerDirectory, old_id: int, copy: CompactingLog, limiter: RateLimiter) -> bool:
         """Copy the live entries. Returns whether the old log has bytes between its records that are none."""

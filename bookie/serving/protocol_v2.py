@@ -156,6 +156,7 @@ class ProtocolV2:
             elif not block.entries:
                 answer(self._reads.absent(ledger_id))
             else:
+                self._server.counters.read_bytes += block.size_bytes - 4 * block.entries  # without their lengths
                 self._send(v2.batch_read_response_head(ledger_id, first, request_id, block.size_bytes, version))
                 for buffer in block.buffers:
                     self._send(buffer)
@@ -166,5 +167,6 @@ class ProtocolV2:
         self, version: int, ledger_id: int, first: int, request_id: int, found: list[bytes] | int
     ) -> None:
         rc, entries = (found, []) if isinstance(found, int) else (OK, found)
+        self._server.counters.read_bytes += sum(map(len, entries))
         for buffer in v2.batch_read_response(rc, ledger_id, first, request_id, entries, version):
             self._send(buffer)

@@ -74,6 +74,7 @@ class ProtocolV3:
             self._read_v3(unvarint(read.txn_id), ledger_id, entry_id)
             return
         self._server.counters.reads += 1
+        self._server.counters.read_bytes += len(found)
         before, behind = v3.read_parts(read, len(found), ledger.last_add_confirmed)
         self._send(before)
         self._send(found)

@@ -49,6 +49,7 @@ class Reads:
         self._server.counters.reads += 1
         found = self._rules.read(ledger_id, entry_id)
         if found is not None:
+            self._answered(found)
             answer(found)
         elif entry_id == LAST_ENTRY:
             ledger = self._rules.ledgers.get(ledger_id)
@@ -84,15 +85,22 @@ class Reads:
             run = [pair for pair in found.run if cache.get(ledger_id, pair[0]) is None]
             self._server.read_cache.put_run(ledger_id, run)
             entry = cache.get(ledger_id, entry_id) or found.entry
+            if entry is not None:
+                self._answered(entry)
             answer(self.absent(ledger_id) if entry is None else entry)
 
         def again() -> bool:
             found = self._rules.read(ledger_id, entry_id)
             if found is not None:
+                self._answered(found)
                 answer(found)
             return found is not None
 
         self.read_cold(ColdRead(work, done, again), urgent)
+
+    def _answered(self, found: bytes | int) -> None:
+        if not isinstance(found, int):
+            self._server.counters.read_bytes += len(found)
 
     def absent(self, ledger_id: int) -> int:
         """The refusal for an entry that is neither in memory nor on disk."""

@@ -82,12 +82,13 @@ class Counters:
         "connections",
         "fences",
         "malformed",
+        "read_bytes",
         "reads",
     )
 
     def __init__(self) -> None:
         self.adds = self.add_bytes = self.adds_refused = 0
-        self.reads = self.cold_reads = self.fences = 0
+        self.reads = self.read_bytes = self.cold_reads = self.fences = 0
         self.connections = self.malformed = 0
 
 

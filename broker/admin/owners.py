@@ -66,6 +66,17 @@ class Owners:
         await self.here(request, name)
         return await self._broker.create_topic(name)
 
+    async def partitions(self, name: TopicName, *, create: bool) -> int:
+        """How many partitions a topic has; 0: it is not partitioned, or with *create* may come to be. Raises
+        TopicNotFound, MetadataFailure."""
+        return await self._broker.partitions(name, create=create)
+
+    async def made(self, request: web.Request) -> Topic:
+        """The topic; created if policies allow it, as for a consumer. Raises BrokerError, or redirects."""
+        name = topic_of(request)
+        await self.here(request, name)
+        return await self._broker.persistent_topic(name, create=True)
+
     async def url_of(self, name: TopicName) -> str:
         """Where the HTTP of the topic's owner is, as another broker reaches it."""
         located = await self._ownership.locate(name, authoritative=False)

@@ -84,12 +84,17 @@ class PartitionedTopicsApi:
     async def update(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         count = await _wanted_count(request, self._broker.config.partitions_max)
-        await self._broker.check_room_for(name, max(count - await self._partitioned.count(name), 0))
+        before = await self._partitioned.count(name)
+        if not before:
+            raise Refused(409, f"Topic {name} is not the partitioned topic.")
+        await self._broker.check_room_for(name, max(count - before, 0))
         await self._partitioned.grow(name, count)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
         name, force = topic_of(request), is_forced(request)
+        if not await self._partitioned.count(name) and await self._broker.ledgers.exists(name.managed_ledger_name):
+            raise Refused(409, f"{name} is a non-partitioned topic; delete it as such (DELETE without /partitions)")
         count = await self._known_count(name, f"Topic {name} not found.")
         suffix = f"?force={str(force).lower()}"
         for left in reversed(range(DELETE_ROUNDS if force else 1)):

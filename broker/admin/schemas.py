@@ -1,6 +1,6 @@
 """`/admin/v2/schemas`: the schemas of topics. Any broker answers; partitions share the schema of their topic."""
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -13,6 +13,9 @@ from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_valid
 from managed_ledger.schemas.registry import apart
 from managed_ledger.topic_name import TopicName
+
+NO_VERSION: Final = -1
+"""What Apache's broker answers for a schema that a topic does not have."""
 
 
 class SchemasApi:
@@ -45,8 +48,6 @@ class SchemasApi:
 
     async def list(self, request: web.Request) -> web.Response:
         found = await self._registry.versions(topic_of(request).schema_id)
-        if not found:
-            raise Refused(404, "Schema not found")
         return json_answer({"getSchemaResponses": [schema_json(one) for one in found]})
 
     async def metadata(self, request: web.Request) -> web.Response:
@@ -81,7 +82,7 @@ class SchemasApi:
         for found in await self._registry.versions(name.schema_id):
             if found.schema.type == schema.type and found.schema.data == schema.data:
                 return json_answer({"version": found.version})
-        raise Refused(404, "Schema not found")
+        return json_answer({"version": NO_VERSION})
 
     async def delete(self, request: web.Request) -> web.Response:
         version = await self._registry.delete(topic_of(request).schema_id, force=is_forced(request))

@@ -4,11 +4,16 @@ Names and labels are Apache's, but for `broker` and `metric`, which repeat there
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from broker.broker import Broker
 from broker.load_manager import LoadManager
+from broker.ownership.load_report import network_share
 from magnetar_core.runtime.observe import Labels, Sample, Summary
 from magnetar_core.runtime.process_usage import cpu_seconds
+
+# Those that Apache's broker tells of this one; 0: the shortest.
+PUBLISH_QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
 def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
@@ -17,6 +22,9 @@ def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
     yield from _of_connections(broker, labels)
     yield from _of_lookups(broker, labels)
     yield from _of_loads(broker, labels)
+    stored, text = broker.publish_latencies, "entries that were published, until they were stored"
+    found = stored.quantiles(broker.clock.monotonic(), PUBLISH_QUANTILES)
+    yield Summary("pulsar_broker_publish_latency", found, stored.count, stored.sum, labels, text)
 
 
 def _of_connections(broker: Broker, labels: Labels) -> Iterator[Sample]:
@@ -57,21 +65,27 @@ def _of_loads(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
 def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:
     """What this broker uses, and what it did as the leader; without the load manager only processor time.
 
-    Bandwidth has no limit here to be a part of, and there is no memory outside of a heap: Apache's names of these are
-    left out."""
+    The names that Apache's ModularLoadManagerImpl has. There is no memory outside of a heap here, and the network is
+    told where `loadBalancerOverrideBrokerNicSpeedGbps` says what it can carry: else these names are left out."""
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     if not broker.config.load_balancer:
         return
     labels = (("cluster", broker.config.cluster_name),)
-    used = load.measured
+    used, nic_gbps = load.measured, broker.config.nic_gbps or 0.0
     for name, value, text in (
         ("pulsar_lb_cpu_usage", used.cpu * 100, "percent of a core that this broker uses"),
         ("pulsar_lb_memory_usage", used.memory * 100, "percent of the machine's memory that this broker holds"),
     ):
         yield Sample(name, value, labels, text)
+    if nic_gbps:
+        for name, passed, text in (
+            ("pulsar_lb_bandwidth_in_usage", used.total.bytes_in, "percent of the network taken by what is published"),
+            ("pulsar_lb_bandwidth_out_usage", used.total.bytes_out, "percent of it taken by what is delivered"),
+        ):
+            yield Sample(name, network_share(passed, nic_gbps) * 100, labels, text)
     for name, value, text in (
         ("pulsar_lb_bundles_split_total", load.splits, "bundles that this broker, as the leader, had split"),
         ("pulsar_lb_unload_bundle_total", load.moves, "bundles that this broker, as the leader, had moved"),
-        ("pulsar_lb_unload_broker_total", load.moves, "times that a bundle of some broker was moved: one in a round"),
+        ("pulsar_lb_unload_broker_total", load.sources, "times that bundles of some broker were moved in a round"),
     ):
         yield Sample(name, value, labels, text)

@@ -14,9 +14,12 @@ from broker.topic.delayed import DELAYED_SIZE
 from broker.topic.looking import earliest_ms
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.ports import CursorPort
 from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 
 _ACCESS_MODES: Final = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 
@@ -111,13 +114,20 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
     """`stats` of a loaded topic; *owner* is the broker's id."""
     ledger = topic.ledger
     earliest: dict[str, int] = {}
+    compaction = topic.compactor.cursor
     if wanted.earliest_time:
-        for name, one in list(topic.subscriptions.items()):
-            has_backlog = one.cursor.backlog() > 0
-            earliest[name] = await earliest_ms(ledger, one.cursor.mark_delete_position) if has_backlog else -1
+        cursors: dict[str, CursorPort | ManagedCursor] = {name: one.cursor for name, one in topic.subscriptions.items()}
+        if compaction is not None:
+            cursors[COMPACTION_CURSOR] = compaction
+        for name, cursor in cursors.items():
+            earliest[name] = await earliest_ms(ledger, cursor.mark_delete_position) if cursor.backlog() > 0 else -1
     subscriptions = {
         name: _subscription(topic, one, wanted, earliest.get(name, 0)) for name, one in topic.subscriptions.items()
     }
+    if compaction is not None:
+        subscriptions[COMPACTION_CURSOR] = _compaction_cursor(
+            topic, compaction, wanted, earliest.get(COMPACTION_CURSOR, 0)
+        )
     producers = [one for one in topic.producers.values() if not one.is_waiting]
     durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
     backlog_bytes = ledger.bytes_after(min(durable)) if durable else 0
@@ -204,6 +214,8 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
     cursor = topic.ledger.cursors.get(subscription.name)
     holes = 0 if cursor is None else cursor.range_count
     draining = [subscription.draining_hashes(one) for one in consumers]
+    ranges = subscription.hash_ranges() if wanted.consumers else {}
+    auto_split = key_shared is not None and not key_shared.is_sticky
     return {
         "msgRateOut": rate,
         "msgThroughputOut": size,
@@ -231,7 +243,10 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         "lastConsumedTimestamp": subscription.last_consumed_ms,
         "lastAckedTimestamp": subscription.last_acked_ms,
         "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
-        "consumers": [consumer_stats(one, *hashes) for one, hashes in zip(consumers, draining, strict=True)]
+        "consumers": [
+            consumer_stats(one, *hashes, tells_draining=auto_split, ranges=ranges.get(one))
+            for one, hashes in zip(consumers, draining, strict=True)
+        ]
         if wanted.consumers
         else [],
         "isDurable": subscription.is_durable,
@@ -256,6 +271,24 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
     }
 
 
+def _compaction_cursor(topic: Topic, cursor: ManagedCursor, wanted: Wanted, earliest: int) -> dict[str, Any]:
+    """The cursor of compaction, told as Apache's brokers tell it: as a subscription that nobody consumes. Its backlog
+    is what the next compaction will look at."""
+    backlog = cursor.backlog()
+    return {
+        **_NOTHING_PASSED,
+        **_NO_BACKLOG,
+        "msgBacklog": backlog,
+        "backlogSize": topic.ledger.bytes_after(cursor.mark_delete_position) if wanted.backlog_size else -1,
+        "earliestMsgPublishTimeInBacklog": earliest,
+        "msgBacklogNoDelayed": backlog,
+        **_NOTHING_KEPT,
+        "isDurable": True,
+        "replicated": False,
+        "durable": True,
+    }
+
+
 def _throttled(subscription: Subscription) -> dict[str, int]:
     of_topic, own = subscription.throttles
     return {
@@ -268,8 +301,15 @@ def _throttled(subscription: Subscription) -> dict[str, int]:
 
 
 def consumer_stats(
-    consumer: Consumer, draining: Sequence[tuple[int, int, int]] = (), cleared: int = 0
+    consumer: Consumer,
+    draining: Sequence[tuple[int, int, int]] = (),
+    cleared: int = 0,
+    *,
+    tells_draining: bool = False,
+    ranges: Sequence[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
+    """ConsumerStats. *ranges* are the hashes of a consumer of Key_Shared; those it still drains are told one by one
+    where keys are shared out by the broker, as Apache's does."""
     rate, size, redelivered, acked, chunks = consumer.rates.values
     return {
         "msgRateOut": rate,
@@ -294,9 +334,10 @@ def consumer_stats(
                     for hash_, unacked, blocked in draining
                 ]
             }
-            if draining
+            if tells_draining or draining
             else {}
         ),
+        **({} if ranges is None else {"keyHashRangeArrays": [list(one) for one in ranges]}),
         "address": consumer.address,
         "connectedSince": _instant(consumer.connected_since_ms),
         "clientVersion": consumer.client_version,
@@ -382,6 +423,13 @@ _NOTHING_KEPT: Final = {
     "nonContiguousDeletedMessagesRangesSerializedSize": 0, "delayedMessageIndexSizeInBytes": 0,
     "subscriptionProperties": {}, "filterProcessedMsgCount": 0, "filterAcceptedMsgCount": 0,
     "filterRejectedMsgCount": 0, "filterRescheduledMsgCount": 0, **_NOT_THROTTLED,
+}  # fmt: skip
+
+_NOTHING_PASSED: Final = {
+    "msgRateOut": 0.0, "msgThroughputOut": 0.0, "bytesOutCounter": 0, "msgOutCounter": 0, "msgRateRedeliver": 0.0,
+    "messageAckRate": 0.0, "chunkedMessageRate": 0.0, "type": "None", "msgRateExpired": 0.0, "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0, "lastConsumedFlowTimestamp": 0, "lastConsumedTimestamp": 0, "lastAckedTimestamp": 0,
+    "lastMarkDeleteAdvancedTimestamp": 0, "consumers": [],
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from broker.topic.looking import batch_size_at, reset_target
 from broker.topic.passing import expire_up_to
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.names import decode
 from managed_ledger.position import LATEST, Position
 
@@ -56,17 +57,21 @@ class SubscriptionsApi:
         if count:
             found = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
             return json_answer(sorted({one for names in found.values() for one in names}))
-        return json_answer(sorted((await self._owners.loaded(request)).subscriptions))
+        topic = await self._owners.loaded(request)
+        compaction = [COMPACTION_CURSOR] if topic.compactor.cursor else []  # as Apache's brokers show it
+        return json_answer(sorted([*topic.subscriptions, *compaction]))
 
     async def create(self, request: web.Request) -> web.Response:
+        """A topic that is not there is made, with the partitions that policies say, where a consumer would make it."""
         body = await body_of(request)
         position = position_from_json(body) if body not in (None, "") else LATEST
         properties = properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         is_replicated = request.query.get("replicated") == "true"
         rest = "?replicated=true" if is_replicated else ""
-        if await self._in_partitions(request, "PUT", rest, body, fine=(409,)):
+        count = await self._owners.partitions(topic_of(request), create=True)
+        if await self._in_partitions(request, "PUT", rest, body, fine=(409,), count=count):
             return done()
-        topic = await self._owners.loaded(request)
+        topic = await self._owners.made(request)
         name = _name_of(request)
         if name in topic.subscriptions:
             raise Refused(409, "Subscription already exists for topic")
@@ -204,14 +209,23 @@ class SubscriptionsApi:
         return done()
 
     async def _in_partitions(
-        self, request: web.Request, method: str, rest: str, body: Any = None, *, fine: tuple[int, ...] = (404,)
+        self,
+        request: web.Request,
+        method: str,
+        rest: str,
+        body: Any = None,
+        *,
+        fine: tuple[int, ...] = (404,),
+        count: int | None = None,
     ) -> bool:
         """Forward a call about a partitioned topic's subscription to all partitions; False: it is not partitioned.
 
         A partition that answers one of the statuses *fine* has nothing to do. Raises Refused if all of them answer so.
+        *count*: the number of partitions, if it is known.
         """
         name = topic_of(request)
-        count = await self._partitioned.count(name)
+        if count is None:
+            count = await self._partitioned.count(name)
         if not count:
             return False
         subscription = _name_of(request)
@@ -243,6 +257,12 @@ def subscription_of(request: web.Request, topic: Topic) -> Subscription:
     """The subscription that the path names. Raises SubscriptionNotFound."""
     name = _name_of(request)
     found = topic.subscriptions.get(name)
+    if found is None and name == COMPACTION_CURSOR and topic.compactor.cursor:
+        raise Refused(
+            412,
+            f"{name} is no subscription but the cursor of the compaction of {topic.name}, which alone moves it; "
+            "compact the topic, or remove its compaction threshold",
+        )
     if found is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
     return found

@@ -196,6 +196,8 @@ class TopicPoliciesApi:
         self._check_on()
         name = topic_of(request)
         await self._broker.namespace(name.namespace)
+        if name.partition >= 0:
+            raise Refused(412, f"Not allowed to set/get topic policy for a partition: {name} is one of {name.base}")
         if await self._broker.partitioned.count_of_base(name):
             return name
         if not await self._broker.ledgers.exists(name.managed_ledger_name):

@@ -187,6 +187,10 @@ class TopicsApi:
         return json_answer(found)
 
     async def unload(self, request: web.Request) -> web.Response:
+        name = topic_of(request)
+        if count := await self._partitioned.count(name):
+            await self._owners.ask_partitions("PUT", name, count, "/unload", fine=(404,))
+            return done()
         topic = await self._owners.loaded(request)
         await self._broker.unload(topic.name)
         return done()

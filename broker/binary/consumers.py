@@ -226,11 +226,11 @@ class ConnectionConsumers:
             consumer.subscription.redeliver(consumer, positions or None, epoch)
 
     def on_unsubscribe(self, request: wire.CommandUnsubscribe) -> None:
-        """UNSUBSCRIBE: remove the subscription."""
+        """UNSUBSCRIBE: remove the subscription; its other consumers are disconnected if the client forces it."""
 
         async def work() -> bytes:
             consumer, topic = await self._require(request.consumer_id, Operation.UNSUBSCRIBE)
-            await topic.unsubscribe(consumer)
+            await topic.unsubscribe(consumer, force=request.force)
             self.on_closed_by_broker(consumer)
             return success_frame(request.request_id)
 

@@ -3,12 +3,13 @@
 Rules:
 
 1. One bundle at a time moves, from the most loaded broker to the least loaded one.
-2. It moves only if their usage differs by more than the threshold, and did so in the round before as well, between the
-   same two brokers: a short peak moves nothing.
+2. It moves only if their usage differs by more than the threshold, and did so in the round before as well: a short peak
+   moves nothing. These two need not have been the most and the least loaded then: which of several idle brokers uses
+   the least changes with every report.
 3. It moves only if the difference is smaller afterwards. The share of a bundle in its broker's traffic tells how much
    of the usage goes with it; half of the difference is the best it can be.
-4. A bundle that has moved stays where it is for the grace period, and nothing moves before both brokers have told their
-   load after the last move.
+4. A bundle that has moved stays where it is for the grace period, and nothing moves before the two brokers of the last
+   move have told their load after it. Others may have told theirs long ago: one that does not change is told rarely.
 5. A broker that uses little of what it has gives nothing away, however little others use.
 6. No bundle moves to a broker that isolation policies keep from it, nor to one where the namespaces of its
    anti-affinity group are less apart (`anti_affinity`).
@@ -41,7 +42,7 @@ class BalanceLimits:
 
     threshold: float
     """Rule 2, as a share of a broker."""
-    grace_ms: int
+    grace_ms: float
     topics_max: int
     sessions_max: int
     messages_max: float
@@ -66,15 +67,24 @@ def _everything(bundle: str, broker: str) -> bool:
     return True
 
 
+def _ends(usage: Mapping[str, float]) -> tuple[str, str] | None:
+    """The most and the least loaded broker; None: there are no two."""
+    if len(usage) < 2:
+        return None
+    ordered = sorted(usage, key=lambda one: (usage[one], one))
+    return ordered[-1], ordered[0]
+
+
 class Balancer:
     """Remembers what was seen and done in the rounds before."""
 
     def __init__(self, limits: BalanceLimits) -> None:
         self._limits = limits
-        self._former: tuple[str, str] | None = None
-        """The most and the least loaded broker of the round before, if they differed enough."""
+        self._former: Mapping[str, float] = {}
+        """What each broker used in the round before; empty after a move."""
         self._moved_ms: dict[str, int] = {}
-        self._last_move_ms = 0
+        self._last_move: tuple[int, frozenset[str]] = (0, frozenset())
+        """When it was, and between which brokers."""
 
     def next_move(
         self, loads: Mapping[str, BrokerLoad], now_ms: int, may_serve: Callable[[str, str], bool] = _everything
@@ -84,12 +94,14 @@ class Balancer:
         *may_serve*: whether a bundle may be at a broker.
         """
         self._moved_ms = {one: at for one, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
-        pair = self._unequal(loads)
-        former, self._former = self._former, pair
-        if pair is None or pair != former:  # rule 2
+        usage = {broker: load.usage for broker, load in loads.items()}
+        former, self._former = self._former, usage
+        pair = _ends(usage)
+        if pair is None or not (self._is_unequal(pair, usage) and self._is_unequal(pair, former)):  # rule 2
             return None
         source, destination = pair
-        if min(loads[source].at_ms, loads[destination].at_ms) <= self._last_move_ms:  # rule 4
+        last_ms, concerned = self._last_move
+        if any(loads[broker].at_ms <= last_ms for broker in concerned & loads.keys()):  # rule 4
             return None
         difference = loads[source].usage - loads[destination].usage
         bundle = self._best_bundle(loads[source], difference, lambda one: may_serve(one, destination))
@@ -99,20 +111,20 @@ class Balancer:
         """Other limits hold from the next round on."""
         self._limits = limits
 
-    def on_moved(self, move: Move, now_ms: int) -> None:
-        """The move was made, or was tried in vain: that counts as well, so that others have their turn."""
-        self._moved_ms[move.bundle] = self._last_move_ms = now_ms
-        self._former = None
+    def on_moved(self, move: Move, now_ms: int, *, is_done: bool = True) -> None:
+        """The move was made. Not *is_done*: it was tried in vain; that counts as well, so that others have their turn,
+        but it changed no load that would have to be told."""
+        self._moved_ms[move.bundle] = now_ms
+        if is_done:
+            self._last_move = now_ms, frozenset((move.source, move.destination))
+        self._former = {}
 
-    def _unequal(self, loads: Mapping[str, BrokerLoad]) -> tuple[str, str] | None:
-        if len(loads) < 2:
-            return None
-        ordered = sorted(loads, key=lambda one: (loads[one].usage, one))
-        least, most = ordered[0], ordered[-1]
-        usage = loads[most].usage
-        if usage < USAGE_MIN or usage - loads[least].usage <= self._limits.threshold:
-            return None
-        return most, least
+    def _is_unequal(self, pair: tuple[str, str], usage: Mapping[str, float]) -> bool:
+        """Rules 2 and 5, for the more and the less loaded one of two brokers."""
+        most, least = (usage.get(broker) for broker in pair)
+        if most is None or least is None or most < USAGE_MIN:
+            return False
+        return most - least > self._limits.threshold
 
     def _best_bundle(self, load: BrokerLoad, difference: float, may_move: Callable[[str], bool]) -> str | None:
         """Rules 3 and 6. The bundle with the most traffic of those that do not make the other broker the more loaded

@@ -19,9 +19,6 @@ BROKER_AVERAGES: Final = "/loadbalance/broker-time-average"
 SHORT_SAMPLES: Final = 10
 LONG_SAMPLES: Final = 1_000
 
-# Apache's `loadBalancerMaxNumberOfBundlesInBundleLoadReport`: a node for each bundle would be many.
-WRITTEN_MAX: Final = 10
-
 # Names in Apache's JSON, in its order, which is that of an average.
 _RATES: Final = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
 
@@ -56,8 +53,10 @@ class BundleAverages(NamedTuple):
         )
 
 
-def busiest(averages: Mapping[str, BundleAverages]) -> list[str]:
-    """The bundles whose averages are written: those with most traffic over the long time, then the short one."""
+def busiest(averages: Mapping[str, BundleAverages], most: int) -> list[str]:
+    """The bundles whose averages are written: those with most traffic over the long time, then the short one.
+
+    *most* of them; -1: all."""
 
     def traffic(bundle: str) -> tuple[float, ...]:
         found = averages[bundle]
@@ -67,7 +66,7 @@ def busiest(averages: Mapping[str, BundleAverages]) -> list[str]:
             for value in (one.bytes_in + one.bytes_out, one.messages_in + one.messages_out)
         )
 
-    return sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)[:WRITTEN_MAX]
+    return sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)[: None if most < 0 else most]
 
 
 def encode_bundle(averages: BundleAverages) -> dict[str, Any]:

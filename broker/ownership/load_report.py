@@ -18,6 +18,9 @@ MANAGER: Final = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerIm
 # What Apache's brokers write where the speed of the network is not known.
 _NO_LIMIT_KBPS: Final = -1000.0
 
+# Apache counts 1,000 here, and 1,024 in the kilobits that pass.
+_KBITS_OF_GBIT: Final = 1_000_000
+
 
 class BundleLoad(NamedTuple):
     """What passes one bundle, a second; its clients and open topics."""
@@ -49,6 +52,15 @@ class BrokerLoad(NamedTuple):
     """Share of the network, where its speed is known."""
     bundles: Mapping[str, BundleLoad] = {}
     at_ms: int = 0
+    direct_memory: float = 0.0
+    """The memory outside the heap of Apache's brokers; those of ours have none."""
+    bandwidth_in: float = 0.0
+    bandwidth_out: float = 0.0
+
+    @property
+    def counted_memory(self) -> float:
+        """The memory that Apache's strategies weigh: outside the heap, and of brokers without a heap all."""
+        return self.direct_memory or self.memory
 
     @property
     def usage(self) -> float:
@@ -74,16 +86,24 @@ class BrokerLoad(NamedTuple):
         return BundleLoad(*map(sum, columns)) if self.bundles else BundleLoad()
 
 
-def encode_load(load: BrokerLoad, *, memory_limit_bytes: int) -> dict[str, Any]:
-    """The members of a report that tell the load, in Apache's order."""
+def network_share(passed: float, nic_gbps: float) -> float:
+    """The share of a network of *nic_gbps* gigabits a second, which is above 0, that *passed* bytes a second take, as a
+    report tells it."""
+    return passed * 8 / 1024 / (nic_gbps * _KBITS_OF_GBIT)
+
+
+def encode_load(load: BrokerLoad, *, memory_limit_bytes: int, nic_gbps: float = 0.0) -> dict[str, Any]:
+    """The members of a report that tell the load, in Apache's order. *nic_gbps*: the speed of the network in each
+    direction, gigabits a second; 0: not known."""
     total = load.total
+    nic_kbps = nic_gbps * _KBITS_OF_GBIT or _NO_LIMIT_KBPS
     limit_mbytes = memory_limit_bytes / MIB
     return {
         "cpu": {"usage": load.cpu * 100, "limit": 100.0},
         "memory": {"usage": load.memory * limit_mbytes, "limit": limit_mbytes},
         "directMemory": {"usage": 0.0, "limit": limit_mbytes},
-        "bandwidthIn": {"usage": total.bytes_in * 8 / 1024, "limit": _NO_LIMIT_KBPS},
-        "bandwidthOut": {"usage": total.bytes_out * 8 / 1024, "limit": _NO_LIMIT_KBPS},
+        "bandwidthIn": {"usage": total.bytes_in * 8 / 1024, "limit": nic_kbps},
+        "bandwidthOut": {"usage": total.bytes_out * 8 / 1024, "limit": nic_kbps},
         "msgThroughputIn": float(total.bytes_in),
         "msgThroughputOut": float(total.bytes_out),
         "msgRateIn": float(total.messages_in),
@@ -122,6 +142,9 @@ def decode_load(report: Mapping[str, Any]) -> BrokerLoad:
             max(_share(report, "bandwidthIn"), _share(report, "bandwidthOut")),
             {str(name): _bundle(one) for name, one in stats.items()},
             int(_number(report, "lastUpdate")),
+            _share(report, "directMemory"),
+            _share(report, "bandwidthIn"),
+            _share(report, "bandwidthOut"),
         )
     except (AttributeError, TypeError, ValueError):
         return BrokerLoad()

@@ -11,7 +11,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import Certificates, client_context, limit, load_own
+from magnetar_core.security.tls_contexts import Certificates, client_context, limit, load_own, usual_context
 from magnetar_core.security.tls_files import TlsFiles, openssl_ciphers
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
@@ -103,7 +103,7 @@ def _headers(method: str, parameters: str) -> dict[str, str]:
 def _context(files: TlsFiles) -> ssl.SSLContext:
     if files.authorities:
         return client_context(files)
-    made = ssl.create_default_context()
+    made = usual_context()
     made.check_hostname = files.verify_hostname
     limit(made, files)
     if files.own:

@@ -14,7 +14,6 @@ Rules:
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,6 +27,7 @@ from magnetar_core.security.authentication import Provider, Shown
 from magnetar_core.security.identity import Identity, NotValid
 from magnetar_core.security.openid import Keys, OpenIdRules, key_address, parse_keys
 from magnetar_core.security.sources import read_source
+from magnetar_core.security.tls_contexts import usual_context
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class IssuerKeys:
             return parse_keys(data, self._files[issuer])
         timeout = aiohttp.ClientTimeout(sock_connect=self._times.connect_s, sock_read=self._times.read_s,
                                         total=2 * (self._times.connect_s + self._times.read_s))  # fmt: skip
-        context = ssl.create_default_context(cafile=self._trusted or None)
+        context = usual_context(self._trusted)
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
             where = issuer.rstrip("/") + _DISCOVERY

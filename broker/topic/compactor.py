@@ -86,19 +86,20 @@ class Compactor:
     # -------------------------------------------------------------------------------- what was kept
 
     @property
-    def _cursor(self) -> "ManagedCursor | None":
+    def cursor(self) -> "ManagedCursor | None":
+        """Where the next compaction begins; None: the topic is not compacted."""
         return self._ledger.cursors.get(COMPACTION_CURSOR)
 
     @property
     def compacted_ledger_id(self) -> int | None:
         """None: the topic was never compacted."""
-        cursor = self._cursor
+        cursor = self.cursor
         return None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
 
     @property
     def horizon(self) -> Position | None:
         """The last position that was looked at; None: the topic was never compacted."""
-        cursor = self._cursor
+        cursor = self.cursor
         return None if cursor is None or COMPACTED_LEDGER not in cursor.properties else cursor.mark_delete_position
 
     async def read_compacted(self, first: Position, max_entries: int, max_bytes: int) -> CompactedRun:
@@ -146,7 +147,7 @@ class Compactor:
         Not *is_expected*: nothing is kept for a compaction that never was. Raises ManagedLedgerError.
         """
         async with self._cursor_lock:
-            cursor = self._cursor
+            cursor = self.cursor
             if is_expected and cursor is None:
                 await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
             is_unused = cursor is not None and COMPACTED_LEDGER not in cursor.properties

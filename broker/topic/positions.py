@@ -82,11 +82,13 @@ def last_kept_index(entry: EntryLike) -> int:
 
 
 def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:
-    """Where a reader begins that asks for *wanted*; *earliest* decides for a position beyond the end."""
-    if wanted is None or wanted.ledger_id == LATEST.ledger_id:  # old C++ clients shorten the entry id of LATEST
-        return LATEST
-    if wanted.ledger_id < 0:
+    """Where a reader begins that asks for *wanted*.
+
+    *earliest* decides for a position beyond the end, LATEST and None included: a consumer that is not durable may ask
+    for the first message by its initial position alone, as the Go client does (Apache's `NonDurableCursorImpl`).
+    """
+    if wanted is not None and wanted.ledger_id < 0:
         return EARLIEST
-    if wanted > last_confirmed:
+    if wanted is None or wanted > last_confirmed:
         return EARLIEST if earliest else LATEST
     return wanted

@@ -22,6 +22,7 @@ from broker.topic.producer import Producer
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, command, send_receipt
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
+from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import EntryRefused, ManagedLedgerError
 from managed_ledger.messages import parse_metadata
@@ -55,7 +56,10 @@ class AnsweredProducers(Protocol):
 class Publishing:
     """The messages on their way into one topic."""
 
-    def __init__(self, ownership: Ownership, producers: AnsweredProducers) -> None:
+    def __init__(
+        self, ownership: Ownership, producers: AnsweredProducers, of_broker: Distribution | None = None
+    ) -> None:
+        """*of_broker* counts the milliseconds until entries were stored, of all topics together."""
         self.deduplication: Deduplication | None = None
         self.messages_in = 0
         self.bytes_in = 0
@@ -68,6 +72,7 @@ class Publishing:
         """Whether a message came in parts."""
         self._ownership = ownership
         self._producers = producers
+        self._of_broker = of_broker or Distribution()
         self._withheld: list[tuple[int, int, Sequence[Pending]]] = []
 
     def use_deduplication(self, state: Deduplication | None) -> None:
@@ -164,7 +169,9 @@ class Publishing:
                 following = count
             while following < count and contexts[following].sent_s == sent_s:
                 following += 1
-            self.latencies.add(max(int((now_s - sent_s) * 1_000_000), 0), following - at)
+            took_s = max(now_s - sent_s, 0.0)
+            self.latencies.add(int(took_s * 1_000_000), following - at)
+            self._of_broker.add(took_s * 1000, following - at)
             at = following
 
     def end_period(self) -> None:

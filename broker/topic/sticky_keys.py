@@ -1,17 +1,21 @@
 """Which consumer of a Key_Shared subscription a key belongs to.
 
-A key's hash is Murmur3 (32 bits, seed 0, sign dropped), then the remainder by 65536, and 1 instead of 0. Selectors
-map the hash to a consumer:
+A key's hash comes from Murmur3 (32 bits, seed 0, sign dropped), and is never 0. How, depends on the selector, which
+maps the hash to a consumer:
 
-    ConsistentHashing   a ring with 100 points for each consumer; the first point at or after the hash decides
-    HalvedRanges        a new consumer takes the lower half of the largest range
-    StickyRanges        consumers say which hashes they want; ranges may not overlap
+    ConsistentHashing   1 + the remainder by 65535. A ring with 100 points for each consumer; the first point at or
+                        after the hash decides
+    HalvedRanges        the remainder by 65536, and 1 instead of 0. A new consumer takes the lower half of the largest
+                        range
+    StickyRanges        the same remainder. Consumers say which hashes they want; ranges may not overlap
+
+So does Apache's broker 4.0.8: what it gave to whom is in tests/vectors/key_shared, and ours gives the same.
 """
 
 import base64
 import binascii
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -62,13 +66,30 @@ def sticky_key(metadata: MessageMetadata) -> bytes:
     return f"{metadata.producer_name}-{metadata.sequence_id}".encode()
 
 
-def sticky_hash(metadata: MessageMetadata) -> int:
-    """1 … 65535."""
-    return murmur3(sticky_key(metadata)) % HASHES or 1
+def hash_by_ranges(key: bytes) -> int:
+    """1 … 65535, for selectors with ranges."""
+    return murmur3(key) % HASHES or 1
+
+
+def hash_by_ring(key: bytes) -> int:
+    """1 … 65535, for the ring."""
+    return murmur3(key) % (HASHES - 1) + 1
+
+
+def _merged(ranges: Iterable[tuple[C, int, int]]) -> dict[C, list[tuple[int, int]]]:
+    """Consumer → its ranges, of *ranges* in order; those that touch are one."""
+    found: dict[C, list[tuple[int, int]]] = {}
+    for consumer, start, end in ranges:
+        its = found.setdefault(consumer, [])
+        if its and its[-1][1] == start - 1:
+            its[-1] = its[-1][0], end
+        else:
+            its.append((start, end))
+    return found
 
 
 class Selector(Protocol[C]):
-    """Maps hashes to consumers."""
+    """Maps keys to hashes, and hashes to consumers."""
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]]) -> None:
         """Raises ConsumerAssignError; nothing has changed then."""
@@ -76,7 +97,15 @@ class Selector(Protocol[C]):
 
     def remove(self, consumer: C) -> None: ...
 
+    def hash_of(self, key: bytes) -> int:
+        """1 … 65535."""
+        ...
+
     def select(self, hash_: int) -> C | None: ...
+
+    def ranges(self) -> Mapping[C, list[tuple[int, int]]]:
+        """Consumer → the hashes that are its own: ranges in order, both ends included, none touches the next."""
+        ...
 
 
 class ConsistentHashing(Generic[C]):
@@ -102,8 +131,7 @@ class ConsistentHashing(Generic[C]):
         number = next(one for one in range(len(taken) + 1) if one not in taken)
         twins[consumer] = number
         self._names[consumer] = name
-        text = f"{name}\0{number}\0" if number else name
-        hashes = {murmur3(f"{text}{point}".encode()) % HASHES for point in range(self._points)}
+        hashes = {hash_by_ring(f"{name}\0{number}\0{point}".encode()) for point in range(self._points)}
         self._hashes_of[consumer] = sorted(hashes)
         for hash_ in hashes:
             self._owners.setdefault(hash_, []).append(consumer)
@@ -124,14 +152,29 @@ class ConsistentHashing(Generic[C]):
                 del self._owners[hash_]
         self._ring = None
 
+    def hash_of(self, key: bytes) -> int:
+        return hash_by_ring(key)
+
     def select(self, hash_: int) -> C | None:
-        ring = self._ring
-        if ring is None:
-            ring = self._ring = sorted(self._owners)
+        ring = self._points_in_order()
         if not ring:
             return None
         at = bisect_left(ring, hash_)
         return self._owners[ring[at if at < len(ring) else 0]][0]
+
+    def _points_in_order(self) -> list[int]:
+        if self._ring is None:
+            self._ring = sorted(self._owners)
+        return self._ring
+
+    def ranges(self) -> Mapping[C, list[tuple[int, int]]]:
+        ring = self._points_in_order()
+        if not ring:
+            return {}
+        ends = ring if ring[-1] == HASHES - 1 else [*ring, HASHES - 1]  # behind the last point it is the first one's
+        starts = [1, *(end + 1 for end in ends[:-1])]
+        owners = [self._owners[ring[at if at < len(ring) else 0]][0] for at in range(len(ends))]
+        return _merged(zip(owners, starts, ends, strict=True))
 
 
 class HalvedRanges(Generic[C]):
@@ -167,6 +210,13 @@ class HalvedRanges(Generic[C]):
             return None
         return self._owners[bisect_left(self._ends, hash_)]
 
+    def hash_of(self, key: bytes) -> int:
+        return hash_by_ranges(key)
+
+    def ranges(self) -> Mapping[C, list[tuple[int, int]]]:
+        starts = [0, *(end + 1 for end in self._ends[:-1])]
+        return _merged(zip(self._owners, starts[: len(self._ends)], self._ends, strict=True))
+
 
 class StickyRanges(Generic[C]):
     """Consumers name their ranges (both ends included); a hash outside all ranges has no consumer."""
@@ -196,3 +246,9 @@ class StickyRanges(Generic[C]):
         if at >= 0 and self._ranges[at][1] >= hash_:
             return self._ranges[at][2]
         return None
+
+    def hash_of(self, key: bytes) -> int:
+        return hash_by_ranges(key)
+
+    def ranges(self) -> Mapping[C, list[tuple[int, int]]]:
+        return _merged((consumer, start, end) for start, end, consumer in self._ranges)

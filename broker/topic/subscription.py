@@ -640,6 +640,11 @@ class Subscription:
         """Whether nothing is delivered before some of its messages are acknowledged."""
         return isinstance(self._dispatcher, SharedDispatcher) and self._dispatcher.is_blocked
 
+    def hash_ranges(self) -> Mapping[Consumer, list[tuple[int, int]]]:
+        """Key_Shared: consumer → the hashes that are its own, both ends included; empty for other types."""
+        dispatcher = self._dispatcher
+        return dispatcher.hash_ranges() if isinstance(dispatcher, KeySharedDispatcher) else {}
+
     def draining_hashes(self, consumer: Consumer) -> tuple[list[tuple[int, int, int]], int]:
         """Key_Shared: the hashes that *consumer* must finish before they move to another consumer, as (hash, entries
         left, blocked attempts); and how many it has finished."""

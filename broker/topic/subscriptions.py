@@ -258,13 +258,14 @@ class Subscriptions:
             subscription.close()
             self._forget(subscription)
 
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        """The only consumer removes its subscription. Raises BrokerError."""
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """The only consumer removes its subscription; with *force* others are disconnected. Raises BrokerError."""
         assert consumer.subscription is not None, "an attached consumer has a subscription"
         subscription = _whole(consumer.subscription)
-        subscription.check_may_unsubscribe(consumer)
+        if not force:
+            subscription.check_may_unsubscribe(consumer)
         subscription.remove_consumer(consumer)
-        await self.delete(subscription.name, force=False)
+        await self.delete(subscription.name, force=force)
 
     def require(self, name: str) -> Subscription:
         """Raises SubscriptionNotFound."""

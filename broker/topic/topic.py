@@ -52,6 +52,7 @@ from broker.topic.unacked import UnackedBudget
 from broker.wire.frames import Send
 from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt
 from magnetar_core.runtime.types import do_nothing
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
@@ -87,9 +88,11 @@ class Topic:
         reads: MemoryBudget,
         compactions: asyncio.Semaphore | None = None,
         unacked: UnackedBudget | None = None,
+        publish_latencies: Distribution | None = None,
     ) -> None:
         """*reads* is the budget for what all topics of the broker have read and not yet sent; *compactions* how many of
-        them are compacted at the same time; *unacked* what all of them have delivered without an acknowledgement."""
+        them are compacted at the same time; *unacked* what all of them have delivered without an acknowledgement.
+        *publish_latencies* counts the milliseconds until entries of all of them were stored."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -105,7 +108,7 @@ class Topic:
         self._answered = Bell()
         """Rings when storage has answered, when a producer leaves, and at the end."""
         self._producers = Producers(name, ledger, clock, self._tasks, self._answered)
-        self._publishing = Publishing(ownership, self._producers)
+        self._publishing = Publishing(ownership, self._producers, publish_latencies)
         self.compactor = Compactor(name, ledger, clock, self._tasks, compactions or asyncio.Semaphore())
         self.publish_throttle = PublishThrottle()
         self.membership = Membership()
@@ -387,9 +390,9 @@ class Topic:
         """Remove a subscription and what it acknowledged. Raises BrokerError if it is in use, unless *force*."""
         await self._subscriptions.delete(name, force=force)
 
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        """The only consumer removes its subscription. Raises BrokerError."""
-        await self._subscriptions.unsubscribe(consumer)
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """The only consumer (any, with *force*) removes its subscription. Raises BrokerError."""
+        await self._subscriptions.unsubscribe(consumer, force=force)
 
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0

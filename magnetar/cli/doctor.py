@@ -432,10 +432,14 @@ def _ensemble_size(admin_url: str) -> int:
 
 
 def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
+    from managed_ledger.compacted_entry import COMPACTION_CURSOR
+
     admin = _admin(admin_url)
     stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
     found = []
     for name, facts in stats["subscriptions"].items():
+        if name == COMPACTION_CURSOR:
+            continue  # what it has before it waits for the next compaction, not for a consumer
         consumers = facts["consumers"]
         is_blocked = facts["blockedSubscriptionOnUnackedMsgs"] or (
             consumers and all(one["blockedConsumerOnUnackedMsgs"] for one in consumers)

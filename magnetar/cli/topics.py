@@ -499,9 +499,13 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
 
 
 def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
+    from managed_ledger.compacted_entry import COMPACTION_CURSOR
+
     found = []
     for name in admin.partition_names(topic) if partitions else [topic]:
         for subscription, facts in admin.stats(name)["subscriptions"].items():
+            if subscription == COMPACTION_CURSOR:
+                continue  # nobody lags behind: it waits for the next compaction
             found.append(
                 {
                     "topic": name,

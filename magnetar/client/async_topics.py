@@ -74,7 +74,7 @@ class AsyncTopics:
         else:
             await self._brokers.ask_owner(topic, "DeleteTopic", request, api.DeleteTopicResponse)
 
-    async def list(self, namespace: str = "public/default") -> list[str]:
+    async def list(self, namespace: str = "public/default") -> "list[str]":  # the name is this method here
         """Full names of the topics of a namespace, each partition for itself."""
         request = api.ListTopicsRequest(namespace=namespace)
         found = await self._brokers.ask_any("ListTopics", request, api.ListTopicsResponse)

@@ -85,8 +85,10 @@ class Access(NamedTuple):
         """For HTTPS; None: nothing differs from what the system does. Raises AccessError."""
         if not (self.trusted or self.certificate) and self.verify_hostname:
             return None
+        from magnetar_core.security.tls_contexts import usual_context
+
         try:
-            made = ssl.create_default_context(cafile=self.trusted or None)
+            made = usual_context(self.trusted)
             made.check_hostname = self.verify_hostname
             if self.certificate:
                 made.load_cert_chain(self.certificate, self.key or None)

@@ -27,7 +27,6 @@ from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.own_packages import python_command, python_environment
 from magnetar_core.runtime.types import MagnetarError
 
-TICK_MS: Final = 500
 SESSION_MS: Final = 2_000
 
 READY_TIMEOUT_S: Final = 60.0
@@ -284,7 +283,7 @@ class Cluster:
             place = self.directory / member.name
             place.mkdir(exist_ok=True)
             if member.kind == "zookeeper":
-                (place / "zoo.cfg").write_text(zookeeper_config(place / "data", member.port, TICK_MS))
+                (place / "zoo.cfg").write_text(zookeeper_config(place / "data", member.port))
             elif member.kind == "bookie":
                 (place / "bookie.conf").write_text(
                     f"bookiePort={member.port}\n"

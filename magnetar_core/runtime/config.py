@@ -138,7 +138,7 @@ def load(
                 problems.append(unknown_setting(name, [*fields, *ignored]))
             continue
         field = fields[name]
-        if not text.strip() and hints[field.name] in (int, float) and field.metadata["parse"] is None:
+        if not text.strip() and hints[field.name] in (int, float, int | float) and field.metadata["parse"] is None:
             continue  # as with Apache: a number that is left open has its default
         try:
             arguments[field.name] = (field.metadata["parse"] or _parser(hints[field.name]))(text)
@@ -233,6 +233,8 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
 
 
 def _parser(kind: Any) -> Callable[[str], Any]:
+    if kind == int | float:  # whole with Apache, so it is shown as it was written
+        return lambda text: int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else float(text)
     if isinstance(kind, types.UnionType):
         inner = _parser(next(member for member in kind.__args__ if member is not types.NoneType))
         return lambda text: inner(text) if text else None

@@ -3,6 +3,7 @@
 `Distribution.add` costs half a microsecond for any number of equal values.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 # Buckets for each power of two: a quantile is exact to a sixteenth.
@@ -57,8 +58,9 @@ class Distribution:
         bucket = _bucket(int(value * 1000))
         self._now[bucket] = self._now.get(bucket, 0) + times
 
-    def quantiles(self, now_s: float) -> dict[float, float]:
-        """Quantile → value; NaN if there were no values. Ends the window if it is old enough."""
+    def quantiles(self, now_s: float, which: Sequence[float] = QUANTILES) -> dict[float, float]:
+        """Quantile → value, of those in *which*, in rising order; NaN if there were no values. Ends the window if it is
+        old enough."""
         if now_s - self._since_s >= WINDOW_S:
             self._since_s = now_s
             self._before, self._now = self._now, {}
@@ -67,11 +69,11 @@ class Distribution:
             counts[bucket] = counts.get(bucket, 0) + times
         total = sum(counts.values())
         if not total:
-            return dict.fromkeys(QUANTILES, _EMPTY)
+            return dict.fromkeys(which, _EMPTY)
         found: dict[float, float] = {}
         ordered = sorted(counts.items())
         at, passed = 0, ordered[0][1]
-        for quantile in QUANTILES:
+        for quantile in which:
             while passed < quantile * total and at + 1 < len(ordered):
                 at += 1
                 passed += ordered[at][1]

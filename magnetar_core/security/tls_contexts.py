@@ -236,6 +236,19 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
     return made
 
 
+def usual_context(authorities: str = "") -> ssl.SSLContext:
+    """A client's side with the ssl library's own choices. *authorities*: a PEM file; without it, those of the system.
+
+    From Python 3.13 on the library refuses authorities that do not say what their key is for. Those that
+    `openssl req -x509` makes do not, and Pulsar's other clients take them; so does this context.
+
+    Raises OSError, ssl.SSLError.
+    """
+    made = ssl.create_default_context(cafile=authorities or None)
+    made.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return made
+
+
 def limit(context: ssl.SSLContext, files: TlsFiles) -> None:
     """Only the protocols and suites of *files*. Raises ConfigurationError."""
     versions = [_VERSIONS[protocol] for protocol in files.protocols] or list(_VERSIONS.values())

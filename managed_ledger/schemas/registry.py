@@ -152,6 +152,7 @@ class SchemaRegistry:
     ) -> int:
         """The version of *schema*; registers it if it is new and compatible with the versions there are.
 
+        Without *allow_update* only schemas that are there are found, and none is registered, not even the first.
         Raises IncompatibleSchema, StorageUnavailable.
         """
         await apart(check_valid, schema)
@@ -162,7 +163,7 @@ class SchemaRegistry:
                 for known in live:
                     if await apart(same_schema, schema, known.schema):
                         return known.version
-                if live and not allow_update:
+                if not allow_update:  # the first schema too, as in Apache's broker
                     raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
                 if live:
                     await apart(_check_compatible, strategy, schema, *(known.schema for known in live))

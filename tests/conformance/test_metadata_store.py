@@ -767,6 +767,16 @@ async def test_zookeeper_a_frozen_server_is_noticed_by_our_own_clock(tmp_path: P
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(("asked_s", "granted_s"), [(0.5, 1.0), (2.0, 2.0), (30.0, 10.0)])
+async def test_a_local_zookeeper_grants_sessions_of_one_to_ten_seconds(
+    zookeeper: ZooKeeperServer, asked_s: float, granted_s: float
+) -> None:
+    store = await ZooKeeperStore.open(zookeeper.hosts, asked_s, LoopClock())
+    assert store.session_timeout_s == granted_s
+    await store.close()
+
+
+@pytest.mark.process
 async def test_zookeeper_watches_survive_a_restart_of_the_server(tmp_path: Path) -> None:
     reason = why_not()
     if reason is not None:

@@ -15,7 +15,6 @@ def _calls(numbers: Iterable[int], reason: str, row: str = "status") -> dict[str
     return {f"http/{number:03}-*:{row}": reason for number in numbers}
 
 
-_NO_COMPACTION: Final = "the cursor of compaction is shown with the cursors of the topic, not as a subscription"
 _LAZY_CURSOR: Final = "a cursor gets its ledger with the first acknowledgement, not when it is made"
 _AT_END: Final = "a cursor that has everything has no entry before it; Apache counts one"
 _BEFORE_START: Final = (
@@ -49,10 +48,6 @@ _HTTP: Final[dict[str, str]] = {
     "http/123-*:.cursors.s?.cursorsLedgerId": _LAZY_CURSOR,
     "http/123-*:.cursors.s?.version": _LAZY_CURSOR,
     # Statistics.
-    "http/11[68]-*:": _NO_COMPACTION,
-    "http/119-*:*.__compaction": _NO_COMPACTION,
-    "http/12[056]-*:*.__compaction": _NO_COMPACTION,
-    "http/168-*:*.__compaction": _NO_COMPACTION,
     "http/170-*:.cursors.__compaction.properties.CompactedTopicLedger": "another cluster has other ledgers",
     "http/12[12]-*:.cursors.s?.cursorLedger*": _LAZY_CURSOR,
     "http/127-*:*.cursors.ps.cursorLedger*": _LAZY_CURSOR,

@@ -38,7 +38,7 @@ DIFFERENT: Final = {
 
 # Of topics, subscriptions and managed ledgers, with Apache's broker alone; a drop rate of persistent topics would be 0.
 MISSING: Final = re.compile(
-    r"pulsar_(storage_offloaded_size|broker_publish_latency.*|topic_load_(rate_s|time_.*)|txn_.*|subscription_(filter_.*|msg_drop_rate)"
+    r"pulsar_(storage_offloaded_size|topic_load_(rate_s|time_.*)|txn_.*|subscription_(filter_.*|msg_drop_rate)"
     r"|ml_(ReadEntriesBytesRate|cache_(evictions|hits_throughput|misses_throughput)))"
 )
 
@@ -121,6 +121,13 @@ async def test_ours_have_apaches_names_and_labels(by_topic: bool) -> None:
         of_topics |= {name for name in apaches if re.match("pulsar_(broker_|connection_|topic_load|active_)", name)}
         missing = {name for name in of_topics - ours.keys() if MISSING.fullmatch(name) is None}
         assert missing == set()
+    (latency,) = [one for one in told if isinstance(one, Summary) and one.name == "pulsar_broker_publish_latency"]
+    assert set(latency.quantiles) == {
+        float(quantile)
+        for quantile in re.findall(r'pulsar_broker_publish_latency{.*quantile="(.*)"}', text("metrics/broker.txt"))
+    }
+    assert latency.total == 3
+    assert 0 < latency.quantiles[0.0] <= latency.quantiles[1.0]
     by_period = {one.name: one.value for one in samples if "entry_size" in one.name or "write_latency" in one.name}
     assert by_period["pulsar_entry_size_count"] == by_period["pulsar_storage_write_latency_count"] == 3
     assert sum(value for name, value in by_period.items() if "entry_size_le" in name) == 3

@@ -391,9 +391,23 @@ MUTANTS = (
     Mutant(
         "a key's hash may be 0",
         "broker/topic/sticky_keys.py",
-        "return murmur3(sticky_key(metadata)) % HASHES or 1",
-        "return murmur3(sticky_key(metadata)) % HASHES",
+        "return murmur3(key) % HASHES or 1",
+        "return murmur3(key) % HASHES",
         RULES,
+    ),
+    Mutant(
+        "the ring takes the hashes of ranges",
+        "broker/topic/sticky_keys.py",
+        "return murmur3(key) % (HASHES - 1) + 1",
+        "return murmur3(key) % HASHES or 1",
+        ("tests/golden/test_key_shared.py",),
+    ),
+    Mutant(
+        "what is behind a ring's last point is told of nobody",
+        "broker/topic/sticky_keys.py",
+        "        ends = ring if ring[-1] == HASHES - 1 else [*ring, HASHES - 1]",
+        "        ends = ring",
+        ("tests/golden/test_key_shared.py",),
     ),
     Mutant(
         "the key comes before the ordering key",
@@ -658,8 +672,8 @@ MUTANTS = (
     Mutant(
         "a latency counts for the first entry of its run alone",
         "broker/topic/publishing.py",
-        "1_000_000), 0), following - at)",
-        "1_000_000), 0), 1)",
+        "int(took_s * 1_000_000), following - at)",
+        "int(took_s * 1_000_000), 1)",
         ("tests/unit/broker/topic/test_publishing.py",),
     ),
     Mutant(
@@ -950,8 +964,8 @@ MUTANTS = (
     Mutant(
         "a peak of one round moves a bundle",
         "broker/ownership/balancing.py",
-        "        if pair is None or pair != former:  # rule 2\n",
-        "        if pair is None:\n",
+        " and self._is_unequal(pair, former)):  # rule 2\n",
+        "):\n",
         ("tests/unit/broker/ownership/test_balancing.py",),
     ),
     Mutant(
@@ -1125,5 +1139,48 @@ MUTANTS = (
         "if 0 < usage < difference and may_move(name)}",
         "if 0 < usage < difference}",
         (f"{UNIT}/ownership/test_balancing.py",),
+    ),
+    # -- what clients in other languages showed
+    Mutant(
+        "a consumer that is not durable never begins at the first message",
+        "broker/topic/positions.py",
+        "    if wanted is None or wanted > last_confirmed:\n        return EARLIEST if earliest else LATEST\n",
+        "    if wanted is None or wanted > last_confirmed:\n        return LATEST\n",
+        (f"{UNIT}/topic/test_positions.py",),
+    ),
+    Mutant(
+        "a forced unsubscribe is taken for a plain one",
+        "broker/binary/consumers.py",
+        "await topic.unsubscribe(consumer, force=request.force)",
+        "await topic.unsubscribe(consumer)",
+        (f"{UNIT}/test_broker.py", "-k", "forced_unsubscribe"),
+    ),
+    Mutant(
+        "any client may remove a subscription that others use",
+        "broker/topic/subscriptions.py",
+        "        if not force:\n            subscription.check_may_unsubscribe(consumer)\n",
+        "",
+        (f"{UNIT}/test_broker.py", "-k", "forced_unsubscribe"),
+    ),
+    Mutant(
+        "the first schema is taken where clients may bring none",
+        "managed_ledger/schemas/registry.py",
+        "                if not allow_update:",
+        "                if live and not allow_update:",
+        ("tests/unit/managed_ledger/schemas/test_registry.py",),
+    ),
+    Mutant(
+        "where clients may bring no schemas, brokers cannot write their own topics",
+        "broker/topic_policies/record.py",
+        "        schema_auto_update=True,",
+        "        schema_auto_update=policies.schema_auto_update,",
+        (f"{UNIT}/test_official_client.py", "-k", "may_not_bring"),
+    ),
+    Mutant(
+        "a subscription that an administrator creates makes no topic",
+        "broker/admin/subscriptions.py",
+        "topic = await self._owners.made(request)",
+        "topic = await self._owners.loaded(request)",
+        (f"{UNIT}/admin/test_admin.py", "-k", "makes_its_topic"),
     ),
 )

@@ -12,6 +12,8 @@ _SERVICE: Final = (f"{_UNIT}/topic_policies/test_service.py",)
 _SETTINGS: Final = (f"{_UNIT}/test_dynamic_settings.py",)
 _RULES: Final = (f"{_UNIT}/test_policy_rules.py",)
 _BALANCING: Final = (f"{_UNIT}/ownership/test_balancing.py",)
+_SHEDDING: Final = (f"{_UNIT}/ownership/test_shedding.py",)
+_PLACEMENT: Final = (f"{_UNIT}/ownership/test_placement.py",)
 _BUNDLES: Final = (f"{_UNIT}/test_bundles.py",)
 _NON_PERSISTENT: Final = (f"{_UNIT}/test_non_persistent.py",)
 _GROUP: Final = (f"{_UNIT}/topic/test_resource_group.py",)
@@ -291,6 +293,84 @@ MUTANTS: Final = (
         " for name in load.bundles)",
         _BALANCING,
     ),
+    Mutant(
+        "a move waits for brokers that had no part in the last one",
+        "broker/ownership/balancing.py",
+        " for broker in concerned & loads.keys()):  # rule 4\n",
+        " for broker in loads):  # rule 4\n",
+        _BALANCING,
+    ),
+    Mutant(
+        "nothing moves while brokers take turns in being the least loaded one",
+        "broker/ownership/balancing.py",
+        "and self._is_unequal(pair, former)):",
+        "and pair == _ends(former)):",
+        _BALANCING,
+    ),
+    Mutant(
+        "a move that failed is waited for as if it had changed the load",
+        "broker/ownership/balancing.py",
+        "        if is_done:\n            self._last_move",
+        "        if True:\n            self._last_move",
+        _BALANCING,
+    ),
+    # -- bundles that move by a strategy of Apache's
+    Mutant(
+        "shedding: a bundle that has just moved leaves again",
+        "broker/ownership/shedding.py",
+        " and bundle not in self.recent and",
+        " and",
+        _SHEDDING,
+    ),
+    Mutant(
+        "shedding: a broker gives more than its excess",
+        "broker/ownership/shedding.py",
+        "        if found and wanted <= 0:\n            break\n",
+        "",
+        _SHEDDING,
+    ),
+    Mutant(
+        "shedding: a misspelt weight goes over the right one",
+        "broker/ownership/shedding.py",
+        "    return weight if weight != 1.0 else misspelt\n",
+        "    return misspelt\n",
+        _SHEDDING,
+    ),
+    Mutant(
+        "shedding: history does not count",
+        "broker/ownership/shedding.py",
+        "broker: self._usage.get(broker, one) * settings.history + one",
+        "broker: one * settings.history + one",
+        _SHEDDING,
+    ),
+    Mutant(
+        "shedding: a large difference is not told from a small one",
+        "broker/ownership/shedding.py",
+        "                if difference >= settings.high:\n",
+        "                if difference > 1:\n",
+        _SHEDDING,
+    ),
+    Mutant(
+        "placement: an overloaded broker gets a bundle though another is not",
+        "broker/ownership/placement.py",
+        "        if asked.settings.weights.usage(load) > asked.settings.overload:\n            return None\n",
+        "",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "placement: bundles that are on their way do not count",
+        "broker/ownership/placement.py",
+        "        bundles = {*load.bundles, *asked.arriving.get(broker, ())}\n",
+        "        bundles = {*load.bundles}\n",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "placement: a strategy that is chosen while brokers run is not used",
+        "broker/load_manager.py",
+        "                self._shedder = self._made_shedder()\n",
+        "",
+        (f"{_UNIT}/test_load_manager.py", "-k", "strategy"),
+    ),
     # -- topics that store nothing
     Mutant(
         "a message goes to a consumer without permits",
@@ -319,5 +399,92 @@ MUTANTS: Final = (
         '        if _ENTITY.match(local) is None:\n            return "only letters',
         '        if not local:\n            return "only letters',
         ("tests/unit/broker/admin/test_strict_names.py",),
+    ),
+    # -- what other clients of the admin API send
+    Mutant(
+        "what Go's library leaves out of new policies is taken for a value",
+        "broker/policy_rules.py",
+        'if value is not None and value != ""}',
+        "if value is not None}",
+        _RULES,
+    ),
+    Mutant(
+        "permissions that were left out of new policies are null",
+        "broker/policy_rules.py",
+        'record["auth_policies"] = default_permissions | granted',
+        "pass",
+        _RULES,
+    ),
+    Mutant(
+        "a partition may have policies of its own",
+        "broker/admin/topic_policies.py",
+        "        if name.partition >= 0:\n",
+        "        if name.partition > 99_999:\n",
+        (f"{_UNIT}/admin/test_admin.py",),
+    ),
+    Mutant(
+        "a partitioned topic is not unloaded in its partitions",
+        "broker/admin/topics.py",
+        'await self._owners.ask_partitions("PUT", name, count, "/unload", fine=(404,))',
+        "pass",
+        (f"{_UNIT}/admin/test_admin.py",),
+    ),
+    Mutant(
+        "a topic without schemas has no list of them",
+        "broker/admin/schemas.py",
+        '        return json_answer({"version": NO_VERSION})\n',
+        '        raise Refused(404, "Schema not found")\n',
+        (f"{_UNIT}/admin/test_admin.py",),
+    ),
+    # -- what is told of the load
+    Mutant(
+        "a broker counts once for each bundle that a round moves from it",
+        "broker/load_manager.py",
+        "                    moved.add(shed.source)\n",
+        "                    moved.add(shed.bundle)\n",
+        (f"{_UNIT}/test_load_manager.py",),
+    ),
+    Mutant(
+        "a network of unknown speed is told as unused",
+        "broker/admin/service_metrics.py",
+        "    if nic_gbps:\n",
+        "    nic_gbps = nic_gbps or 1e9\n    if nic_gbps:\n",
+        (f"{_UNIT}/test_load_manager.py",),
+    ),
+    Mutant(
+        "the broker's publish latency counts a run of entries as one",
+        "broker/topic/publishing.py",
+        "            self._of_broker.add(took_s * 1000, following - at)\n",
+        "            self._of_broker.add(took_s * 1000)\n",
+        (f"{_UNIT}/topic/test_publishing.py",),
+    ),
+    Mutant(
+        "a fraction of a minute is cut off",
+        "magnetar_core/runtime/config.py",
+        "return lambda text: int(text) if re.fullmatch",
+        "return lambda text: int(float(text)) if re.match",
+        ("tests/unit/magnetar_core/runtime/test_config.py",),
+    ),
+    # -- the cursor of compaction
+    Mutant(
+        "the cursor of compaction is never found where it is asked for by name",
+        "broker/admin/subscriptions.py",
+        "if found is None and name == COMPACTION_CURSOR and topic.compactor.cursor:",
+        "if found is None and name == COMPACTION_CURSOR and name in topic.subscriptions:",
+        (f"{_UNIT}/admin/test_compaction_cursor.py",),
+    ),
+    Mutant(
+        "the next compaction is told to have nothing to look at",
+        "broker/admin/stats.py",
+        '        "msgBacklogNoDelayed": backlog,\n',
+        '        "msgBacklogNoDelayed": 0,\n',
+        (f"{_UNIT}/admin/test_compaction_cursor.py",),
+    ),
+    Mutant(
+        "the list of subscriptions has no cursor of compaction",
+        "broker/admin/subscriptions.py",
+        "sorted([*topic.subscriptions, *compaction])",
+        "sorted(topic.subscriptions)",
+        (f"{_UNIT}/admin/test_compaction_cursor.py",),
     ),
 )

@@ -14,6 +14,13 @@ _FORWARDED: Final = ("tests/unit/broker/admin/test_forwarded.py",)
 _KEY_STORES: Final = ("tests/unit/magnetar_core/security/test_key_stores.py",)
 
 MUTANTS: Final = (
+    Mutant(
+        "what Python demands of authorities from 3.13 on is demanded of ours",
+        "magnetar_core/security/tls_contexts.py",
+        "made.verify_flags &= ~ssl.VERIFY_X509_STRICT",
+        "made.verify_flags |= 0",
+        ("tests/unit/magnetar_core/security/test_usual_context.py",),
+    ),
     # -- Java's key stores
     Mutant(
         "the key of a store is given to OpenSSL in clear",

@@ -26,7 +26,7 @@ PREFIX = "PULSAR_PREFIX_"
 
 
 def environments() -> dict[str, dict[str, str]]:
-    """Service → the settings that it is given, those of its anchor included."""
+    """Service of ours → the settings that it is given, those of its anchor included."""
     anchors: dict[str, dict[str, str]] = {}
     found: dict[str, dict[str, str]] = {}
     into: dict[str, str] | None = None
@@ -42,7 +42,7 @@ def environments() -> dict[str, dict[str, str]]:
             into.update(anchors[merged[1]])
         elif (setting := re.fullmatch(rf"\s+{PREFIX}(\w+): \"?([^\"]*)\"?", line)) and into is not None:
             into[setting[1]] = setting[2]
-    return found
+    return {service: given for service, given in found.items() if given}
 
 
 def published() -> set[int]:

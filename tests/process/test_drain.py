@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import pytest
 
 from autorecovery.election import auditor
 from magnetar.inspect.broker_admin import AdminClient
-from magnetar.inspect.inspector import inspecting
-from magnetar.processes.cluster import Cluster, reserved_ports
+from magnetar.processes.cluster import SESSION_MS, Cluster, reserved_ports
+from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.lifecycle import State
 from magnetar_core.runtime.own_packages import python_command
-from tests.support.copies import Copies, copies_of
+from tests.support.copies import Copies, copies_of, good_copies
 from tests.support.processes import Load, bookies_of, cluster_of, prepare, until
 from tests.support.shell import Shell, bookies
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -28,24 +29,6 @@ pytestmark = [
 ]
 
 TOPIC = "persistent://public/default/load"
-
-
-async def copies(cluster: Cluster, left: str) -> int:
-    """Read every entry of every ledger from each bookie that has it by the record; how many copies there were. No
-    record names *left*."""
-    count = 0
-    async with inspecting(cluster.metadata_url) as inspector:
-        for ledger_id, record in (await inspector.records_of(await inspector.ledger_ids())).items():
-            assert record.metadata is not None, record.problem
-            assert left not in record.metadata.bookies()
-            last_entry_id, silent = await inspector.last_entry(ledger_id, record.metadata)
-            assert not silent
-            for entry_id in range(last_entry_id + 1):
-                found = await inspector.copies(ledger_id, entry_id, record.metadata)
-                assert len({one.bookie_id for one in found}) == record.metadata.write_quorum
-                assert {one.verdict for one in found} == {"good"}, f"ledger {ledger_id} entry {entry_id}: {found}"
-                count += len(found)
-    return count
 
 
 def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Path) -> None:
@@ -78,7 +61,9 @@ def test_a_bookie_is_drained_while_a_producer_writes_and_is_removed(tmp_path: Pa
             load.check()
         # It was killed, so its registration stays until its session has ended.
         until(lambda: bookie_id not in [one["bookie_id"] for one in ask("list")[1]], f"{bookie_id} is not listed")
-        assert asyncio.run(copies(cluster, bookie_id)) > 0
+        found = asyncio.run(good_copies(cluster.metadata_url))
+        assert found.total() > 0
+        assert bookie_id not in found
 
 
 def id_of(cluster: Cluster, name: str) -> str:
@@ -202,6 +187,74 @@ async def test_the_auditor_is_killed_in_the_middle_of_a_drain_and_the_next_one_e
             assert await auditor(client.store, "/ledgers") not in (audits, None)
             await is_left(client, ledgers, leaving)
             await is_left(client, ledgers, audits)
+
+
+async def registrations(client: Copies) -> dict[str, int]:
+    """Bookie → when its registration was made, writable or read-only."""
+    found = {}
+    for path in ("/ledgers/available", "/ledgers/available/readonly"):
+        for name in await client.store.children(path):
+            node = await client.store.get(f"{path}/{name}")
+            if node is not None and node.ephemeral:
+                found[name] = node.created_ms
+    return found
+
+
+async def zookeeper_restarts(cluster: Cluster, client: Copies) -> None:
+    """It is gone for as long as it needs to start: sessions are suspended, and live on."""
+    await asyncio.to_thread(cluster.kill, "zookeeper")
+    await asyncio.to_thread(cluster.start, "zookeeper")
+
+
+async def zookeeper_is_away_until_sessions_end(cluster: Cluster, client: Copies) -> None:
+    """It is gone for longer than any request of a server waits, and then answers nobody until the session of each
+    bookie has ended: a server that starts gives every session its whole time once more."""
+    before = await registrations(client)
+    await asyncio.to_thread(cluster.kill, "zookeeper")
+    await asyncio.sleep(3 * SESSION_MS / 1000)
+    await asyncio.to_thread(cluster.start, "zookeeper")
+
+    async def have_ended() -> bool:
+        cluster.kill("zookeeper", signal.SIGSTOP)
+        await asyncio.sleep(2 * SESSION_MS / 1000)
+        cluster.kill("zookeeper", signal.SIGCONT)
+        now = await registrations(client)
+        return all(now.get(bookie_id) != made_ms for bookie_id, made_ms in before.items())
+
+    await eventually(have_ended, 2 * PATIENCE_S)
+
+
+@pytest.mark.parametrize("outage", [zookeeper_restarts, zookeeper_is_away_until_sessions_end])
+async def test_a_drain_under_load_goes_on_by_itself_after(
+    tmp_path: Path, outage: Callable[[Cluster, Copies], Awaitable[None]]
+) -> None:
+    with cluster_of(tmp_path / "cluster", bookies=5, brokers=1) as cluster:
+        admin = AdminClient(cluster.admin_urls)
+        prepare(admin)
+        admin.create_topic(TOPIC, 1)
+        async with copies_of(cluster.metadata_url) as client:
+            ledgers = await client.written(400, 20, at_once=16)
+            with Load(cluster.service_url, TOPIC) as load:
+                await asyncio.to_thread(load.wait_for, 2_000)
+                name = (await asyncio.to_thread(bookies_of, cluster, f"{TOPIC}-partition-0"))[0]
+                leaving = id_of(cluster, name)
+                code, told = await asked(cluster, "drain", leaving)
+                assert (code, told["state"]) == (0, "draining")
+
+                async def is_under_way() -> bool:
+                    return bool(await client.marks.locked())
+
+                await eventually(is_under_way)
+                await outage(cluster, client)
+                state = await BookieStates(client.store, "/ledgers").read(leaving)
+                assert state.lifecycle.state is State.DRAINING, "the outage was not in the middle of the drain"
+                code, told = await asked(cluster, "status", leaving, "--wait", "--timeout", "120")
+                assert (code, told["state"], told["reasons"]) == (0, "drained", [])
+                await asyncio.to_thread(load.wait_for, 2_000)
+                await asyncio.to_thread(load.finish)
+            await is_left(client, ledgers, leaving)
+            assert leaving not in await good_copies(cluster.metadata_url)
+            await asyncio.to_thread(load.check)
 
 
 async def test_two_bookies_are_drained_at_once_and_neither_takes_copies_of_the_other(tmp_path: Path) -> None:

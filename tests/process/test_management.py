@@ -118,7 +118,7 @@ async def test_a_bookie_is_retired_over_http_by_the_holder_of_a_token(
             ledgers = []
             for _ in range(4):
                 handle = await client.bookkeeper.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-                await handle.wait_for(handle.append([b"entry %d" % number for number in range(20)]))
+                await handle.wait_for(handle.append([b"entry %d" % number for number in range(20)]) + 19)
                 await handle.close()
                 ledgers.append(handle.ledger_id)
             (leaving,) = (await client.bookkeeper.read_metadata(ledgers[0])).bookies()

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from magnetar_core.security.tls_contexts import usual_context
 from tests.support.processes import QUIET, until
 from tests.support.services import Service, bookies, brokers, call, get, wait_until_gone
 from tests.support.tls_files import Authority
@@ -198,7 +198,7 @@ def test_brokers_with_https_alone_speak_at_one_https_address(tmp_path: Path, zoo
     with brokers(tmp_path / "brokers", zookeeper, **tls) as served:
         found = re.search(r"HTTPS (https://[^\s,]+)", served.ready_line)
         assert found is not None
-        trusted = ssl.create_default_context(cafile=str(authority.certificate))
+        trusted = usual_context(str(authority.certificate))
         client = pulsar.Client(served.service_url, logger=QUIET)
         _publish(client, 1)
         client.close()

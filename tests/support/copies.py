@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from autorecovery.checks import fragments
+from magnetar.inspect.inspector import inspecting
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
@@ -43,7 +45,8 @@ class Copies:
         async def write_one(_: int) -> None:
             handle = await self.bookkeeper.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=write)
             self.made.append(handle.ledger_id)
-            await handle.wait_for(handle.append([b"entry %d" % number for number in range(entries)]))
+            first = handle.append([b"entry %d" % number for number in range(entries)])
+            await handle.wait_for(first + entries - 1)
             await handle.close()
             found.append(handle.ledger_id)
 
@@ -103,6 +106,24 @@ async def copies_of(metadata_url: str) -> AsyncIterator[Copies]:
         await _each(copies.made, bookkeeper.delete_ledger)
         await bookkeeper.close()
         await store.close()
+
+
+async def good_copies(metadata_url: str) -> Counter[str]:
+    """Bookie → entries that were read from it, after every entry of every ledger was read, and found good, on each
+    bookie that has it by the record. Every bookie that a record names is there."""
+    counts: Counter[str] = Counter()
+    async with inspecting(metadata_url) as inspector:
+        for ledger_id, record in (await inspector.records_of(await inspector.ledger_ids())).items():
+            assert record.metadata is not None, record.problem
+            counts.update(dict.fromkeys(record.metadata.bookies(), 0))
+            last_entry_id, silent = await inspector.last_entry(ledger_id, record.metadata)
+            assert not silent
+            for entry_id in range(last_entry_id + 1):
+                found = await inspector.copies(ledger_id, entry_id, record.metadata)
+                assert len({one.bookie_id for one in found}) == record.metadata.write_quorum
+                assert {one.verdict for one in found} == {"good"}, f"ledger {ledger_id} entry {entry_id}: {found}"
+                counts.update(one.bookie_id for one in found)
+    return counts
 
 
 async def _each(items: Iterable[int], work: Callable[[int], Awaitable[None]], at_once: int = _AT_ONCE) -> None:

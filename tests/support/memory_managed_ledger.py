@@ -19,6 +19,7 @@ from managed_ledger.cursors.cursor_store import CursorCounts
 from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     CursorNotFound,
+    IncompatibleSchema,
     ManagedLedgerError,
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
@@ -502,6 +503,8 @@ class MemorySchemas:
         for known in stored:
             if same_schema(schema, known.schema):
                 return known.version
+        if not allow_update:
+            raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
         stored.append(StoredSchema(len(stored), schema, 0, user, False))
         return len(stored) - 1
 

@@ -195,7 +195,7 @@ class Server:
 class MixedCluster:
     """One ZooKeeper and servers of both brands on one metadata tree. All calls block."""
 
-    def __init__(self, directory: Path, *, copies: int = 2, tick_ms: int = 500) -> None:
+    def __init__(self, directory: Path, *, copies: int = 2, shortest_session_ms: int = 1_000) -> None:
         self.directory = directory
         self.copies = copies
         self.servers: list[Server] = []
@@ -203,7 +203,7 @@ class MixedCluster:
         self._ports = reserved_ports()  # until the end: others look for free ports at the same moment
         port = next(self._ports)
         place = self._place("zookeeper")
-        (place / "zoo.cfg").write_text(zookeeper_config(place / "data", port, tick_ms))
+        (place / "zoo.cfg").write_text(zookeeper_config(place / "data", port, shortest_session_ms))
         self.zookeeper = Server(
             "zookeeper", "zookeeper", "apache", place, zookeeper_command(find_pyspark_jars(), place / "zoo.cfg"),
             lambda server: zookeeper_answers(server.port), port=port,

@@ -15,9 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pulsar
@@ -49,9 +50,29 @@ def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S)
 
 
 @contextlib.contextmanager
-def cluster_of(directory: Path, *, bookies: int = 3, brokers: int = 2, auto_recovery: bool = True) -> Iterator[Cluster]:
-    """A cluster whose processes are gone at the end, whatever happened; after a failure its logs are shown."""
-    made = Cluster(directory, auto_recovery=auto_recovery)
+def cluster_of(
+    directory: Path,
+    *,
+    bookies: int = 3,
+    brokers: int = 2,
+    auto_recovery: bool = True,
+    broker_settings: Mapping[str, object] = MappingProxyType({}),
+    bookie_settings: Callable[[str], str] = lambda _: "",
+) -> Iterator[Cluster]:
+    """A cluster whose processes are gone at the end, whatever happened; after a failure its logs are shown.
+
+    Added to the settings of members before they start for the first time: *broker_settings* to those of all brokers,
+    the lines that *bookie_settings* gives to those of the bookie of a name.
+    """
+
+    def add_settings() -> None:
+        of_brokers = "".join(f"{name}={value}\n" for name, value in broker_settings.items())
+        for kind in ("broker", "bookie"):
+            for member in made.members(kind):
+                with (made.directory / member.name / f"{kind}.conf").open("a") as file:
+                    file.write(of_brokers if kind == "broker" else bookie_settings(member.name))
+
+    made = Cluster(directory, auto_recovery=auto_recovery, before_up=add_settings)
     try:
         made.up(bookies=bookies, brokers=brokers, free_ports=True)
         yield made

@@ -24,13 +24,13 @@ def why_not() -> str | None:
 class ZooKeeperServer:
     """One server process. `with ZooKeeperServer(folder) as server:` stops it also when the test fails."""
 
-    def __init__(self, folder: Path, tick_ms: int = 500) -> None:
+    def __init__(self, folder: Path) -> None:
         self._ports = reserved_ports()
         self.port = next(self._ports)  # stays reserved: others look for free ports at the same moment
         self._log = folder / "zookeeper.log"
         self._config_file = folder / "zoo.cfg"
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        self._config_file.write_text(zookeeper_config(folder / "data", self.port, tick_ms))
+        self._config_file.write_text(zookeeper_config(folder / "data", self.port))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -62,7 +62,7 @@ async def told() -> Told:
     async with AsyncExitStack() as stack:
         world = AdminWorld(stack)
         await world.open()
-        side = await world.side(**SECURE)
+        side = await world.side(**SECURE, nic_gbps=10.0)
 
         def work() -> None:
             token = pulsar.AuthenticationToken(bearer().removeprefix("Bearer "))

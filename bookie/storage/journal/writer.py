@@ -274,6 +274,16 @@ class Journal:
     def writer(self) -> JournalWriter:
         return self._writer
 
+    @property
+    def waiting(self) -> int:
+        """Items that the journal's thread has not taken yet."""
+        return self._worker.waiting
+
+    @property
+    def unreported(self) -> int:
+        """Items that are written, and wait for the loop to tell."""
+        return sum(count for outcome, _ in self._outcomes.copy() for count, _ in outcome)
+
     def put(self, records: list[Buffer], must_sync: bool, done: Done, argument: Any) -> None:
         """Write *records* (length words and bodies in turn), then call *done(argument, refusal)* on the loop.
 

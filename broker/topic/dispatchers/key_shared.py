@@ -6,14 +6,14 @@ Rules, besides those of all dispatchers:
    the former one has nothing of it left to acknowledge.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
 from broker.topic.dispatchers.shared import Round, SharedDispatcher
 from broker.topic.ports import CursorPort, Entries, EntryLike
-from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_hash
+from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.unacked import UnackedShare
 from managed_ledger.position import Position
 
@@ -89,6 +89,10 @@ class KeySharedDispatcher(SharedDispatcher):
             if self._holders[hash_][0] is consumer
         ]
 
+    def hash_ranges(self) -> Mapping[Consumer, list[tuple[int, int]]]:
+        """Consumer → the hashes that are its own, both ends included."""
+        return self._selector.ranges()
+
     def drained_count(self, consumer: Consumer) -> int:
         """How many draining hashes *consumer* has finished."""
         return self._drained.get(consumer, 0)
@@ -99,7 +103,7 @@ class KeySharedDispatcher(SharedDispatcher):
         self._draining.clear()
 
     def _hash_of(self, facts: Facts) -> int:
-        return 1 if facts.metadata is None else sticky_hash(facts.metadata)
+        return 1 if facts.metadata is None else self._selector.hash_of(sticky_key(facts.metadata))
 
     def _takes(self, hash_: int) -> Consumer | None:
         """The consumer that may be sent an entry with this hash now; None: nobody."""

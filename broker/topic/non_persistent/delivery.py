@@ -16,7 +16,7 @@ from broker.topic.dispatchers.dispatcher import Facts
 from broker.topic.dispatchers.key_shared import make_selector
 from broker.topic.dispatchers.shared import Round
 from broker.topic.dispatchers.single_active import choose_active, tell_active
-from broker.topic.sticky_keys import sticky_hash
+from broker.topic.sticky_keys import sticky_key
 
 
 class Delivery(Protocol):
@@ -128,5 +128,6 @@ class ByKey:
             self._selector.remove(consumer)
 
     def consumer_for(self, facts: Facts) -> Consumer | None:
-        consumer = self._selector.select(1 if facts.metadata is None else sticky_hash(facts.metadata))
+        selector, metadata = self._selector, facts.metadata
+        consumer = selector.select(1 if metadata is None else selector.hash_of(sticky_key(metadata)))
         return consumer if consumer is not None and consumer.is_available else None

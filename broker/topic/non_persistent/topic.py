@@ -222,12 +222,15 @@ class NonPersistentTopic:
         consumer.sink.on_consumer_closed(consumer)
         self.detach_consumer(consumer)
 
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        """The only consumer removes its subscription. Raises MetadataFailure."""
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """The only consumer removes its subscription; with *force* others are disconnected. Raises MetadataFailure."""
         assert consumer.subscription is not None, "an attached consumer has a subscription"
-        if _whole(consumer.subscription).consumers != [consumer]:
+        subscription = _whole(consumer.subscription)
+        if subscription.consumers != [consumer] and not force:
             raise MetadataFailure("Unconnected or shared consumer attempting to unsubscribe")
         self.detach_consumer(consumer)
+        if subscription.consumers:
+            await self.delete_subscription(subscription.name)
 
     async def delete_subscription(self, name: str) -> None:
         """Disconnect the consumers of a subscription, which ends it. Raises SubscriptionNotFound."""

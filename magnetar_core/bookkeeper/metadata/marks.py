@@ -6,7 +6,14 @@ Auditors put marks up, workers lock them and take them down; Apache's and ours d
 1. A mark is taken down only with the version under which it was read before the ledger was checked (I66): whoever
    marks the ledger again in the meantime changes the version, and that mark stays.
 2. A lock is an ephemeral node, so it ends with its owner. It saves double work; nothing relies on it (I70).
-3. A mark that cannot be read is reported and stays; it does not hide the others (I60).
+3. Only a lock of the present session is removed together with a mark. Every lock has version 0, ours and the one that
+   another worker takes after our session has ended, so the version cannot tell them apart. The session does: what was
+   taken is forgotten when the store reports SessionLost, and a change that was decided before that report reaches the
+   server under the old session or not at all (rule 5 of `store`), where the lock is still ours. After anything that
+   leaves a doubt, the lock is removed alone, and only if it reads as our own.
+4. A lock that was asked for stays `held` until it is known to be given back, also where the answer was lost or the
+   caller was cancelled: its session may live on for weeks, and nobody else could take it.
+5. A mark that cannot be read is reported and stays; it does not hide the others (I60).
 """
 
 import contextlib
@@ -23,6 +30,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     NoNode,
     NotEmpty,
     OutcomeUnknown,
+    SessionEvent,
     StoreUnavailable,
     VersionConflict,
     delete_empty_parents,
@@ -54,8 +62,12 @@ class MarkBoard:
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
         self._root = root
-        self._locked: set[int] = set()
-        """Ledgers whose lock was taken through this object and is not known to be given back."""
+        self._ours: set[int] = set()
+        """Ledgers whose lock was taken through this object, in the present session, beyond doubt (rule 3)."""
+        self._doubtful: set[int] = set()
+        """Ledgers whose lock may be ours: it was asked for, or is perhaps given back (rule 4)."""
+        self._end_watch: Cancel | None = None
+        """While there are any of them, the session is watched."""
 
     async def prepare(self) -> None:
         """Make the nodes that Apache's managers expect to find."""
@@ -105,15 +117,16 @@ class MarkBoard:
         """
         path = board.mark_path(self._root, ledger_id)
         directory = path.rpartition("/")[0]
-        if ledger_id in self._locked:
+        if ledger_id in self._ours:
             # One change instead of three: each is a sync of ZooKeeper's log.
             lock = Delete(board.lock_path(self._root, ledger_id), _NEW)
             try:
                 await self._store.multi([Delete(path, version), Delete(directory), lock])
             except (NoNode, NotEmpty, VersionConflict, OutcomeUnknown):
-                pass  # one of them is not as it was: one by one, which tells which
+                # One of them is not as it was: one by one, which tells which. It may be the lock (rule 3).
+                self._doubt(ledger_id)
             else:
-                self._locked.discard(ledger_id)
+                self._let_go(ledger_id)
                 await delete_empty_parents(self._store, directory, board.marks_path(self._root))
                 return True
         try:
@@ -148,30 +161,66 @@ class MarkBoard:
     # ------------------------------------------------------------------------------- locks
 
     async def lock(self, ledger_id: int, holder: str) -> bool:
-        """Take the lock of *ledger_id* for this session; False if somebody else has it."""
+        """Take the lock of *ledger_id* for this session; False if somebody else has it.
+
+        After an error, or if the caller is cancelled, the ledger may be `held`.
+        """
         path = board.lock_path(self._root, ledger_id)
-        self._locked.add(ledger_id)
+        self._doubt(ledger_id)
         try:
             await self._store.put(path, board.lock_value(holder), NO_NODE, ephemeral=True)
         except (VersionConflict, OutcomeUnknown):
             # Ours already if the answer to our own request was lost.
             node = await self._store.get(path)
-            if node is not None and node.own:
-                return True
-            self._locked.discard(ledger_id)
-            return False
+            if node is None or not node.own:
+                self._let_go(ledger_id)
+                return False
+        if ledger_id not in self._doubtful:
+            return False  # the session ended meanwhile
+        self._doubtful.discard(ledger_id)
+        self._ours.add(ledger_id)
         return True
 
     async def unlock(self, ledger_id: int) -> None:
-        """Give the lock back that was taken here; one that is not ours, or not there, is left as it is."""
-        if ledger_id not in self._locked:
+        """Give the lock back that was taken here; one that is not ours, or not there, is left as it is.
+
+        After an error the ledger is still `held`.
+        """
+        if ledger_id not in self.held:
             return
         path = board.lock_path(self._root, ledger_id)
         node = await self._store.get(path)
+        if ledger_id not in self.held:
+            return  # the session has ended, and the lock with it
+        self._doubt(ledger_id)
         if node is not None and node.own:
-            with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
+            with contextlib.suppress(NoNode, VersionConflict):
                 await self._store.delete(path, node.version)
-        self._locked.discard(ledger_id)
+        self._let_go(ledger_id)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Ledgers whose lock is this session's, or may be (rule 4)."""
+        return frozenset(self._ours | self._doubtful)
+
+    def _doubt(self, ledger_id: int) -> None:
+        if self._end_watch is None:
+            self._end_watch = self._store.watch_session(self._on_session)
+        self._ours.discard(ledger_id)
+        self._doubtful.add(ledger_id)
+
+    def _let_go(self, ledger_id: int) -> None:
+        self._ours.discard(ledger_id)
+        self._doubtful.discard(ledger_id)
+        if self._end_watch is not None and not (self._ours or self._doubtful):
+            self._end_watch()
+            self._end_watch = None
+
+    def _on_session(self, event: SessionEvent) -> None:
+        """Rule 3."""
+        if event is SessionEvent.LOST:
+            for ledger_id in self.held:
+                self._let_go(ledger_id)
 
     async def locked(self) -> frozenset[int]:
         """Ledgers that somebody has locked."""

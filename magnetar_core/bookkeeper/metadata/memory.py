@@ -145,8 +145,7 @@ class MemoryStore:
         ephemeral: bool = False,
     ) -> int:
         self._check_open(path)
-        if self.before_change is not None:
-            self.before_change(path)
+        self._tell_before(path)
         owner = self._number if ephemeral else PERSISTENT
         now_ms = self._clock.wall_ms()
         changes, version = plan_put(self._tree, path, bytes(value), expected_version, owner, now_ms)
@@ -166,15 +165,13 @@ class MemoryStore:
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         self._check_open(path)
-        if self.before_change is not None:
-            self.before_change(path)
+        self._tell_before(path)
         self._change(path, plan_delete(self._tree, path, expected_version))
 
     async def multi(self, operations: Sequence[Operation]) -> None:
         for one in operations:
             self._check_open(one.path)
-            if self.before_change is not None:
-                self.before_change(one.path)
+            self._tell_before(one.path)
         changes = plan_multi(self._tree, operations, self._clock.wall_ms())
         if operations:
             self._change(operations[0].path, changes)
@@ -223,6 +220,13 @@ class MemoryStore:
         self._tree.sessions_made += 1
         self._number = self._tree.sessions_made
         self._tree.sessions[self._number] = self
+
+    def _tell_before(self, path: str) -> None:
+        number = self._number
+        if self.before_change is not None:
+            self.before_change(path)
+        if number != self._number:
+            raise StoreUnavailable(f"{path}: the session ended before this was sent; nothing was changed")
 
     def _change(self, path: str, changes: list[Change]) -> None:
         fate, self._lose_next = self._lose_next, None

@@ -12,8 +12,9 @@ Rules every implementation keeps:
 4. A connection that is lost during `put` or `delete` makes the outcome unknown: `OutcomeUnknown` is raised, and
    the caller reads again and decides by a nonce in the value (I56). It is never reported as a conflict or a
    success.
-5. Ephemeral nodes end with the session. After `SessionLost` was reported, no change decided under the old session is
-   sent (I62). Sessions and watches are hints; only compare-and-set decides (I59).
+5. Ephemeral nodes end with the session. No change decided under a session is sent under a later one, also before the
+   end of the session was reported (I62): what is decided from an ephemeral node of one's own is done while that node
+   is there, or not at all. Sessions and watches are hints; only compare-and-set decides (I59).
 6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
    the event loop. After a reconnect they fire once, so that the caller reads again. The watch of a tree is set when
    its call returns; it tells of a change at the latest one turn of the loop after the first answer that shows it.

@@ -17,6 +17,9 @@ What kazoo does not provide, and what is done instead:
 * kazoo has no watch of a tree, which ZooKeeper has since 3.6. Its request is made here, and its events are taken from
   the connection's own thread, before the answers that come after them.
 * kazoo sends each change as a request of its own. Changes of many nodes at once go as transactions (`ChangeGroups`).
+* kazoo begins a new session on its own thread, and our loop hears of it later. A change is handed to kazoo only while
+  the session under which it was decided is kazoo's own, under a mutex that kazoo's thread takes before it leaves a
+  session; what was handed over and not sent by then is dropped by kazoo.
 * kazoo reports a lost session only after it has reconnected. A caller that must stop earlier uses `last_answer`.
 """
 
@@ -25,6 +28,7 @@ import contextlib
 import logging
 import math
 import select
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -172,6 +176,9 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._epoch = 0
         """Counts sessions: a change that was decided under an older one is not sent."""
+        self._kazoo_epoch = 0
+        """The same as kazoo's thread knows it, which is earlier. Changed and compared under the mutex."""
+        self._handing_over = threading.Lock()
         self._closed = False
         self._last_answer = clock.monotonic()
         self._timer: Timer | None = None
@@ -481,12 +488,17 @@ class ZooKeeperStore:
     async def _change(self, path: str, epoch: int, of_session: bool, ask: Callable[[], Any]) -> Any:
         """Send a change, once. *epoch* is the session under which it was decided."""
         await self._connection(self._patience_s)
-        if epoch != self._epoch:
+
+        def hand_over() -> Any:
+            with self._handing_over:
+                if epoch == self._kazoo_epoch:
+                    return ask()
             if of_session:
                 raise SessionLost(f"{path}: the session ended before this was sent")
             raise StoreUnavailable(f"{path}: the session ended before this was sent; nothing was changed")
+
         try:
-            return await self._send(ask)
+            return await self._send(hand_over)
         except _BROKEN as error:
             raise OutcomeUnknown(f"{path}: the connection to ZooKeeper broke during the change") from error
         except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError):
@@ -722,7 +734,10 @@ class ZooKeeperStore:
         connection._invoke = listening
 
     def _on_kazoo_state(self, state: str) -> None:
-        """Runs on kazoo's thread: passes the event to the loop, nothing else."""
+        """Runs on kazoo's thread: passes the event to the loop. After LOST, kazoo drops what was handed over."""
+        if state == KazooState.LOST:
+            with self._handing_over:
+                self._kazoo_epoch += 1
         self._hop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:

@@ -7,8 +7,9 @@ After a failure a broker changes thousands of nodes within a second: a request c
 change itself, and the server's log is synced for each transaction. A transaction is all or nothing, and these changes
 have nothing to do with each other: if one is refused, nothing of the transaction has happened, and each is sent alone.
 
-Changes are sent in the order in which they were asked for. The order of a refused transaction's changes is open, as it
-is for any that do not wait for each other.
+Changes are sent in the order in which they were asked for. One whose caller was cancelled while it waited is not sent:
+the caller, who undoes what it had begun, would be overtaken by its own change. The order of a refused transaction's
+changes is open, as it is for any that do not wait for each other.
 """
 
 import asyncio
@@ -93,21 +94,24 @@ class ChangeGroups:
         """A request has been answered: those that waited go."""
         self._under_way -= 1
         assert self._under_way >= 0, "more requests were answered than sent"
-        while self._waiting and self._under_way < UNDER_WAY_MAX:
-            group = self._next_group()
+        while self._under_way < UNDER_WAY_MAX and (group := self._next_group()):
             self._under_way += 1
             self._tasks.spawn(self._send_group(group), "a group of changes")
 
     def _next_group(self) -> list[tuple[Change, asyncio.Future[Any]]]:
         """Those that waited longest, as many as fit together. One that is too large alone is a group of its own."""
-        group, size_bytes, epoch = [self._waiting.popleft()], 0, self._sender.epoch
-        size_bytes = group[0][0].size_bytes + _OVERHEAD_BYTES
-        while self._waiting and len(group) < GROUP_MAX and group[0][0].epoch == epoch:
-            following = self._waiting[0][0]
-            size_bytes += following.size_bytes + _OVERHEAD_BYTES
-            if size_bytes > GROUP_BYTES_MAX or following.epoch != epoch:
+        group: list[tuple[Change, asyncio.Future[Any]]] = []
+        size_bytes, epoch = 0, self._sender.epoch
+        while self._waiting and len(group) < GROUP_MAX:
+            following, answer = self._waiting[0]
+            if not answer.done():  # done: cancelled
+                size_bytes += following.size_bytes + _OVERHEAD_BYTES
+                if group and (size_bytes > GROUP_BYTES_MAX or following.epoch != epoch):
+                    break
+                group.append((following, answer))
+            self._waiting.popleft()
+            if group and group[0][0].epoch != epoch:
                 break
-            group.append(self._waiting.popleft())
         return group
 
     async def _send_group(self, group: list[tuple[Change, asyncio.Future[Any]]]) -> None:

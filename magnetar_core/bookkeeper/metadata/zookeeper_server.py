@@ -56,10 +56,18 @@ def zookeeper_command(jars: Path, config_file: Path, heap_mb: int = 128) -> list
     ]
 
 
-def zookeeper_config(data_dir: Path | str, port: int, tick_ms: int = 500, address: str = "127.0.0.1") -> str:
-    """The text of a zoo.cfg for one server on its own. The shortest session is two ticks."""
+def zookeeper_config(
+    data_dir: Path | str, port: int, shortest_session_ms: int = 1_000, address: str = "127.0.0.1"
+) -> str:
+    """The text of a zoo.cfg for one server on its own. The longest session is ten times the shortest.
+
+    ZooKeeper ends a session at the first multiple of its tick after the session's time is over. So a tick is a tenth of
+    the shortest session, and not half of it, as it would be by ZooKeeper's own rule (sessions of 2 to 20 ticks).
+    """
     return (
-        f"tickTime={tick_ms}\n"
+        f"tickTime={shortest_session_ms // 10}\n"
+        f"minSessionTimeout={shortest_session_ms}\n"
+        f"maxSessionTimeout={10 * shortest_session_ms}\n"
         f"dataDir={data_dir}\n"
         f"clientPort={port}\n"
         f"clientPortAddress={address}\n"

@@ -1,5 +1,6 @@
 """A node of auto-recovery over small bookies: what it finds, copies and publishes."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +15,8 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
 from magnetar_core.bookkeeper.client.isolation import Isolation
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 
@@ -202,6 +204,46 @@ async def test_a_node_of_which_a_part_breaks_is_dead(
         await eventually(lambda: bool(nodes.deaths))
         assert str(nodes.deaths[0]) == f"auto-recovery node one: {told}: a mistake"
         assert len(nodes.deaths) == 1
+
+
+@pytest.mark.parametrize("fate", list(LostAnswer))
+async def test_a_lock_that_was_perhaps_not_given_back_is_given_back_later(fate: LostAnswer) -> None:
+    """The session lives on, and nobody else could take it."""
+    async with nodes_over(4) as nodes:
+        node = await nodes.start("a")
+        store = nodes.session("a")
+        assert await node.marks.lock(7, "a")
+        store.lose_next_answer(fate)
+        with pytest.raises(OutcomeUnknown):
+            await node.marks.unlock(7)
+        node.worker.retry_now()
+        await eventually(lambda: not node.marks.held)
+        assert await node.marks.locked() == frozenset()
+
+
+async def test_a_worker_that_stops_gives_back_what_it_was_just_asking_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookie whose process it shares goes on, and so does the session."""
+    async with nodes_over(4) as nodes:
+        node = await nodes.start("a")
+        store = nodes.session("a")
+        put = store.put
+
+        async def unanswered(path: str, *arguments: Any, **options: Any) -> int:
+            version = await put(path, *arguments, **options)
+            if "/locks/" in path:
+                await asyncio.Event().wait()
+            return version
+
+        monkeypatch.setattr(store, "put", unanswered)
+        ledger_id = await nodes.written(3)
+        await node.marks.mark(ledger_id, "nobody", 0)
+
+        async def is_locked() -> bool:
+            return bool(await node.marks.locked())
+
+        await eventually(is_locked)
+        await node.worker.stop()
+        assert await node.marks.locked() == frozenset()
 
 
 async def test_the_successor_of_an_auditor_goes_on() -> None:

@@ -173,6 +173,35 @@ async def test_a_producer_s_name_is_its_own(world: BrokerInMemory, raw: RawClien
     other.close()
 
 
+@pytest.mark.parametrize("topic", [TOPIC, TOPIC.replace("persistent", "non-persistent")])
+async def test_a_forced_unsubscribe_disconnects_the_other_consumers(
+    world: BrokerInMemory, raw: RawClient, topic: str
+) -> None:
+    """Java's `unsubscribe(true)`, Go's `UnsubscribeForce`: without it the consumer must be alone."""
+    for consumer_id in (1, 2):
+        await raw.subscribe(topic, consumer_id=consumer_id, subType=wire.CommandSubscribe.Shared)
+    raw.send(BaseCommand.UNSUBSCRIBE, consumer_id=1, request_id=3)
+    assert await raw.refused() == wire.MetadataError
+    raw.send(BaseCommand.UNSUBSCRIBE, consumer_id=1, request_id=4, force=True)
+    assert (await raw.expect(BaseCommand.CLOSE_CONSUMER)).close_consumer.consumer_id == 2
+    assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 4
+    # Both are gone: whoever comes first has the subscription for itself.
+    await raw.subscribe(topic, consumer_id=3)
+
+
+async def test_a_consumer_that_is_not_durable_may_begin_at_the_first_message(raw: RawClient) -> None:
+    """By its initial position alone, as Go's client asks (`SubscriptionMode: NonDurable`)."""
+    await raw.produce(TOPIC)
+    raw.publish(1, 0, 1)
+    for _ in range(2):
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    await raw.subscribe(TOPIC, durable=False, initialPosition=wire.CommandSubscribe.Earliest)
+    entries = [(await raw.expect(BaseCommand.MESSAGE)).message.message_id.entryId for _ in range(2)]
+    assert entries == [0, 1]
+    await raw.subscribe(TOPIC, consumer_id=2, subscription="latest", durable=False)
+    assert await raw.nothing_came()
+
+
 async def test_a_topic_that_could_not_be_opened_is_opened_anew(world: BrokerInMemory, raw: RawClient) -> None:
     world.ledgers.fail_opening = StorageUnavailable("no bookies")
     raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1)

@@ -8,7 +8,9 @@ from broker.broker import rules_of
 from broker.config import (
     APACHE_SETTINGS_WITHOUT_EFFECT,
     PERMISSIONS_PROVIDER,
+    PLACEMENT_STRATEGIES,
     REFUSED_WHEN_ON,
+    SHEDDING_STRATEGIES,
     BrokerConfig,
     load_broker_config,
     parse_listeners,
@@ -302,6 +304,32 @@ def test_settings_that_are_not_here_are_taken_with_the_values_that_apache_ships(
 def test_with_other_values_they_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name}=(other|\*+): this broker does not have the setting"):
         load_broker_config({name: "other"})
+
+
+def test_a_setting_of_another_load_manager_is_refused_with_whose_it_is() -> None:
+    left = {one for one in apache_settings.SHIPPED if one.startswith(("loadBalance", "loadManager"))}
+    assert left == apache_settings.OTHER_LOAD_MANAGERS.keys(), "all others take effect"
+    with pytest.raises(
+        ConfigurationError, match="one of ExtensibleLoadManagerImpl and this load manager is as Modular"
+    ):
+        load_broker_config({"loadBalancerTransferEnabled": "false"})
+
+
+def test_the_strategies_of_the_load_manager_are_known_by_apache_s_class_names() -> None:
+    for name, strategies in (
+        ("loadBalancerLoadSheddingStrategy", SHEDDING_STRATEGIES),
+        ("loadBalancerLoadPlacementStrategy", PLACEMENT_STRATEGIES),
+    ):
+        for one in strategies:
+            load_broker_config({name: one})
+        with pytest.raises(ConfigurationError, match=f"{name}=my.Own: expected one of .*others are Java classes"):
+            load_broker_config({name: "my.Own"})
+    assert load_broker_config({}).shedding_strategy == "OneBundleAtATime"
+
+
+def test_the_speed_of_the_network_may_be_left_empty_as_apache_ships_it() -> None:
+    assert load_broker_config({"loadBalancerOverrideBrokerNicSpeedGbps": ""}).nic_gbps is None
+    assert load_broker_config({"loadBalancerOverrideBrokerNicSpeedGbps": "0.8"}).nic_gbps == 0.8
 
 
 def test_each_setting_that_apache_s_broker_tells_is_known_or_refused_by_name() -> None:

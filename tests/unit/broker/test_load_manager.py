@@ -9,11 +9,12 @@ from typing import Any
 import pulsar
 import pytest
 
+from broker.config import change_in_use
 from broker.load_manager import LoadManager
 from broker.names import Bundles
 from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
 from broker.ownership.balancing import Move
-from broker.ownership.load_averages import BROKER_AVERAGES, BUNDLE_DATA
+from broker.ownership.load_averages import BROKER_AVERAGES, BUNDLE_DATA, BundleAverages
 from broker.ownership.load_report import BrokerLoad, BundleLoad
 from broker.ownership.ownership import BROKERS
 from broker.ownership.rules import BrokerAddress
@@ -169,8 +170,9 @@ async def test_a_bundle_that_may_move_is_found_behind_those_that_may_not(
     monkeypatch.setattr("broker.load_manager.KEPT_MAX", 3)
     moved: list[str] = []
 
-    async def move(move: Move, *_: object) -> None:
+    async def move(move: Move, *_: object) -> bool:
         moved.append(move.bundle)
+        return True
 
     monkeypatch.setattr(head.load, "_move", move)
     await tell(a, 0.9, **bundles)
@@ -226,14 +228,20 @@ async def test_an_owner_that_does_not_answer_stops_nobody(world: AdminWorld) -> 
 async def test_what_the_load_manager_sees_and_did_stands_in_the_metrics(world: AdminWorld) -> None:
     side = await world.side()
     await side.load.stop()
-    side.load.measured = BrokerLoad(cpu=0.25, memory=0.5)
-    side.load.splits, side.load.moves = 3, 2
+    bundle = BundleLoad(bytes_in=100 * 128 * 1024, bytes_out=50 * 128 * 1024)  # 100 and 50 of Apache's Mbit
+    side.load.measured = BrokerLoad(cpu=0.25, memory=0.5, bundles={BUNDLE: bundle})
+    side.load.splits, side.load.moves, side.load.sources = 3, 5, 2
     found = (await world.call(side, "GET", "/metrics/")).text
     for name, value in (
-        ("cpu_usage", "25.0"), ("memory_usage", "50.0"), ("bundles_split_total", "3.0"), ("unload_bundle_total", "2.0"),
+        ("cpu_usage", "25.0"), ("memory_usage", "50.0"), ("bundles_split_total", "3.0"), ("unload_bundle_total", "5.0"),
         ("unload_broker_total", "2.0"),
     ):  # fmt: skip
         assert f'pulsar_lb_{name}{{cluster="lab"}} {value}' in found
+    assert "pulsar_lb_bandwidth" not in found, "the speed of the network is not known"
+    change_in_use(side.broker.config, {"nic_gbps": 1.0})
+    found = (await world.call(side, "GET", "/metrics/")).text
+    assert 'pulsar_lb_bandwidth_in_usage{cluster="lab"} 10.24' in found
+    assert 'pulsar_lb_bandwidth_out_usage{cluster="lab"} 5.12' in found
     other = await world.side(load_balancer=False)
     found = (await world.call(other, "GET", "/metrics/")).text
     assert "pulsar_lb_cpu_usage" not in found
@@ -373,3 +381,102 @@ async def test_measuring_many_topics_gives_others_their_turn(
     counting.cancel()
     assert turns >= 3
     assert load.total.topics == 3
+
+
+# ------------------------------------------------------------------------------------- Apache's strategies
+
+STRATEGIES = "org.apache.pulsar.broker.loadbalance.impl."
+
+
+def wide(mbytes: float) -> BundleLoad:
+    return BundleLoad(bytes_in=mbytes * 1024 * 1024, messages_in=mbytes * 1000, topics=2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rounds"),
+    [("ThresholdShedder", 1), ("OverloadShedder", 1), ("UniformLoadShedder", 1), ("AvgShedder", 2)],
+)
+async def test_a_strategy_that_is_chosen_by_its_class_moves_the_bundle_that_it_would(
+    world: AdminWorld, strategy: str, rounds: int
+) -> None:
+    chosen: dict[str, Any] = {
+        "load_balancer": False,
+        "shedding_strategy": f"{STRATEGIES}{strategy}",
+        "auto_split": False,
+        "distribute_evenly": False,
+        "unload_share": 0.6,
+    }
+    a, b = await world.side(**chosen), await world.side(**chosen)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    text = BUNDLE.rpartition("/")[2]
+    # The one with the most traffic leaves, where our own strategy takes what is nearest to half of the difference.
+    await tell(a, 0.95, **{text: wide(60), OTHER: wide(59)})
+    await tell(b, 0.1)
+    head = leader(a, b)
+    for number in range(rounds):
+        assert head.load.moves == 0, f"after {number} rounds"
+        await head.load.balance()
+    assert (a.ownership.owned_bundles, b.ownership.owned_bundles) == ([], [BUNDLE])
+    moved = head.load.moves
+    assert moved >= 1
+    await tell(a, 0.1)
+    await tell(b, 0.95, **{text: wide(60), OTHER: wide(59)})
+    for _ in range(rounds):
+        await head.load.balance()
+    assert b.ownership.owned_bundles == [BUNDLE], "it stays for the grace period"
+
+
+async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker_once(world: AdminWorld) -> None:
+    chosen: dict[str, Any] = {"load_balancer": False, "auto_split": False, "distribute_evenly": False}
+    chosen["shedding_strategy"] = f"{STRATEGIES}OverloadShedder"
+    a, b = await world.side(**chosen), await world.side(**chosen)
+    texts = Bundles.equal(16).ranges[:3]
+    for text in texts:
+        assert await a.ownership.acquire(f"{NS}/{text}")
+    # Nothing of what is above the threshold is left with less than two of them.
+    await tell(a, 1.0, **{texts[0]: wide(15), texts[1]: wide(14), texts[2]: wide(71)})
+    await tell(b, 0.1)
+    head = leader(a, b)
+    head.load._averages = {
+        f"{NS}/{text}": BundleAverages().with_sample(wide(size)) for text, size in zip(texts, (15, 14, 10), strict=True)
+    }
+    await head.load.balance()
+    assert len(b.ownership.owned_bundles) == 2
+    assert (head.load.moves, head.load.sources) == (2, 1)
+
+
+async def test_the_strategy_is_changed_while_brokers_run(world: AdminWorld) -> None:
+    a, b = [await world.side(load_balancer=False, auto_split=False) for _ in range(2)]
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    head = leader(a, b)
+    await tell(a, 0.95, **{BUNDLE.rpartition("/")[2]: wide(60), OTHER: wide(1)})
+    await tell(b, 0.1)
+    await head.load.balance()
+    assert head.load.moves == 0, "our own strategy waits for a second round"
+    object.__setattr__(head.load._config, "shedding_strategy", f"{STRATEGIES}OverloadShedder")
+    object.__setattr__(head.load._config, "distribute_evenly", False)
+    await head.load.balance()
+    assert b.ownership.owned_bundles == [BUNDLE]
+
+
+async def test_a_bundle_stays_where_the_placement_strategy_or_isolation_has_no_other_broker(world: AdminWorld) -> None:
+    chosen: dict[str, Any] = {"load_balancer": False, "auto_split": False}
+    chosen["shedding_strategy"] = f"{STRATEGIES}ThresholdShedder"
+    a, b = await world.side(**chosen), await world.side(**chosen)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    text = BUNDLE.rpartition("/")[2]
+    await tell(a, 0.8, **{text: wide(60), OTHER: wide(30)})
+    await tell(b, 0.1, x=wide(0.1), y=wide(0.1), z=wide(0.1))
+    head = leader(a, b)
+    await head.load.balance()
+    assert head.load.moves == 0, "b has more bundles of the namespace"
+    object.__setattr__(head.load._config, "distribute_evenly", False)
+    await head.load.balance()
+    assert b.ownership.owned_bundles == [BUNDLE]
+
+
+async def test_the_speed_of_the_network_is_told_where_it_is_set(world: AdminWorld) -> None:
+    a = await world.side(load_balancer=False, nic_gbps=2.0)
+    told = a.load.encoded(BrokerLoad(bundles={BUNDLE: BundleLoad(bytes_in=128 * 1_000_000)}))
+    assert told["bandwidthIn"] == {"usage": 1_000_000.0, "limit": 2_000_000.0}
+    assert told["bandwidthOut"]["limit"] == 2_000_000.0

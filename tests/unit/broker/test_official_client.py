@@ -471,6 +471,30 @@ async def test_unknown_namespaces_and_absent_topics_are_not_found(world: BrokerI
     await world.run(scenario)
 
 
+@pytest.mark.parametrize("by", ["the namespace", "the broker"])
+async def test_schemas_that_clients_may_not_bring_are_refused_but_for_topics_of_the_brokers(
+    world: BrokerInMemory, by: str
+) -> None:
+    if by == "the broker":
+        await world.restart(schema_auto_update=False)
+    else:
+        await world.set_policies("public/default", is_allow_auto_update_schema=False)
+
+    def scenario() -> None:
+        with client(world.url) as c:
+            with pytest.raises(pulsar.IncompatibleSchema):
+                c.create_producer("guarded", schema=AvroSchema(Row))
+            with pytest.raises(pulsar.IncompatibleSchema):
+                c.subscribe("guarded", "s", schema=AvroSchema(Row))
+            c.create_producer("guarded").send(b"without one")
+            c.create_producer("__change_events", schema=AvroSchema(Row))
+
+    await world.run(scenario)
+    assert [schema_id.rpartition("/")[2] for schema_id, found in world.schemas.by_id.items() if found] == [
+        "__change_events"
+    ]
+
+
 async def test_a_subscription_is_removed_by_its_only_consumer(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:

@@ -142,6 +142,13 @@ def test_a_backlog_quota_lets_no_more_wait_than_is_kept() -> None:
     assert not exceeds_retention(10 * MIB, 600, None)
 
 
+def test_what_gos_library_leaves_out_is_not_set() -> None:
+    nothing = {"namespace_auth": None, "destination_auth": None, "subscription_auth_roles": None}
+    given = {"schema_auto_update_compatibility_strategy": "", "subscription_auth_mode": "", "auth_policies": nothing}
+    usual = new_namespace({}, cluster="lab", default_bundles=4, schema_auto_update=True)
+    assert new_namespace(given, cluster="lab", default_bundles=4, schema_auto_update=True) == usual
+
+
 def test_what_brokers_cannot_read_is_not_stored() -> None:
     with pytest.raises(InvalidRecord, match="64 bits"):
         check_readable({**new_policies("lab", 4), "max_producers_per_topic": 2**64})

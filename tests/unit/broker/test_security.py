@@ -24,6 +24,7 @@ from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.security import tls_port
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
+from magnetar_core.security.tls_contexts import usual_context
 from magnetar_core.security.tokens import sign
 from tests.support.memory_managed_ledger import MemoryLedgers, MemorySchemas
 from tests.support.sole_owner import SoleOwner
@@ -401,7 +402,7 @@ async def test_so_many_passwords_wait_to_be_checked(worlds: Worlds, monkeypatch:
 
 
 def trusting(authority: Authority) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=str(authority.certificate))
+    made = usual_context(str(authority.certificate))
     made.check_hostname = False
     return made
 

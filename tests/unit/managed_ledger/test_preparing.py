@@ -1,6 +1,7 @@
 """Topics that are prepared before they are opened: what is saved, what is old by then, what is left behind."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -123,13 +124,27 @@ async def test_a_cursor_that_came_after_the_preparation_is_there(world: FaultySt
     assert successor.ledger.cursors["late"].backlog() == 3
 
 
+class HeldTimers:
+    """A clock whose timers wait for the test."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, Callable[[], object]]] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> None:
+        self.timers.append((delay_s, callback))
+
+
 async def test_what_is_not_used_is_deleted(world: FaultyStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "PREPARED_S", 0.02)
     owner = await world.open()
     await owner.publish(0, 1)
     successor = Successor(world)
+    clock = HeldTimers()
+    monkeypatch.setattr(successor.factory.preparations, "_clock", clock)
     await successor.prepare()
     assert len(empty_ledgers(world)) == 1
+    ((delay_s, give_up),) = clock.timers
+    assert delay_s == preparing.PREPARED_S
+    give_up()
     await eventually(lambda: _left(world, 0))
     assert successor.factory.preparations.names == []
     await owner.publish(1, 2)

@@ -1,5 +1,7 @@
 """The metrics for Prometheus have the names, labels and kinds of Apache's bookie."""
 
+import re
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -27,6 +29,9 @@ SUMMARIES = {
 }
 COUNTERS = (
     "bookie_WRITE_BYTES",
+    "bookie_READ_BYTES",
+    "bookie_RECLAIMED_COMPACTION_SPACE_BYTES",
+    "bookie_RECLAIMED_DELETION_SPACE_BYTES",
     "bookie_DELETED_LEDGER_TOTAL",
     "bookie_MINOR_COMPACTION_TOTAL",
     "bookie_MAJOR_COMPACTION_TOTAL",
@@ -37,6 +42,8 @@ COUNTERS = (
 )
 GAUGES = (
     "bookie_ledgers_count",
+    "bookie_journal_JOURNAL_QUEUE_SIZE",
+    "bookie_journal_JOURNAL_CB_QUEUE_SIZE",
     "bookie_write_cache_size",
     "bookie_ACTIVE_ENTRY_LOG_TOTAL",
     "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES",
@@ -76,6 +83,13 @@ async def test_latencies_are_summaries_with_apaches_labels_and_the_rest_says_wha
     assert values["bookkeeper_server_ADD_ENTRY_count", "true"] == 5
     assert values["bookkeeper_server_ADD_ENTRY_count", "false"] == 0
     assert values["bookkeeper_server_READ_ENTRY_count", "true"] >= 1
+    stored = 5 * len("entry 0")  # and for each entry an envelope of 52 bytes or less
+    assert stored < values["bookie_READ_BYTES_total", None] <= stored + 5 * 52
+    assert (
+        values["bookie_journal_JOURNAL_QUEUE_SIZE", None] == values["bookie_journal_JOURNAL_CB_QUEUE_SIZE", None] == 0
+    )
+    directory = re.sub(r"\W", "_", CONFIG.ledger_directories[0])
+    assert 0 <= values[f"bookie_ledger_dir_{directory}_usage", None] <= 100
     assert values["bookie_journal_JOURNAL_ADD_ENTRY_count", "true"] == 6  # with the ledger's key
     assert 1 <= values["bookie_journal_JOURNAL_SYNC_count", "true"] <= 5
     assert values["bookie_flush_count", "true"] == 1

@@ -88,6 +88,7 @@ async def test_what_lives_moves_to_a_new_log_and_the_old_one_goes(world: LyingWo
         assert status.damaged_logs == {}
         assert await logs_of(bookie) == ["1.log"]
         assert status.log_bytes < 20 * KIB < status.reclaimed_bytes
+        assert status.compaction_bytes == status.reclaimed_bytes  # no log went without being compacted
         await assert_all_there(bookie, [1], range(10))
         await write(bookie, range(11, 12), range(3))
         assert await logs_of(bookie) == ["1.log", "2.log"]

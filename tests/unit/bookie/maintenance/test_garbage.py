@@ -224,6 +224,7 @@ async def test_a_deleted_ledger_goes_in_the_second_round_and_its_logs_with_it(wo
         status = await rounds(bookie, 2)
         assert (status.deleted_ledgers, status.removed_logs, status.logs) == (2, 1, 0)
         assert status.reclaimed_bytes > 600
+        assert status.compaction_bytes == 0
         assert await bookie.operations.list_disk_files(DiskFileKind.ENTRY_LOG) == {"/bookie/ledgers/current": []}
     async with world.serving() as bookie:
         assert bookie.operations.list_ledgers() == []

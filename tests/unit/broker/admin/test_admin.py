@@ -530,6 +530,43 @@ async def test_a_subscription_is_moved_to_a_position_a_time_and_the_end(world: A
     assert (after["ledgerId"], after["entryId"]) == (last["ledgerId"], 9)
 
 
+async def test_a_partitioned_topic_is_unloaded_in_all_its_partitions(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)
+    partitions = [TopicName.parse(f"public/default/p-partition-{number}") for number in range(2)]
+    for number in range(2):
+        assert (await world.call(a, "GET", f"{TOPICS}/p-partition-{number}/stats")).status == 200
+    before = [a.broker.topics[name] for name in partitions]
+    assert (await world.call(a, "PUT", f"{TOPICS}/p/unload")).status == 204
+    assert all(a.broker.topics.get(name) is not old for name, old in zip(partitions, before, strict=True))
+
+
+async def test_the_policies_of_a_partition_are_those_of_its_topic(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)
+    for method, body in (("GET", None), ("POST", 5), ("DELETE", None)):
+        refused = await world.call(a, method, f"{TOPICS}/p-partition-0/maxProducers", body)
+        assert refused.status == 412
+        assert "Not allowed to set/get topic policy for a partition" in refused.reason
+
+
+async def test_a_topic_without_partitions_is_not_deleted_as_one_that_has_them(world: AdminWorld) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/t")
+    refused = await world.call(a, "DELETE", f"{TOPICS}/t/partitions")
+    assert (refused.status, "public/default/t is a non-partitioned topic" in refused.reason) == (409, True)
+    assert (await world.call(a, "GET", f"{TOPICS}/t/stats")).status == 200
+
+
+async def test_a_topic_without_schemas_has_an_empty_list_of_them(world: AdminWorld) -> None:
+    a = await world.side()
+    found = await world.call(a, "GET", f"{ADMIN}/schemas/public/default/t/schemas")
+    assert (found.status, found.json) == (200, {"getSchemaResponses": []})
+    schema = {"type": "STRING", "schema": "", "properties": {}}
+    found = await world.call(a, "POST", f"{ADMIN}/schemas/public/default/t/version", schema)
+    assert (found.status, found.json) == (200, {"version": -1})
+
+
 async def test_properties_of_topics_are_kept_and_merged(world: AdminWorld) -> None:
     a = await world.side()
     assert (await world.call(a, "PUT", f"{TOPICS}/t", {"a": "1"})).status == 204
@@ -677,8 +714,9 @@ async def test_partitions_that_got_lost_are_made_again(world: AdminWorld) -> Non
     assert (len(stats["partitions"]), stats["metadata"]["partitions"]) == (2, 3)
     assert (await world.call(a, "POST", f"{TOPICS}/p/createMissedPartitions")).status == 204
     assert len((await world.call(a, "GET", TOPICS)).json) == 3
-    for path in ("t/createMissedPartitions", "t/partitions"):
-        assert (await world.call(a, "POST", f"{TOPICS}/{path}", 5)).status == 404
+    assert (await world.call(a, "POST", f"{TOPICS}/t/createMissedPartitions", 5)).status == 404
+    refused = await world.call(a, "POST", f"{TOPICS}/t/partitions", 5)
+    assert (refused.status, "public/default/t is not the partitioned topic" in refused.reason) == (409, True)
 
 
 async def test_an_unloaded_topic_comes_back_with_what_it_had(world: AdminWorld) -> None:
@@ -787,3 +825,21 @@ async def test_an_unknown_listener_is_503(world: AdminWorld) -> None:
     found = await world.call(a, "GET", "/lookup/v2/topic/persistent/public/default/t?listenerName=outside")
     assert found.status == 503
     assert "outside" in found.reason
+
+
+async def test_a_subscription_makes_its_topic_where_a_consumer_would(world: AdminWorld) -> None:
+    a, b = await world.side(), await world.side()
+    for side, topic in ((a, "first"), (b, "second")):
+        assert (await world.call(side, "PUT", f"{TOPICS}/{topic}/subscription/s", follow=True)).status == 204
+        assert (await world.call(side, "GET", f"{TOPICS}/{topic}/subscriptions", follow=True)).json == ["s"]
+    policy = f"{ADMIN}/namespaces/public/default/autoTopicCreation"
+    partitioned = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+    assert (await world.call(a, "POST", policy, partitioned)).status == 204
+    assert (await world.call(a, "PUT", f"{TOPICS}/third/subscription/s", follow=True)).status == 204
+    assert (await world.call(a, "GET", f"{TOPICS}/third/partitions")).json["partitions"] == 3
+    assert (await world.call(b, "GET", f"{TOPICS}/third/subscriptions", follow=True)).json == ["s"]
+    assert (await world.call(a, "POST", policy, {"allowAutoTopicCreation": False})).status == 204
+    refused = await world.call(a, "PUT", f"{TOPICS}/fourth/subscription/s", follow=True)
+    assert (refused.status, refused.reason) == (404, "Topic persistent://public/default/fourth does not exist")
+    assert (await world.call(a, "PUT", f"{TOPICS}/first/subscription/more", follow=True)).status == 204
+    assert (await world.call(a, "GET", f"{TOPICS}/fourth/subscriptions", follow=True)).status == 404

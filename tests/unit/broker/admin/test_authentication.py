@@ -21,6 +21,7 @@ from broker.security.broker_client import BrokerClient
 from broker.security.doors import port_context
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
+from magnetar_core.security.tls_contexts import usual_context
 from magnetar_core.security.tokens import sign
 from tests.support.tls_files import Authority
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -178,7 +179,7 @@ def tls(authority: Authority) -> dict[str, Any]:
 
 
 def context(authority: Authority, folder: Path | None = None) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=str(authority.certificate))
+    made = usual_context(str(authority.certificate))
     if folder is not None:
         made.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     return made

@@ -1,6 +1,6 @@
 """Draining hashes of Key_Shared (PIP-379): what a consumer has to finish before a key moves to another one."""
 
-from broker.topic.sticky_keys import ConsistentHashing, murmur3
+from broker.topic.sticky_keys import ConsistentHashing, hash_by_ring
 from tests.unit.broker.topic.dispatching import KEY_SHARED, Bench, entry
 
 
@@ -9,12 +9,12 @@ def keys_that_move() -> list[str]:
     ring: ConsistentHashing[str] = ConsistentHashing(100)
     ring.add("c1", "c1")
     ring.add("c2", "c2")
-    return [key for key in (f"k{n}" for n in range(20)) if ring.select(murmur3(key.encode()) % 65536 or 1) == "c2"]
+    return [key for key in (f"k{n}" for n in range(20)) if ring.select(hash_by_ring(key.encode())) == "c2"]
 
 
 async def test_hashes_drain_when_a_consumer_joins_and_the_statistics_show_it() -> None:
     key = keys_that_move()[0]
-    hash_ = murmur3(key.encode()) % 65536 or 1
+    hash_ = hash_by_ring(key.encode())
     bench = Bench()
     bench.join(1, KEY_SHARED, permits=10)
     await bench.append(entry(0, key=key), entry(1, key=key))

@@ -7,7 +7,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.topic.sticky_keys import murmur3
+from broker.topic.sticky_keys import hash_by_ranges, hash_by_ring
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
 from magnetar.client.values import Outgoing
@@ -19,7 +19,7 @@ KEYS = [f"k{n}" for n in range(12)]
 
 
 def hash_of(key: str) -> int:
-    return murmur3(key.encode()) % 65536 or 1
+    return hash_by_ring(key.encode())
 
 
 @asynccontextmanager
@@ -173,7 +173,7 @@ async def test_sticky_ranges_of_both_doors(world: BrokerInMemory, client: AsyncC
         for number in range(3):
             await client.producer("t").send_many([Outgoing(b"%d" % number, key=key) for key in KEYS])
         await group.take_all(3 * len(KEYS))
-        assert group.owners() == {key: {"low" if hash_of(key) < 32768 else "high"} for key in KEYS}
+        assert group.owners() == {key: {"low" if hash_by_ranges(key.encode()) < 32768 else "high"} for key in KEYS}
         assert group.by_key() == {key: [0, 1, 2] for key in KEYS}
 
 
@@ -189,11 +189,14 @@ async def test_the_statistics_show_what_drains_in_the_shape_of_the_recorded_ones
             shown = (await client.topics.stats("t"))["subscriptions"]["s"]
             assert set(recorded) - {"activeConsumerName"} <= set(shown)
             by_name = {one["consumerName"]: one for one in shown["consumers"]}
-            assert set(by_name["former"]) - {"drainingHashes"} == set(recorded["consumers"][0])
-            assert "drainingHashes" not in by_name["newcomer"]
+            keys_only = {"drainingHashes", "keyHashRangeArrays"}
+            assert set(by_name["former"]) - keys_only == set(recorded["consumers"][0])
+            assert by_name["newcomer"]["drainingHashes"] == []
+            ranges = by_name["newcomer"]["keyHashRangeArrays"]
             draining = by_name["former"]["drainingHashes"]
             assert 0 < len(draining) < len(KEYS)
             assert {one["hash"] for one in draining} < {hash_of(key) for key in KEYS}
+            assert all(any(start <= one["hash"] <= end for start, end in ranges) for one in draining)
             assert all((one["unackMsgs"], one["blockedAttempts"]) == (1, 0) for one in draining)
             for level in (shown, by_name["former"]):
                 assert level["drainingHashesCount"] == level["drainingHashesUnackedMessages"] == len(draining)

@@ -1,7 +1,6 @@
 """TLS and authentication at the gRPC port, with the client of the topic API."""
 
 import asyncio
-import ssl
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from broker.security.authorization import Need, Operation
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
 from magnetar_core.security.caller import Caller
+from magnetar_core.security.tls_contexts import usual_context
 from magnetar_core.security.tokens import sign
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName
@@ -174,7 +174,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
     door = await open_door(await worlds.open(**tls(authority, tls_refresh_s=1)), secure=True)
 
     async def shown() -> str:
-        context = ssl.create_default_context(cafile=str(authority.certificate))
+        context = usual_context(str(authority.certificate))
         context.set_alpn_protocols(["h2"])
         _, writer = await asyncio.open_connection(
             "127.0.0.1", door.server.port_tls, server_hostname="localhost", ssl=context

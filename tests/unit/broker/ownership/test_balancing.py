@@ -78,6 +78,55 @@ def test_after_a_move_the_next_waits_until_both_brokers_have_told_their_load() -
     assert balancer.next_move(new, 4 * MINUTE_MS) is not None
 
 
+def test_which_of_several_idle_brokers_uses_the_least_holds_up_no_move() -> None:
+    balancer = Balancer(limits())
+    hot = loaded(0.9, x=30, y=30, z=40)
+    assert balancer.next_move({"a": hot, "b": loaded(0.05), "c": loaded(0.06)}, MINUTE_MS) is None
+    move = balancer.next_move({"a": hot, "b": loaded(0.06), "c": loaded(0.05)}, 2 * MINUTE_MS)
+    assert move is not None
+    assert (move.source, move.destination) == ("a", "c")
+
+
+def test_a_broker_that_was_busy_or_away_in_the_round_before_gets_nothing_yet() -> None:
+    hot = loaded(0.9, x=30, y=30, z=40)
+    for former in ({"a": hot, "b": loaded(0.1), "c": loaded(0.85)}, {"a": hot, "b": loaded(0.1)}):
+        balancer = Balancer(limits())
+        assert balancer.next_move(former, MINUTE_MS) is None
+        now = {"a": hot, "b": loaded(0.1), "c": loaded(0.05)}
+        assert balancer.next_move(now, 2 * MINUTE_MS) is None
+        assert balancer.next_move(now, 3 * MINUTE_MS) is not None
+
+
+def test_a_move_waits_for_no_broker_that_had_no_part_in_the_last_one() -> None:
+    """An idle broker tells its load every quarter of an hour."""
+    balancer = Balancer(limits())
+    loads = {"a": loaded(0.9, x=30, y=30, z=40), "b": loaded(0.1), "c": loaded(0.11)}
+    move = settled(balancer, loads)
+    assert move is not None
+    assert move.destination == "b"
+    balancer.on_moved(move, now_ms=2 * MINUTE_MS)
+    after = 2 * MINUTE_MS + 1
+    now = {"a": loaded(0.65, after, x=50, y=50), "b": loaded(0.35, after, w=1), "c": loaded(0.11)}
+    move = settled(balancer, now, 3 * MINUTE_MS)
+    assert move is not None
+    assert move.destination == "c"
+    gone = {"a": loaded(0.65, after, x=50, y=50), "c": loaded(0.11)}
+    balancer.on_moved(Move("else", "a", "b"), now_ms=4 * MINUTE_MS)
+    told = {**gone, "a": gone["a"]._replace(at_ms=4 * MINUTE_MS + 1)}
+    assert settled(balancer, told, 5 * MINUTE_MS) is not None, "b is not there any more"
+
+
+def test_a_move_that_was_tried_in_vain_holds_up_no_other_one() -> None:
+    balancer = Balancer(limits())
+    loads = {"a": loaded(0.9, x=30, y=30, z=40), "b": loaded(0.1)}
+    first = settled(balancer, loads)
+    assert first is not None
+    balancer.on_moved(first, now_ms=2 * MINUTE_MS, is_done=False)
+    second = settled(balancer, loads, 3 * MINUTE_MS)
+    assert second is not None
+    assert second.bundle != first.bundle
+
+
 def test_a_bundle_that_moved_stays_for_the_grace_period() -> None:
     balancer = Balancer(limits(shedding_grace_minutes=30))
     move = settled(balancer, {"a": loaded(0.9, x=30, y=70), "b": loaded(0.1)})

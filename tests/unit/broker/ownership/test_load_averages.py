@@ -5,7 +5,6 @@ import json
 import pytest
 
 from broker.ownership.load_averages import (
-    WRITTEN_MAX,
     Average,
     BundleAverages,
     busiest,
@@ -74,8 +73,9 @@ def test_a_record_that_cannot_be_understood_counts_as_nothing_known(record: dict
 
 
 def test_only_the_busiest_bundles_are_written() -> None:
-    averages = {f"b{number:02}": BundleAverages(long=Average(1, bytes_in=number)) for number in range(WRITTEN_MAX + 5)}
-    assert busiest(averages) == [f"b{number:02}" for number in reversed(range(5, WRITTEN_MAX + 5))]
+    averages = {f"b{number:02}": BundleAverages(long=Average(1, bytes_in=number)) for number in range(15)}
+    assert busiest(averages, 10) == [f"b{number:02}" for number in reversed(range(5, 15))]
+    assert len(busiest(averages, -1)) == 15, "-1 is all"
 
 
 def test_of_two_reports_of_a_bundle_the_later_one_counts() -> None:

@@ -21,11 +21,13 @@ LAST = Position(5, 9)
 @pytest.mark.parametrize(
     ("wanted", "earliest", "begins"),
     [
-        (None, True, LATEST),
+        (None, True, EARLIEST),
+        (None, False, LATEST),
+        (LATEST, True, EARLIEST),
         (Position(5, 3), False, Position(5, 3)),
         (LAST, False, LAST),
         (LATEST, False, LATEST),
-        (Position(LATEST.ledger_id, 2**31 - 1), True, LATEST),
+        (Position(LATEST.ledger_id, 2**31 - 1), False, LATEST),  # of old C++ clients
         (EARLIEST, False, EARLIEST),
         (Position(-1, 7), False, EARLIEST),
         (Position(5, 10), False, LATEST),

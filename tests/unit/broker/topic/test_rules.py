@@ -16,8 +16,9 @@ from broker.topic.sticky_keys import (
     HalvedRanges,
     Selector,
     StickyRanges,
+    hash_by_ranges,
+    hash_by_ring,
     murmur3,
-    sticky_hash,
     sticky_key,
 )
 from broker.wire import pulsar_pb2 as wire
@@ -252,8 +253,24 @@ def test_who_waits_longest_is_next_and_nobody_overtakes_those_who_wait() -> None
 
 
 def test_no_key_has_the_hash_0() -> None:
-    key = next(f"k{number}" for number in itertools.count() if murmur3(f"k{number}".encode()) % 65536 == 0)
-    assert sticky_hash(MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, partition_key=key)) == 1
+    names = (b"k%d" % number for number in itertools.count())
+    assert hash_by_ranges(next(key for key in names if murmur3(key) % 65536 == 0)) == 1
+    assert hash_by_ring(next(key for key in names if murmur3(key) % 65535 == 0)) == 1
+    assert hash_by_ring(next(key for key in names if murmur3(key) % 65535 == 65534)) == 65535
+
+
+def test_ranges_are_what_selects() -> None:
+    selectors: list[Selector[str]] = [ConsistentHashing(20), HalvedRanges(), StickyRanges()]
+    for selector in selectors:
+        assert selector.ranges() == {}
+        for number, name in enumerate("abc"):
+            selector.add(name, name, [(number * 100, number * 100 + 50)])
+        ranges = selector.ranges()
+        assert set(ranges) == set("abc")
+        for name, its in ranges.items():
+            assert all(end + 1 < following for (_, end), (following, _) in itertools.pairwise(its))
+            for start, end in its:
+                assert all(selector.select(hash_) == name for hash_ in (max(start, 1), (start + end) // 2 or 1, end))
 
 
 def test_what_waits_up_to_a_position_goes_with_the_position_itself() -> None:

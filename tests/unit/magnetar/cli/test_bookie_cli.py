@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,16 @@ async def test_entries_that_may_be_missing_are_an_exit_code(world: BookieMachine
     assert found.exit_code == 2
     assert "1 entries that the index names and no log has" in found.stdout
     assert "ledger 0: 1 entries from 3 on are in no log any more" in found.stdout
+
+
+async def test_the_status_tells_how_many_ledgers_are_to_be_checked(
+    admin: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "to be checked" not in (await run("status")).stdout
+    integrity = admin.bookie.parts.integrity
+    checking = replace(integrity.status(), is_needed=True, ledgers_left=7)
+    monkeypatch.setattr(type(integrity), "status", lambda self: checking)
+    assert "7 ledgers are still to be checked" in (await run("status")).stdout
 
 
 async def test_read_only_is_switched_and_explained(world: BookieMachines, admin: Client, run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from magnetar import __version__
+from magnetar.cli import doctor
 from magnetar.cli import main as cli
 from magnetar.cli import messages as messages_cli
 from magnetar.cli import output as show
@@ -52,6 +53,18 @@ def test_a_compaction_that_failed_is_told_with_the_reason_and_the_exit_code(fake
     assert (told.exit_code, json.loads(told.output)["topic"]) == (0, "states")
     fake.answer("PUT", f"{path}/compaction", {"reason": "A compaction is under way"}, status=409)
     assert "under way" in run("topics", "compact", "states").output
+
+
+def test_what_waits_for_the_next_compaction_is_no_lag_and_no_trouble(fake: HttpFake) -> None:
+    told: dict[str, Any] = {"type": "None", "msgBacklog": 6, "unackedMessages": 0, "consumers": []}
+    told["blockedSubscriptionOnUnackedMsgs"] = False
+    fake.answer("GET", f"{ADMIN}/kept/partitions", {"partitions": 0})
+    fake.answer("GET", f"{ADMIN}/kept/stats", {"subscriptions": {"__compaction": told, "billing": told}})
+    answered = run("lag", "kept", "--json")
+    found = json.loads(answered.output)
+    assert [one["subscription"] for one in found] == ["billing"]
+    facts = doctor._subscriptions(fake.url, "persistent://public/default/kept")
+    assert [one.name for one in facts] == ["billing"]
 
 
 @pytest.mark.parametrize(

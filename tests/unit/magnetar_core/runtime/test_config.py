@@ -53,6 +53,20 @@ def test_a_line_without_equals_is_named() -> None:
         parse_properties("a=1\nnonsense\n", "f.conf")
 
 
+@pytest.mark.parametrize(("text", "value"), [("2", 2), ("0.02", 0.02), (" 3 ", 3), ("", 1)])
+def test_a_number_that_is_whole_with_apache_may_be_a_fraction_and_is_shown_as_written(text: str, value: float) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Rounds:
+        minutes: int | float = setting("interval", 1, help="time between two rounds", least=0.01)
+
+    found = load(Rounds, {"interval": text}).minutes
+    assert (found, type(found)) == (value, type(value))
+    with pytest.raises(ConfigurationError, match="interval=often"):
+        load(Rounds, {"interval": "often"})
+    with pytest.raises(ConfigurationError, match=r"must be 0\.01 to"):
+        load(Rounds, {"interval": "0"})
+
+
 def test_settings_describe_themselves() -> None:
     assert ("bookiePort", "3181", "port of the storage protocol") in list(describe(Example))
 

@@ -77,6 +77,19 @@ def test_the_type_does_not_change() -> None:
     check_compatible(Schema(SchemaType.STRING, b""), [Schema(SchemaType.STRING, b"")], Strategy.FULL)
 
 
+async def test_where_schemas_are_not_taken_from_clients_the_first_is_not_either() -> None:
+    clock = LoopClock()
+    registry = SchemaRegistry(MemoryBookKeeper().client, MemoryStore(clock), clock)
+    one, two = avro(A_INT), avro(record(("a", "int"), ("b", "int", 0)))
+    with pytest.raises(IncompatibleSchema, match="does not take new schemas"):
+        await registry.put_if_absent("public/default/t", one, Strategy.FULL, allow_update=False)
+    assert await registry.get("public/default/t") is None
+    assert await registry.put_if_absent("public/default/t", one, Strategy.FULL) == 0
+    assert await registry.put_if_absent("public/default/t", one, Strategy.FULL, allow_update=False) == 0
+    with pytest.raises(IncompatibleSchema, match="does not take new schemas"):
+        await registry.put_if_absent("public/default/t", two, Strategy.FULL, allow_update=False)
+
+
 async def test_versions_count_up_and_the_same_schema_keeps_its_version() -> None:
     bookkeeper, clock = MemoryBookKeeper(), LoopClock()
     store = MemoryStore(clock)

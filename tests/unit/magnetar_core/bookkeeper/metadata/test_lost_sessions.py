@@ -28,6 +28,26 @@ async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_
     await store.close()
 
 
+@pytest.mark.parametrize(("ephemeral", "error"), [(False, StoreUnavailable), (True, SessionLost)])
+async def test_what_was_decided_under_a_session_is_not_handed_over_once_kazoo_is_in_the_next_one(
+    ephemeral: bool, error: type[Exception]
+) -> None:
+    """I62: kazoo reconnects on its own thread, and our loop has not heard of it yet."""
+    store = ZooKeeperStore("127.0.0.1:1", "", 2.0, LoopClock())
+
+    class Reconnected:
+        def create_async(self, path: str, *_: Any, **__: Any) -> None:
+            raise AssertionError(f"{path} was handed over")
+
+    kazoo, store._client = store._client, Reconnected()
+    store._connected.set()
+    store._on_kazoo_state(KazooState.LOST)
+    with pytest.raises(error, match="the session ended before this was sent"):
+        await store.put("/lock", b"", NO_NODE, ephemeral=ephemeral)
+    store._client = kazoo
+    await store.close()
+
+
 async def test_a_write_that_failed_may_have_happened(tmp_path: Path) -> None:
     """I57: a caller that believes nothing was changed would delete the data that the record names."""
     store = await EmbeddedStore.open(tmp_path / "tree", LoopClock())

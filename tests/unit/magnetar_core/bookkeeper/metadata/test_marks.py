@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import Operation
+from magnetar_core.bookkeeper.metadata.store import Operation, OutcomeUnknown, StoreUnavailable
 from magnetar_core.bookkeeper.metadata.underreplication import Mark, PeriodicCheck
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
+from tests.support.waiting import settle
 
 PATH = "/ledgers/underreplication/ledgers/0000/0000/0000/04d2/urL0000001234"
 
@@ -95,6 +97,90 @@ async def test_a_mark_goes_although_its_lock_was_removed_by_others(store: Memory
     assert await marks.take_down(7, 0)
     assert await marked(marks) == []
     assert await store.children("/ledgers/underreplication/ledgers") == []
+
+
+async def test_the_lock_that_another_worker_took_after_our_session_stays_when_the_mark_goes(
+    store: MemoryStore, marks: MarkBoard
+) -> None:
+    """Both locks have the version 0 (rule 3)."""
+    other = MarkBoard(store.session())
+    await marks.mark(7, "a", 0)
+    assert await marks.lock(7, "one")
+    store.expire()
+    assert marks.held == frozenset()
+    assert await other.lock(7, "two")
+    assert await marks.take_down(7, 0)
+    assert (await other.locked(), await marked(other)) == (frozenset({7}), [])
+    assert await other.holder(7) == "two"
+
+
+async def test_nothing_goes_when_the_session_ends_while_mark_and_lock_are_taken_down(
+    store: MemoryStore, marks: MarkBoard
+) -> None:
+    other_store = store.session()
+    taking: list[asyncio.Future[bool]] = []
+    await marks.mark(7, "a", 0)
+    assert await marks.lock(7, "one")
+
+    def another_takes_it(_: str) -> None:
+        store.before_change = None
+        store.expire()
+        taking.append(asyncio.ensure_future(MarkBoard(other_store).lock(7, "two")))
+
+    store.before_change = another_takes_it
+    with pytest.raises(StoreUnavailable, match="the session ended before this was sent"):
+        await marks.take_down(7, 0)
+    assert await taking[0]
+    assert (await marks.holder(7), await marked(marks)) == ("two", [7])
+
+
+async def test_a_lock_in_doubt_is_not_taken_down_with_its_mark(store: MemoryStore, marks: MarkBoard) -> None:
+    """It went although the answer was lost, and another worker has it now."""
+    other = MarkBoard(store.session())
+    await marks.mark(7, "a", 0)
+    assert await marks.lock(7, "one")
+    store.lose_next_answer(LostAnswer.APPLIED)
+    assert await marks.take_down(7, 0)
+    await marks.mark(7, "b", 0)
+    assert await other.lock(7, "two")
+    assert await marks.take_down(7, 0)
+    await marks.unlock(7)
+    assert (await other.holder(7), marks.held) == ("two", frozenset())
+
+
+@pytest.mark.parametrize("fate", list(LostAnswer))
+async def test_a_lock_is_held_until_it_is_known_to_be_given_back(
+    store: MemoryStore, marks: MarkBoard, fate: LostAnswer
+) -> None:
+    assert await marks.lock(7, "one")
+    store.lose_next_answer(fate)
+    with pytest.raises(OutcomeUnknown):
+        await marks.unlock(7)
+    assert marks.held == {7}
+    await marks.unlock(7)
+    assert (await marks.locked(), marks.held) == (frozenset(), frozenset())
+
+
+async def test_a_lock_whose_answer_nobody_waited_for_can_be_given_back(
+    store: MemoryStore, marks: MarkBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 4"""
+    put = store.put
+
+    async def slow(*arguments: Any, **options: Any) -> int:
+        version = await put(*arguments, **options)
+        await asyncio.sleep(60)
+        return version
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", slow)
+        asking = asyncio.ensure_future(marks.lock(7, "one"))
+        await settle()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert (await marks.locked(), marks.held) == (frozenset({7}), frozenset({7}))
+    await marks.unlock(7)
+    assert (await marks.locked(), marks.held) == (frozenset(), frozenset())
 
 
 async def test_a_lock_of_somebody_else_is_not_given_back(store: MemoryStore, marks: MarkBoard) -> None:

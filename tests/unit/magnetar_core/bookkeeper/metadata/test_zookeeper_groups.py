@@ -172,3 +172,17 @@ async def test_who_gives_up_waiting_harms_no_other(world: World) -> None:
     world.server.open.set()
     assert await waiting[1] == "/b done"
     assert waiting[0].cancelled()
+    assert ["/b"] in world.server.sent, "what nobody waits for any more is not sent"
+
+
+async def test_a_queue_of_which_all_have_given_up_is_not_sent_and_holds_up_nobody(world: World) -> None:
+    await busy(world)
+    waiting = world.ask(change("/a"), change("/b", epoch=1))
+    await settle()
+    for one in waiting:
+        one.cancel()
+    await settle()
+    world.server.open.set()
+    await settle()
+    assert await world.ask(change("/c"))[0] == "/c done"
+    assert [path for paths in world.server.sent for path in paths if path in ("/a", "/b", "/c")] == ["/c"]
