@@ -4,11 +4,13 @@ BookKeeper's BenchThroughputLatency ends with `72960 completions in 5105 millise
 with one line an add: nanoseconds, a tab, milliseconds.
 
 pulsar-perf ends with a line of counts and one of latencies. Its own rate divides by a time in which it also shuts down
-(some seconds), so the rate here is taken from the times of its log lines: from the first send to the last.
+(some seconds), so the rate here is taken from the times of its log lines: from the first send to the last. Every ten
+seconds it prints the latencies of those seconds; the first ten are those of a virtual machine that is not warm.
 """
 
 import json
 import re
+import statistics
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -17,10 +19,11 @@ from bench.apache.table import percentile
 
 COMPLETIONS: Final = re.compile(r"(\d+) completions in (\d+) milliseconds")
 COUNT: Final = re.compile(r"Aggregated throughput stats --- (\d+) records (?:sent|received) --- ([\d.]+) msg/s")
-LATENCY: Final = re.compile(
-    r"Aggregated latency stats --- Latency: mean: *([\d.]+)(?: ms)? - med: *([\d.]+) - 95pct: *([\d.]+)"
-    r" - 99pct: *([\d.]+) - 99\.9pct: *([\d.]+)"
+_PERCENTILES: Final = (
+    r"--- Latency: mean: *([\d.]+)(?: ms)? - med: *([\d.]+) - 95pct: *([\d.]+) - 99pct: *([\d.]+) - 99\.9pct: *([\d.]+)"
 )
+LATENCY: Final = re.compile(rf"Aggregated latency stats {_PERCENTILES}")
+INTERVAL: Final = re.compile(rf"Throughput (?:produced|received): .*{_PERCENTILES}")
 STAMP: Final = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}[+-]\d{4})")
 PRODUCE_BEGINS: Final = re.compile(r"Created \d+ producers")
 CONSUME_BEGINS: Final = re.compile(r"Start receiving from")
@@ -79,6 +82,15 @@ def parse_produce(text: str) -> Load:
 def parse_consume(text: str) -> Load:
     """`pulsar-perf consume`; the latency is from publishing to receiving. Raises NoResult."""
     return _perf(text, CONSUME_BEGINS)
+
+
+def warm_latency(text: str) -> Latency:
+    """`pulsar-perf` at a fixed rate: the median of its intervals but for the first; NoResult: there are none."""
+    found = [[float(part) for part in one.groups()] for one in INTERVAL.finditer(text)][1:]
+    if not found:
+        raise NoResult(f"pulsar-perf gave no figures of intervals: {complaints(text)}")
+    _, p50, _, p99, p999 = (statistics.median(column) for column in zip(*found, strict=True))
+    return Latency(p50, p99, p999)
 
 
 def _perf(text: str, begins: re.Pattern[str]) -> Load:

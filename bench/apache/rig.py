@@ -31,8 +31,6 @@ MIB: Final = 1024 * 1024
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 
 SESSION_MS: Final = 600_000
-TICK_MS: Final = 30_000
-"""ZooKeeper grants sessions of up to 20 ticks."""
 
 SETTLE_S: Final = 0.5
 """After a side goes on: timers that came due meanwhile have run by then."""
@@ -107,13 +105,12 @@ class System:
         side: Side,
         directory: Path,
         *,
-        tick_ms: int = TICK_MS,
         session_ms: int = SESSION_MS,
         kind: type[ApacheCluster] = ApacheCluster,
     ) -> None:
         self.side: Side = side
         self.session_ms = session_ms
-        self.cluster = kind(directory, tick_ms=tick_ms)
+        self.cluster = kind(directory, shortest_session_ms=max(1_000, session_ms // 10))
         self.running = True
         self._broken = ""
 

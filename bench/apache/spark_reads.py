@@ -16,8 +16,8 @@ from bench.apache.spark_ways import QUERIES, Query
 from bench.apache.table import SIDES, Side, Table
 from bench.spark_topics import Topic, write_topic
 
-BATCH_ROWS: Final[Mapping[int, int]] = {1_000: 8_000, 100: 10_000}
-"""Rows of a prepared batch: those of the source's, which ends a batch at 8 MiB or 10,000 rows."""
+BATCH_ROWS: Final[Mapping[int, int]] = {1_000: 4_000, 100: 10_000}
+"""Rows of a prepared batch: those of the source's, which ends a batch at 4 MiB or 10,000 rows."""
 
 BROKER_ROWS_MAX: Final = 200_000
 """So many are read through a broker at most, in all partitions: some seconds' worth. The rate is that of these."""

@@ -21,12 +21,8 @@ from bench.apache.table import SIDES, Side, Table
 from bench.many_takeovers import SHARES, SURVIVOR, Cpu, kill, stop
 from tests.support.mixed_cluster import Server
 
-# (side, session, ZooKeeper's tick): it grants sessions of 2 to 20 ticks.
-VARIANTS: Final[tuple[tuple[Side, int, int], ...]] = (
-    ("apache", 30_000, 2_000),
-    ("apache", 2_000, 500),
-    ("ours", 2_000, 500),
-)
+# (side, session in ms)
+VARIANTS: Final[tuple[tuple[Side, int], ...]] = (("apache", 30_000), ("apache", 2_000), ("ours", 2_000))
 ALIKE: Final = "kill -9 to the next acknowledged message, session 2 s"
 DEFAULT: Final = "kill -9 to the next acknowledged message, Apache at its default session of 30 s, ours at 2 s"
 GAP_MAX_S: Final = 150.0
@@ -106,7 +102,7 @@ def many_topics(directory: Path, rounds: int, table: Table) -> list[str]:
     table.row(CREATED, "s", goal="<= 5 s")
     for side in SIDES:
         place = directory / f"{side}-many"
-        system = System(side, place, tick_ms=500, session_ms=2_000)
+        system = System(side, place, session_ms=2_000)
         try:
             system.start(bookies=3, brokers=2)
             for number in range(rounds):
@@ -162,10 +158,10 @@ def one_topic(directory: Path, rounds: int, table: Table) -> list[str]:
     table.row(ALIKE, "s", goal="<= 3 s")
     table.row(DEFAULT, "s")
     notes: list[str] = []
-    for side, session_ms, tick_ms in VARIANTS:
+    for side, session_ms in VARIANTS:
         what = DEFAULT if session_ms > 2_000 else ALIKE
         place = directory / f"{side}-{session_ms}"
-        system = System(side, place, tick_ms=tick_ms, session_ms=session_ms)
+        system = System(side, place, session_ms=session_ms)
         try:
             system.start(bookies=3, brokers=2)
             if side == "apache":

@@ -8,7 +8,16 @@ import pytest
 
 from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
 from bench.apache.document import document, draw_curves
-from bench.apache.outputs import Latency, Load, NoResult, parse_adds, parse_consume, parse_our_adds, parse_produce
+from bench.apache.outputs import (
+    Latency,
+    Load,
+    NoResult,
+    parse_adds,
+    parse_consume,
+    parse_our_adds,
+    parse_produce,
+    warm_latency,
+)
 from bench.apache.profile import report
 from bench.apache.spark import topic_of
 from bench.apache.spark_jobs import summed
@@ -99,6 +108,18 @@ def test_what_a_consumer_received_is_found() -> None:
     assert load.latency == Latency(3.0, 8.0, 12.0)
 
 
+def test_latencies_at_a_fixed_rate_are_those_of_the_warm_intervals() -> None:
+    line = "{} [main] INFO  PerformanceProducer - Throughput produced:   47293 msg ---   4729.2 msg/s ---     36.9 Mbit/s  --- failure      0.0 msg/s --- Latency: mean:   3.238 ms - med:   {} - 95pct:   7.704 - 99pct:  {} - 99.9pct:  {} - 99.99pct:  73.420 - Max:  73.434\n"  # noqa: E501
+    other = "{} [main] INFO  PerformanceConsumer - Throughput received:   39475 msg --- 3947.458  msg/s --- 30.840 Mbit/s  --- Latency: mean: 13.865 ms - med: {} - 95pct: 139 - 99pct: {} - 99.9pct: {} - 99.99pct: 229 - Max: 229\n"  # noqa: E501
+    cold = line.format("2026-11-25T15:11:55,079+0000", 99, 990, 999)
+    assert warm_latency(
+        cold + line.format("2026-11-25T15:12:05,096+0000", 1.5, 5, 8) + line.format("x", 1.0, 7, 9)
+    ) == Latency(1.25, 6.0, 8.5)
+    assert warm_latency(cold + other.format("x", 2, 11, 50) + PRODUCE) == Latency(2.0, 11.0, 50.0)
+    with pytest.raises(NoResult, match="intervals"):
+        warm_latency(cold + PRODUCE)
+
+
 def test_pulsar_perf_without_figures_says_why() -> None:
     with pytest.raises(NoResult, match="TimeoutException"):
         parse_consume("hello\njava.util.concurrent.TimeoutException: too slow\n")
@@ -184,7 +205,7 @@ def test_rows_come_back_from_json_and_other_groups_stay() -> None:
 
 def test_every_size_protocol_and_quorum_has_a_cell_and_64_kib_only_at_saturation() -> None:
     for size in (100, 1024):
-        assert [each.client for each in cells(size)] == ["Apache's"] * 8 + ["Magnetar's"]
+        assert [each.client for each in cells(size)] == ["Apache's"] * 8 + ["Magnetar's"] * 4
     assert {each.fixed for each in cells(65536)} == {False}
     assert Cell(100, "1/1/1", "v3", True).throttle == FIXED_PER_S
 
