@@ -7,9 +7,8 @@ from typing import Final
 
 _CURSORS: Final = "our cursors have a ledger of their own only from their first acknowledgement on; ids differ"
 _COMPACTION: Final = (
-    "Apache's broker shows the cursor of compaction as a subscription `__compaction`, and keeps it when the threshold "
-    "is removed; ours is a cursor of the topic, and goes with the threshold if nothing was compacted: it holds back "
-    "trimming"
+    "Apache's broker keeps the cursor of compaction when the threshold is removed; ours goes with the threshold if "
+    "nothing was compacted: it holds back trimming"
 )
 
 DIFFERENT: Final[dict[str, str]] = {
