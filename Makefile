@@ -16,6 +16,9 @@ MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
 ADMIN_TABLE ?= docs/pulsar-admin.md
 
+# Tests start hundreds of processes: each would compile all of our files anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo demo-drain demo-failover pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list

@@ -61,7 +61,7 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         assert " is ready" in line, line
         yield started
     finally:
-        started.send_signal(signal.SIGINT)
+        started.terminate()
         started.wait(20)
 
 
@@ -158,7 +158,7 @@ def start() -> Rows:
                 time.sleep(10)
                 idle = (cpu_seconds(started.pid) - before) / 10
             finally:
-                started.send_signal(signal.SIGINT)
+                started.terminate()
                 started.wait(20)
     return [
         ("standalone, start to first acknowledged message, 1/1/1", f"{statistics.median(seconds):.2f} s"),
@@ -274,4 +274,5 @@ GROUPS: dict[str, Callable[[], Rows]] = {
 
 
 if __name__ == "__main__":
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # servers start from compiled files, as where they are installed
     run_groups(GROUPS)

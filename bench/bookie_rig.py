@@ -85,7 +85,7 @@ class BookieProcess:
 
     def stop(self) -> None:
         """In order; returns when everything is flushed."""
-        self._end(signal.SIGINT)
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

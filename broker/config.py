@@ -28,6 +28,7 @@ from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, processes_setting, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
+from magnetar_core.security.identity import DEFAULT_ALGORITHM, DEFAULT_CLAIM
 from magnetar_core.security.tls_files import (
     APACHE_FACTORY,
     PROTOCOLS,
@@ -40,7 +41,6 @@ from magnetar_core.security.tls_files import (
     store_problem,
     store_type_problem,
 )
-from magnetar_core.security.tokens import DEFAULT_ALGORITHM, DEFAULT_CLAIM
 
 SUBSCRIPTION_TYPES: Final = ("Exclusive", "Shared", "Failover", "Key_Shared")
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")

@@ -16,11 +16,10 @@ import secrets
 import ssl
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.config import OPENID, PROVIDERS, BrokerConfig
 from broker.errors import NotAuthenticated, NotAuthorized, NotReady
-from broker.security.openid_provider import IssuerKeys, KeyTimes, OpenIdProvider
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.security.authentication import (
     BASIC,
@@ -37,12 +36,14 @@ from magnetar_core.security.authentication import (
 )
 from magnetar_core.security.basic import PasswordRules, parse_users
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.identity import Identity, NotValid
-from magnetar_core.security.openid import OpenIdRules
+from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
 from magnetar_core.security.sources import read_source
 from magnetar_core.security.tls_contexts import server_context
 from magnetar_core.security.tls_files import TlsFiles
-from magnetar_core.security.tokens import DEFAULT_CLAIM, TokenRules, public_key, secret_key
+
+if TYPE_CHECKING:  # their libraries take a tenth of a second to load, and most brokers need none of them
+    from broker.security.openid_provider import OpenIdProvider
+    from magnetar_core.security.tokens import TokenRules
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +209,10 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
     return Doors(providers, clock, checks_original=config.authenticate_original)
 
 
-def _openid(config: BrokerConfig, clock: Clock, otherwise: Provider | None) -> OpenIdProvider:
+def _openid(config: BrokerConfig, clock: Clock, otherwise: Provider | None) -> "OpenIdProvider":
+    from broker.security.openid_provider import IssuerKeys, KeyTimes, OpenIdProvider
+    from magnetar_core.security.openid import OpenIdRules
+
     rules = OpenIdRules(
         config.openid_issuers,
         config.openid_audiences,
@@ -225,7 +229,9 @@ def _openid(config: BrokerConfig, clock: Clock, otherwise: Provider | None) -> O
     return OpenIdProvider(rules, IssuerKeys(config.openid_key_files, times, config.openid_trusted, clock), otherwise)
 
 
-def _token_rules(config: BrokerConfig) -> TokenRules:
+def _token_rules(config: BrokerConfig) -> "TokenRules":
+    from magnetar_core.security.tokens import TokenRules, public_key, secret_key
+
     if config.token_secret_key:  # it comes first with Apache, too
         key = secret_key(read_source(config.token_secret_key, "tokenSecretKey"), "tokenSecretKey")
     else:

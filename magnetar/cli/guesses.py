@@ -133,8 +133,8 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "expire-messages": _TTL,
         "set-message-ttl": _TTL,
         "get-message-ttl": _TTL,
-        "set-retention": "retention is a policy of namespaces: "
-        "`magnetar namespaces set-retention NAMESPACE --minutes N`",
+        "set-retention": "`magnetar namespaces set-retention NAMESPACE --minutes N` sets that of a namespace, the admin "
+        "API that of one topic (`retention`)",
         "compaction-status": "`compact --wait` tells how it ended",
         "offload": _NO_OFFLOAD,
         "offload-status": _NO_OFFLOAD,
@@ -156,7 +156,7 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "remove-retention": "write `magnetar namespaces set-policy NAMESPACE retention null`",
         "set-deduplication": "write `magnetar namespaces set-policy NAMESPACE deduplication true`",
         "set-persistence": _POLICY,
-        "set-backlog-quota": "backlog quotas are not enforced here",
+        "set-backlog-quota": "quotas of topics and namespaces are set through the admin API: `backlogQuota`",
         "set-schema-compatibility-strategy": _POLICY,
     },
     "schemas": {"compatibility": "write `magnetar schemas upload TOPIC FILE --check`"},

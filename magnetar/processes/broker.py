@@ -23,6 +23,7 @@ from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
 from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.daemon import load_beside
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
@@ -110,12 +111,14 @@ async def start_broker(
     takeovers.start()
     parts.add("takeovers", takeovers.stop)
     if web_socket is not None or secure_socket is not None:
+        await load_beside("broker.admin.server")
         from broker.admin.server import AdminServer
 
         admin = AdminServer(broker, ownership, version=version)
         await admin.start(web_socket, secure_socket)
         parts.add("admin", admin.stop)
     if grpc_socket is not None or secure_grpc_socket is not None:
+        await load_beside("broker.grpc.service")
         from broker.grpc.service import GrpcServer
 
         grpc_server = GrpcServer(broker)

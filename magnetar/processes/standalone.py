@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.secure_folder import ROLE, SecureFolder
 from magnetar.processes.servers import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
@@ -25,6 +24,7 @@ from magnetar_core.runtime.types import MagnetarError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
+    from magnetar.processes.secure_folder import SecureFolder
 
 
 class DataInUse(MagnetarError):
@@ -47,7 +47,7 @@ def run_standalone(
     """
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
     data = data.resolve()
-    folder = None if secure is None else SecureFolder(secure, new_clock().wall_ms())
+    folder = None if secure is None else _secure_folder(secure)
     settings = read_standalone_settings(
         data,
         config_path,
@@ -112,8 +112,15 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
     return broker
 
 
-def _say_how_to_connect(folder: SecureFolder, broker: "Broker") -> None:
+def _secure_folder(path: Path) -> "SecureFolder":
+    from magnetar.processes.secure_folder import SecureFolder  # its libraries take long to load
+
+    return SecureFolder(path, new_clock().wall_ms())
+
+
+def _say_how_to_connect(folder: "SecureFolder", broker: "Broker") -> None:
     from magnetar.processes.broker import grpc_address
+    from magnetar.processes.secure_folder import ROLE
 
     address = broker.address
     profile = folder.write_profile(address.service_url_tls or address.service_url, address.web_url(secure=True))

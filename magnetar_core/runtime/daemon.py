@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -33,7 +34,9 @@ PART_OF_SERVICE = "MAGNETAR_PROCESS"
 # How long such a process may take to stop after that. A broker hands over for 20 s at most and closes what is left.
 END_S = 60.0
 
-# The collector runs after so many new objects; after so many of these runs it also searches the older generations.
+# The collector runs after so many new objects; after so many of these runs it also searches the older generations. By
+# default it runs after every 700; when a quarter of all objects are new, it searches all of them and holds the GIL
+# meanwhile. A flush of 30,000 entries makes 60,000 objects that live as long as the flush.
 _COLLECTOR_THRESHOLDS = (10_000, 20, 20)
 
 
@@ -90,6 +93,7 @@ def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
 
     *start* starts the parts and registers how each is stopped. An error in it is shown as one line.
     """
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
     try:
         import uvloop
     except ImportError:  # not built for every platform; asyncio's own loop does the same, slower
@@ -148,14 +152,15 @@ def _end_with_input(loop: asyncio.AbstractEventLoop, shutdown: Shutdown) -> None
 
 
 def _calm_collector() -> None:
-    """Let the garbage collector skip the objects that the start has made, and run less often.
-
-    By default it runs after every 700 new objects; when a quarter of all objects are new, it searches all of them and
-    holds the GIL meanwhile. A flush of 30,000 entries makes 60,000 objects that live as long as the flush.
-    """
+    """Let the garbage collector skip the objects that the start has made."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+
+
+async def load_beside(module: str) -> None:
+    """Import a module that takes a tenth of a second or more, on a thread: ports that are open already are served
+    meanwhile. The caller's own `import` finds it loaded afterwards."""
+    await asyncio.to_thread(importlib.import_module, module)
 
 
 async def _as_coroutine(work: Awaitable[None]) -> None:

@@ -11,12 +11,14 @@ may ask for others; they must, and not for another proxy.
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
 
 from magnetar_core.security.basic import PasswordRules
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.identity import Identity, NotValid
-from magnetar_core.security.tokens import TokenRules
+
+if TYPE_CHECKING:  # its libraries take a tenth of a second to load, and most servers need none of them
+    from magnetar_core.security.tokens import TokenRules
 
 TOKEN: Final = "token"
 BASIC: Final = "basic"
@@ -60,7 +62,7 @@ class TokenProvider:
 
     is_slow: Final = False
 
-    def __init__(self, rules: TokenRules) -> None:
+    def __init__(self, rules: "TokenRules") -> None:
         self._rules = rules
 
     def identity(self, shown: Shown, now_s: float) -> Identity:

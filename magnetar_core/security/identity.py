@@ -4,9 +4,15 @@ The text of a refusal is for the log of the server. It never holds the credentia
 no more than that they are not valid.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar_core.runtime.types import MagnetarError
+
+DEFAULT_CLAIM: Final = "sub"
+"""The claim of a token that names the role."""
+
+DEFAULT_ALGORITHM: Final = "RS256"
+"""What signs tokens, where there is a pair of keys."""
 
 
 class Identity(NamedTuple):

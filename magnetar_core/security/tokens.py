@@ -32,14 +32,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from magnetar_core.runtime.types import ConfigurationError
-from magnetar_core.security.identity import Identity, NotValid
+from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
 
 # A token is a few hundred bytes, or a few KiB with an RSA key of 8192 bits and many claims. Everything longer costs
 # work before its signature is known to be valid. (aiohttp takes headers of 8 KiB.)
 TOKEN_BYTES_MAX: Final = 16 * 1024
-
-DEFAULT_CLAIM: Final = "sub"
-DEFAULT_ALGORITHM: Final = "RS256"
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
