@@ -7,7 +7,6 @@ acknowledged. Load runs in processes of its own. `python -m bench adds` runs one
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys

@@ -104,7 +104,7 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def main() -> None:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # our servers start from compiled files, as where they are installed
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # ours start from compiled files, as where they are installed
     known = "; ".join(f"{name} has {', '.join(parts)}" for name, parts in PARTS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench.apache", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -29,7 +29,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
     add_header,
     add_responses,
 )
-from magnetar_core.bookkeeper.wire.codec_v3 import added, plain_add
+from magnetar_core.bookkeeper.wire.codec_v3 import AddShape, added, plain_add
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, MASTER_KEY_BYTES
 from magnetar_core.runtime.types import Buffer
 
@@ -209,21 +209,34 @@ class RequestRules:
         known_key = b""
         entry_ids: list[int] = []
         run: list[bytes] = []
+        to: list[bytes] = []
+        shape: AddShape | None = None
+        length = 0
         while at < stop:
             frame = frames[at]
-            add = plain_add(frame)
-            if add is None:
-                break
-            _, _, _, key, body_at, ledger_id, entry_id, last_add_confirmed = add
-            if ledger_id != current:
-                if ledger is not None:
-                    self._took_run(ledger, entry_ids, run, top, records)
-                ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
-                if ledger is None or not ledger.is_key_journaled or ledger.master_key != key or ledger.fenced:
-                    ledger = None
+            found = None if shape is None else shape.read(frame)
+            if found is not None:
+                entry_id, last_add_confirmed, answer = found
+            else:
+                add = plain_add(frame)
+                if add is None:
                     break
-                current, known_key, last = ledger_id, key, ledger.last_entry_id
-            if entry_id <= last or key != known_key:
+                _, _, _, key, body_at, ledger_id, entry_id, last_add_confirmed = add
+                if ledger_id != current:
+                    if ledger is not None:
+                        self._took_run(ledger, entry_ids, run, top, records)
+                    ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
+                    if ledger is None or not ledger.is_key_journaled or ledger.master_key != key or ledger.fenced:
+                        ledger = None
+                        break
+                    current, known_key, last = ledger_id, key, ledger.last_entry_id
+                    to, length = answers[ledger_id % len(answers)], 0
+                if key != known_key:
+                    break
+                # Two as long as each other are likely to be followed by more of them.
+                answer, shape = added(add), AddShape(frame, add) if len(frame) == length else None
+                length = len(frame)
+            if entry_id <= last:
                 break
             last = entry_id
             if last_add_confirmed > top:
@@ -232,7 +245,7 @@ class RequestRules:
             size += len(entry)
             entry_ids.append(entry_id)
             run.append(entry)
-            answers[ledger_id % len(answers)].append(added(add))
+            to.append(answer)
             at += 1
         if ledger is not None and run:
             self._took_run(ledger, entry_ids, run, top, records)

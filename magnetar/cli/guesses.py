@@ -133,8 +133,8 @@ HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "expire-messages": _TTL,
         "set-message-ttl": _TTL,
         "get-message-ttl": _TTL,
-        "set-retention": "`magnetar namespaces set-retention NAMESPACE --minutes N` sets that of a namespace, the admin "
-        "API that of one topic (`retention`)",
+        "set-retention": "`magnetar namespaces set-retention NAMESPACE --minutes N` sets that of a namespace, "
+        "the admin API that of one topic (`retention`)",
         "compaction-status": "`compact --wait` tells how it ended",
         "offload": _NO_OFFLOAD,
         "offload-status": _NO_OFFLOAD,

@@ -279,6 +279,27 @@ MUTANTS = (
         ("tests/property/test_add_runs.py", "-k", "another_size"),
     ),
     Mutant(
+        "an add like the one before is taken under another key",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "            or head[self._entry_end : self._ids_at] != self._behind\n",
+        "",
+        ("tests/property/test_add_runs.py", "-k", "form_of_an_add_before"),
+    ),
+    Mutant(
+        "an add like the one before is taken under another number than its entry's",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "            or entry[1:] != self._rest\n",
+        "",
+        ("tests/property/test_add_runs.py", "-k", "form_of_an_add_before"),
+    ),
+    Mutant(
+        "an add like the one before may have a transaction that ends early",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "            or int.from_bytes(txn_id) & self._ends != self._where\n",
+        "",
+        ("tests/property/test_add_runs.py", "-k", "no_transaction_of_another_length"),
+    ),
+    Mutant(
         "a read of the third protocol is taken whatever length it tells",
         "magnetar_core/bookkeeper/wire/codec_v3.py",
         "    if header[0] != 5 + len(txn_id) or read[0] != 2 + len(ledger) + len(entry):\n",

@@ -254,6 +254,59 @@ def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> No
     assert [field.name for field, _ in pb.Request.ListFields(request)] == ["header", "addRequest"]
 
 
+def add_frame(txn_id: int, ledger_id: int, entry_id: int, key: bytes, payload: bytes, lac: int = 4) -> bytes:
+    entry = HEADER.pack(ledger_id, entry_id, lac, 7) + payload
+    return v3.add_request(txn_id, ledger_id, entry_id, key, entry)[4:]
+
+
+def shape_of(frame: bytes) -> v3.AddShape:
+    found = v3.plain_add(memoryview(frame))
+    assert found is not None
+    return v3.AddShape(memoryview(frame), found)
+
+
+@settings(max_examples=500)
+@given(st.data(), numbers, st.integers(0, 40_000), st.binary(max_size=40))
+def test_what_the_form_of_an_add_before_takes_is_what_is_found_without_it(
+    data: st.DataObject, txn_id: int, entry_id: int, payload: bytes
+) -> None:
+    shape = shape_of(add_frame(txn_id, 5, entry_id, KEYS[1], payload))
+    for _ in range(3):
+        number = data.draw(st.integers(max(0, entry_id - 200), entry_id + 40_000))
+        other = data.draw(st.integers(0, 2**63 - 1) | st.just(txn_id + 1))
+        ledger_id, key = data.draw(st.sampled_from([5, 5, 5, 6])), data.draw(st.sampled_from([1, 1, 1, 0]))
+        frame: bytes = add_frame(other & (2**63 - 1), ledger_id, number, KEYS[key], payload, number - 1)
+        if data.draw(st.booleans()):
+            frame = bytes(changed(data, frame))
+        found, plain = shape.read(memoryview(frame)), v3.plain_add(memoryview(frame))
+        if found is not None:
+            assert plain is not None
+            assert found == (plain.entry_id, plain.last_add_confirmed, v3.added(plain))
+            assert (plain.ledger_id, plain.master_key, plain.body_at) == (5, KEYS[1], shape.body_at)
+
+
+@pytest.mark.parametrize("at", [7, 8, 9])
+def test_the_form_of_an_add_takes_no_transaction_of_another_length(at: int) -> None:
+    shape = shape_of(add_frame(20_000, 5, 120, KEYS[0], b"payload"))
+    frame = bytearray(add_frame(20_001, 5, 121, KEYS[0], b"payload"))
+    assert shape.read(memoryview(frame)) is not None
+    frame[at] ^= 0x80
+    assert shape.read(memoryview(frame)) is None
+    assert v3.plain_add(memoryview(frame)) is None
+
+
+def test_the_form_of_an_add_takes_those_behind_it_until_a_number_is_longer() -> None:
+    shape = shape_of(add_frame(9_000, 5, 120, KEYS[0], b"payload"))
+    taken = [shape.read(memoryview(add_frame(9_001 + at, 5, 121 + at, KEYS[0], b"other..", 120))) for at in range(10)]
+    assert [one is not None for one in taken] == [True] * 7 + [False] * 3
+    shape = shape_of(add_frame(9_000, 5, 16_000, KEYS[0], b"payload"))
+    taken = [
+        shape.read(memoryview(add_frame(9_001 + at, 5, 16_001 + at, KEYS[0], b"other..", 16_000))) for at in range(400)
+    ]
+    assert [one is not None for one in taken] == [True] * 383 + [False] * 17
+    assert taken[382] == (16_383, 16_000, v3.add_response(9_383, 0, 5, 16_383))
+
+
 @pytest.mark.parametrize(
     "options", [{"recovery": True}, {"write_flags": v3.DEFERRED_SYNC}, {"priority": v3.HIGH_PRIORITY}]
 )

@@ -89,6 +89,8 @@ _PLAIN_READ: Final = re.compile(
     rb"\x0a(.)\x08\x03\x10\x01\x18%(id)b\xa2\x06(.)\x08%(id)b\x10%(id)b" % {b"id": _ID_PATTERN}, re.DOTALL
 ).fullmatch
 _ENTRY_IDS: Final = struct.Struct(">qqq").unpack_from
+_ENTRY_AND_LAC: Final = struct.Struct(">qq").unpack_from
+_TXN_AT: Final = 7
 
 _AVAILABILITY_HEADER: Final = struct.Struct(">ii56x")
 _AVAILABILITY_GROUP: Final = struct.Struct(">qqii")
@@ -285,6 +287,79 @@ def plain_add(frame: memoryview) -> PlainAdd | None:
     ):
         return None
     return PlainAdd(txn_id, ledger, entry, key, body_at, ledger_id, entry_id, last_add_confirmed)
+
+
+class AddShape:
+    """The form of a plain add. One after the other differ in transaction, entry and body only, and are as long: those
+    are read by their places, in half the time."""
+
+    __slots__ = (
+        "_behind",
+        "_ends",
+        "_entry_at",
+        "_entry_end",
+        "_first_bit",
+        "_front",
+        "_head_end",
+        "_high",
+        "_ids_at",
+        "_length",
+        "_middle",
+        "_reply",
+        "_reply_middle",
+        "_rest",
+        "_txn_end",
+        "_where",
+        "body_at",
+    )
+
+    def __init__(self, frame: memoryview, add: PlainAdd) -> None:
+        """*add* is what `plain_add` found in *frame*."""
+        self.body_at = body_at = add.body_at
+        self._length = len(frame)
+        self._head_end = body_at + 24  # with the three ids of the entry
+        head = bytes(frame[: self._head_end])
+        self._txn_end = _TXN_AT + len(add.txn_id)
+        # Behind the entry's number: 1a 14 key(20) 22 size, up to the body.
+        self._entry_end = body_at - 23 - len(_known_varint(len(frame) - body_at))
+        self._entry_at = self._entry_end - len(add.entry)
+        self._ids_at = body_at + 8
+        self._front = head[:_TXN_AT]
+        self._middle = head[self._txn_end : self._entry_at]
+        self._behind = head[self._entry_end : self._ids_at]
+        # The high bit of each byte of a number but the last is set.
+        self._ends = int.from_bytes(b"\x80" * len(add.txn_id))
+        self._where = self._ends & ~0x80
+        # Of 128 entries after another only the first byte of the number differs.
+        self._high, self._rest = add.entry_id >> 7, add.entry[1:]
+        self._first_bit = 0x80 if self._rest else 0
+        reply, middle = _added_parts(len(add.txn_id), 4 + len(add.ledger) + len(add.entry))
+        self._reply, self._reply_middle = reply, middle + add.ledger + b"\x18"
+
+    def read(self, frame: memoryview) -> tuple[int, int, bytes] | None:
+        """Entry id, LAC and the answer if it succeeds (`added`); None: the frame is not of this form."""
+        if len(frame) != self._length:
+            return None
+        head = bytes(frame[: self._head_end])
+        if (
+            not head.startswith(self._front)
+            or head[self._txn_end : self._entry_at] != self._middle
+            or head[self._entry_end : self._ids_at] != self._behind
+        ):
+            return None
+        txn_id, entry = head[_TXN_AT : self._txn_end], head[self._entry_at : self._entry_end]
+        entry_id, last_add_confirmed = _ENTRY_AND_LAC(head, self._ids_at)
+        if entry_id >> 7 != self._high:
+            if entry_id < 0 or len(number := varint(entry_id)) != len(entry):
+                return None
+            self._high, self._rest = entry_id >> 7, number[1:]
+        if (
+            entry[0] != entry_id & 0x7F | self._first_bit
+            or entry[1:] != self._rest
+            or int.from_bytes(txn_id) & self._ends != self._where
+        ):
+            return None
+        return entry_id, last_add_confirmed, self._reply + txn_id + self._reply_middle + entry
 
 
 def added(add: PlainAdd) -> bytes:
