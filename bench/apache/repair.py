@@ -12,12 +12,13 @@ found for it. The dead bookie's share of the bytes is counted, not what was read
 
 import asyncio
 import contextlib
+import random
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench.apache.rig import BenchError
 from bench.apache.table import SIDES, Side, Table, percentile
@@ -30,6 +31,9 @@ from tests.support.mixed_cluster import Brand, MixedCluster
 
 BOOKIES: Final = 4
 REPAIR_MAX_S: Final = 900.0
+
+# Records that are read in one look for repaired ledgers.
+_SAMPLE: Final = 20
 
 # Beside the defaults: Apache's copies one batch after the other, so larger ones wait less often.
 BEST_OF_APACHE: Final[dict[str, Any]] = {"rereplicationEntryBatchSize": 1_000}
@@ -51,6 +55,18 @@ class Load:
     entry_bytes: int
 
 
+class Repaired(NamedTuple):
+    """Of the ledgers that lost a copy."""
+
+    ledgers: int
+    whole_s: float
+    """From the kill to the last one."""
+    rest: int
+    """That were left when the first were found repaired."""
+    rest_s: float
+    """From then on."""
+
+
 class Clusters:
     """A cluster of one side, and the ledger client that fills it."""
 
@@ -67,31 +83,40 @@ class Clusters:
             async with turns:
                 handle = await self.bookkeeper.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
                 for first in range(0, load.entries, 100):
-                    last = handle.append([payload] * min(100, load.entries - first))
-                    await handle.wait_for(last)
+                    count = min(100, load.entries - first)
+                    await handle.wait_for(handle.append([payload] * count) + count - 1)
                 await handle.close()
                 return handle.ledger_id, handle.metadata.last_segment.ensemble
 
         return dict(await asyncio.gather(*(one() for _ in range(load.ledgers))))
 
-    async def kill_and_wait(self, ledgers: dict[int, tuple[str, ...]]) -> tuple[int, float, float]:
-        """(ledgers that lost a copy, seconds from the kill to the end, seconds from the first repaired one to it)."""
+    async def kill_and_wait(self, ledgers: dict[int, tuple[str, ...]]) -> Repaired:
+        """Reads few records at a time: the metadata store works for the repair meanwhile."""
         lost = self.cluster.of("bookie")[-1]
-        left = {ledger_id for ledger_id, ensemble in ledgers.items() if lost.bookie_id in ensemble}
+        left = [ledger_id for ledger_id, ensemble in ledgers.items() if lost.bookie_id in ensemble]
         count = len(left)
         killed_s = time.monotonic()
         lost.kill()
-        first_s = 0.0
-        while left:
+
+        async def still(ledger_ids: Sequence[int]) -> list[int]:
             if time.monotonic() - killed_s > REPAIR_MAX_S:
                 raise BenchError(f"{len(left)} of {count} ledgers are not repaired {REPAIR_MAX_S:.0f} s after the kill")
-            for ledger_id in sorted(left)[:200]:
-                if lost.bookie_id not in (await self.bookkeeper.read_metadata(ledger_id)).bookies():
-                    left.discard(ledger_id)
-                    first_s = first_s or time.monotonic()
+            records = [(one, await self.bookkeeper.read_metadata(one)) for one in ledger_ids]
+            return [ledger_id for ledger_id, record in records if lost.bookie_id in record.bookies()]
+
+        random.shuffle(left)
+        while len(await still(left[:_SAMPLE])) == len(left[:_SAMPLE]):
             await asyncio.sleep(0.05)
+        begun_s = time.monotonic()
+        left = await still(left)
+        rest = len(left)
+        while left:
+            some = await still(left[:_SAMPLE])
+            if len(some) == len(left[:_SAMPLE]):
+                await asyncio.sleep(0.05)
+            left = left[_SAMPLE:] + some
         ended_s = time.monotonic()
-        return count, ended_s - killed_s, ended_s - first_s
+        return Repaired(count, ended_s - killed_s, rest, ended_s - begun_s)
 
     async def latencies_ms(self, seconds: float) -> list[float]:
         """Of a writer that has one entry of 1 KiB under way, to two of the bookies that stay."""
@@ -131,14 +156,14 @@ async def ledgers_a_minute(place: Path, brand: Brand, settings: dict[str, Any], 
     """(ledgers a minute, seconds from the kill to the end)."""
     async with cluster_of(place, brand, settings) as made:
         filled = await made.fill(Load(ledgers, 100, KIB))
-        count, whole_s, active_s = await made.kill_and_wait(filled)
-        return (count - 1) / max(active_s, 0.05) * 60, whole_s
+        found = await made.kill_and_wait(filled)
+        return found.rest / max(found.rest_s, 0.05) * 60, found.whole_s
 
 
 async def megabytes_a_second(place: Path, brand: Brand, settings: dict[str, Any], load: Load) -> float:
     async with cluster_of(place, brand, settings) as made:
         filled = await made.fill(load)
-        return rate_of(brand, load, *await made.kill_and_wait(filled))
+        return rate_of(brand, load, await made.kill_and_wait(filled))
 
 
 async def beside_a_writer(place: Path, brand: Brand, settings: dict[str, Any], load: Load) -> tuple[float, float]:
@@ -150,13 +175,14 @@ async def beside_a_writer(place: Path, brand: Brand, settings: dict[str, Any], l
         during: list[float] = []
         while not repair.done():
             during += await made.latencies_ms(2.0)
-        rate = rate_of(brand, load, *await repair)
+        rate = rate_of(brand, load, await repair)
         return rate, percentile(sorted(during), 0.99) / percentile(before, 0.99)
 
 
-def rate_of(brand: Brand, load: Load, count: int, whole_s: float, active_s: float) -> float:
+def rate_of(brand: Brand, load: Load, found: Repaired) -> float:
     """MiB of the lost copies a second, from the end of the dead bookie's session to the last changed record."""
-    return count * load.entries * load.entry_bytes / MIB / max(whole_s - _SESSION_S[brand], active_s, 0.05)
+    seconds = max(found.whole_s - _SESSION_S[brand], found.rest_s, 0.05)
+    return found.ledgers * load.entries * load.entry_bytes / MIB / seconds
 
 
 # Until the session of the killed bookie has ended nobody can know that it is gone.

@@ -141,6 +141,8 @@ class TopicPolicies:
         """The policies in a namespace, read to the end (rule 1). Raises NotReady."""
         namespace = self._namespaces.get(name)
         if namespace is None:
+            if self._tasks.is_closed:
+                raise NotReady("the broker is stopping")
             namespace = self._namespaces[name] = _Namespace(self._changed)
             namespace.task = self._tasks.spawn(self._follow(name, namespace), name)
         namespace.is_wanted = True

@@ -119,6 +119,11 @@ class Tasks:
         task.add_done_callback(self._ended if awaited else self._done)
         return task
 
+    @property
+    def is_closed(self) -> bool:
+        """Nothing can be spawned any more."""
+        return self._closed
+
     def __len__(self) -> int:
         return len(self._tasks or ())
 

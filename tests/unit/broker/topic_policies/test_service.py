@@ -72,6 +72,15 @@ async def test_a_policy_holds_after_the_topic_was_opened_anew(world: AdminWorld)
     assert await told(world, fresh, "messageTTL") == "77"
 
 
+async def test_who_asks_for_policies_while_the_broker_stops_is_told_so(world: AdminWorld) -> None:
+    side = await world.side()
+    await side.broker.topic_policies.close()
+    with pytest.raises(NotReady, match="the broker is stopping"):
+        await side.broker.topic_policies.of(NAME)
+    with pytest.raises(NotReady, match="the broker is stopping"):
+        await side.broker.topic_policies.stored(NAME, is_global=False)
+
+
 async def test_opening_a_topic_makes_no_system_topic(world: AdminWorld) -> None:
     side = await world.side()
     await make(world, side)
