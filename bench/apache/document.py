@@ -1,5 +1,6 @@
 """Renders docs/BENCHMARKS.md and a picture for each group from the results in out/bench-apache.json."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,8 @@ from bench.apache.rig import ROOT
 from bench.apache.table import SIDES, Row, markdown, row_from
 
 DOCS: Final = ROOT / "docs"
+NEXT_SECTION: Final = "\n## "
+_MACHINE: Final = re.compile(r"^(?:- ([a-z, ]+): )?(\d{4}-\d\d-\d\d; .*)$", re.MULTILINE)
 COLOURS: Final[Mapping[str, str]] = {"apache": "#d95f02", "ours": "#1b6ca8"}
 
 TITLES: Final = {
@@ -152,7 +155,7 @@ PICTURED: Final = {
 
 
 def write(results: Mapping[str, Any]) -> None:
-    """Write the page and the pictures; the page names groups without a result as missing."""
+    """Write the page and the pictures. What the page says of groups without a result here stays, with its date."""
     DOCS.mkdir(exist_ok=True)
     for name, units in PICTURED.items():
         rows = [row_from(raw) for raw in results.get(name, {}).get("rows", ())]
@@ -160,27 +163,44 @@ def write(results: Mapping[str, Any]) -> None:
             draw_curves(rows, TITLES[name], DOCS / f"bench-{name}.png")
         elif any(row.values for row in rows):
             draw(rows, units, TITLES[name], DOCS / f"bench-{name}.png")
-    (DOCS / "BENCHMARKS.md").write_text(document(results))
+    page = DOCS / "BENCHMARKS.md"
+    page.write_text(document(results, page.read_text() if page.exists() else ""))
 
 
-def document(results: Mapping[str, Any]) -> str:
+def document(results: Mapping[str, Any], before: str = "") -> str:
+    """*before*: the page so far."""
     parts = [
         "# Benchmarks",
         INTRODUCTION,
         "```\nmake bench-apache\n```",
-        machine_text(results),
+        machine_text(results, before),
         METHOD,
     ]
     for name, title in TITLES.items():
-        parts.append(section(name, title, results.get(name)))
+        kept = None if name in results else section_of(before, title)
+        parts.append(kept or section(name, title, results.get(name)))
     parts.append(NOT_MET)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def machine_text(results: Mapping[str, Any]) -> str:
+def section_of(page: str, title: str) -> str | None:
+    """The section of *title*; None if the page has none, or it says that nothing was run."""
+    _, found, behind = page.partition(f"\n## {title}\n")
+    text = f"## {title}\n{behind.partition(NEXT_SECTION)[0]}".strip()
+    return text if found and "\nNot run yet: " not in text else None
+
+
+def machine_text(results: Mapping[str, Any], before: str = "") -> str:
     """Versions, date, cores and memory of the runs; those of each group if they differ."""
+    told = {
+        name: line
+        for names, line in _MACHINE.findall(before.partition(NEXT_SECTION)[0])
+        for name in (names.split(", ") if names else TITLES)
+    }
     lines: dict[str, list[str]] = {}
     for name in TITLES:
+        if name not in results and name in told and section_of(before, TITLES[name]):
+            lines.setdefault(told[name], []).append(name)
         if name in results:
             machine, date = results[name]["machine"], results[name]["date"]
             versions = ", ".join(f"{what} {number}" for what, number in machine["versions"].items())

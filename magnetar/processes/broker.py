@@ -158,13 +158,15 @@ def _number_of(listening: socket.socket | None) -> int:
 
 
 def _reserve(config: BrokerConfig, port: int | None, setting: str) -> socket.socket | None:
-    """A socket for HTTP, bound before anything is started: a port that is taken is found at once."""
+    """A socket for HTTP, opened before anything is started: a port that is taken is found at once, and who comes early
+    waits until it is served."""
     if port is None:
         return None
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((config.bind_address, port))
+        made.listen()
     except OSError as error:
         made.close()
         raise _port_error("HTTP port", config.bind_address, port, setting, error) from None

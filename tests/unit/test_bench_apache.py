@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -233,6 +235,28 @@ def test_the_document_names_machine_command_and_what_is_missing() -> None:
     assert "Not run yet: `python -m bench.apache bookie`." in text
     assert "```\ntwo\nlines\n```" in text
     assert "- one line" in text
+
+
+def test_what_the_page_says_of_groups_that_were_not_run_again_stays() -> None:
+    def result(date: str, value: float) -> dict[str, Any]:
+        return {
+            "rows": [row_to(Row("what", "MB/s", {"ours": [value]}))], "notes": [], "failed": "", "took_s": 60,
+            "date": date, "command": "a command",
+            "machine": {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}},
+        }  # fmt: skip
+
+    first = document({"disk": result("2026-01-02", 111.0), "bookie": result("2026-01-02", 222.0)})
+    assert first.count("2026-01-02; 2 cores") == 1
+    second = document({"bookie": result("2026-03-04", 333.0)}, first)
+    assert "| 111 |" in second
+    assert "| 222 |" not in second
+    assert "| 333 |" in second
+    assert "- bookie: 2026-03-04; 2 cores" in second
+    assert "- disk: 2026-01-02; 2 cores" in second
+    assert "Not run yet: `python -m bench.apache perf`." in second
+    third = document({"perf": result("2026-05-06", 444.0)}, second)
+    assert all(f"| {value} |" in third for value in (111, 333, 444))
+    assert "- bookie: 2026-03-04; 2 cores" in third
 
 
 def test_a_profile_leaves_out_what_everything_is_called_from() -> None:

@@ -1,3 +1,5 @@
+import asyncio
+import contextlib
 import socket
 from dataclasses import replace
 from typing import Any
@@ -7,6 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from magnetar.processes.broker import PortInUse, start_broker
+from magnetar.processes.cluster import reserved_ports
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Parts
@@ -36,6 +39,28 @@ async def test_a_started_broker_serves_both_ports_and_stops_in_order() -> None:
     for url in (broker.address.service_url, broker.address.http_url):
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+
+
+async def test_who_comes_before_http_is_loaded_is_served_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading: list[str] = []
+    early: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def load(module: str) -> None:
+        loading.append(module)
+        if module == "broker.admin.server":
+            early.append(await asyncio.open_connection("127.0.0.1", port))
+            early[0][1].write(b"GET /admin/v2/brokers/health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+
+    monkeypatch.setattr("magnetar.processes.broker.load_beside", load)
+    with contextlib.closing(reserved_ports()) as ports:
+        port, parts = next(ports), Parts()
+        await start(parts, web_port=port)
+        assert loading == ["broker.admin.server"]
+        answer = await early[0][0].read()
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.endswith(b"ok")
+        early[0][1].close()
+        await parts.stop()
 
 
 async def test_http_may_be_off() -> None:
