@@ -109,17 +109,17 @@ NOT_MET: Final = """\
   (2026-11-25, read a second time) it took 4.4 s of processor time a million, our servers 1.5 s, Apache's 2.1 s.
 - **p99 of publishing 1 KiB to one topic**: with 10,000 messages under way, at 200,000 a second, the mean is 50 ms.
 - **Lost copies** (goal 10): ten times what Apache's copies of 16 KiB entries would be more than this disk writes; of
-  small ledgers, each is six requests to ZooKeeper, three of them changes. The rows of small ledgers are flattering: those
-  ledgers were closed before all of their entries were confirmed. With all 100 (2026-11-25, evening, a slower machine)
-  Apache gave 920 and 997 a minute back, ours 5,428 and 5,842: some 6 times. More at a time (128 in place of 48), or without
-  the watch of locks, were no faster: a node takes two thirds of a core then, ZooKeeper a half.
+  small ledgers, each is six requests to ZooKeeper, three of them changes. The rows of small ledgers are flattering:
+  those ledgers were closed before all of their entries were confirmed. With all 100 (2026-11-25, evening, a slower
+  machine) Apache gave 920 and 997 a minute back, ours 5,428 and 5,842: some 6 times. More at a time (128 in place of
+  48), or without the watch of locks, were no faster: a node takes two thirds of a core then, ZooKeeper a half.
 - **p99 beside lost copies**: copies rest sixteen times as long as they take. What is left was not taken apart: four
   servers and the writer share two cores. Copies at 5 MiB/s in runs of 1 MiB, before they took turns, were 1.36 times.
 - **Into Spark** (0.6 of the ceiling, 5 times a read through a broker): where the time goes stands in the stages.
 - **p50 of a takeover of 1,000 topics**: 2.40 to 3.15 s in fifteen runs without Apache's servers beside them
   (2026-11-25), 14 of them below 3 s. 2 s of it is the session. The 500 topics come back together, since what they ask
-  of storage goes in few requests; fewer at a time were slower. On a machine that does half as much (2026-11-25, evening,
-  beside Apache's) 4.92 s, the last 5.44 s; Apache's 19.2 s.
+  of storage goes in few requests; fewer at a time were slower. On a machine that does half as much (2026-11-25,
+  evening, beside Apache's) 4.92 s, the last 5.44 s; Apache's 19.2 s.
 
 ## Other Pythons
 
