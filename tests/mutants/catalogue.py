@@ -293,6 +293,13 @@ MUTANTS = (
         ("tests/property/test_add_runs.py", "-k", "form_of_an_add_before"),
     ),
     Mutant(
+        "adds like the one before tell an LAC of their own",
+        "magnetar_core/bookkeeper/wire/codec_v3.py",
+        "        return entry_id, last_add_confirmed, self._reply",
+        "        return entry_id, last_add_confirmed - 1, self._reply",
+        ("tests/property/test_add_runs.py", "-k", "as_long_as_each_other"),
+    ),
+    Mutant(
         "an add like the one before may have a transaction that ends early",
         "magnetar_core/bookkeeper/wire/codec_v3.py",
         "            or int.from_bytes(txn_id) & self._ends != self._where\n",

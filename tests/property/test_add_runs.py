@@ -171,6 +171,40 @@ async def test_a_run_of_adds_is_what_its_adds_are(
     assert await worked_on(RequestRules, chunks, fenced, journals) == alone
 
 
+stretches = st.tuples(
+    st.sampled_from((0, 1, 2)),
+    st.integers(1, 20),
+    st.sampled_from((1, 1, 1, 0, 2)),
+    st.integers(0, 3),
+    st.sampled_from((0, 0, 0, 1)),
+    st.sampled_from((0, 9)),
+)
+"""Ledger, adds, the step between their ids, how far their LAC is behind, key, size."""
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(stretches, min_size=1, max_size=6),
+    st.lists(st.integers(0, 9000), max_size=4),
+    st.sets(st.sampled_from((0, 2)), max_size=1),
+    st.sampled_from((1, 2)),
+)
+async def test_adds_as_long_as_each_other_are_what_they_are_one_by_one(
+    wanted: list[tuple[int, ...]], cuts: list[int], fenced: set[int], journals: int
+) -> None:
+    stream, txn_id, at = b"", 100, dict.fromkeys((0, 1, 2), 120)
+    for ledger_id, count, step, behind, key, size in wanted:
+        for _ in range(count):
+            txn_id += 1
+            at[ledger_id] = entry_id = at[ledger_id] + step
+            entry = HEADER.pack(ledger_id, entry_id, entry_id - behind, 7) + bytes(size)
+            stream += v3.add_request(txn_id, ledger_id, entry_id, KEYS[key], entry)
+    places = sorted({0, *(place for place in cuts if place < len(stream)), len(stream)})
+    chunks = [stream[start:stop] for start, stop in pairwise(places)]
+    alone = await worked_on(OneByOne, chunks, fenced, journals)
+    assert await worked_on(RequestRules, chunks, fenced, journals) == alone
+
+
 @pytest.mark.parametrize("limit", [1, 3, 100])
 async def test_a_run_ends_where_the_connection_may_have_no_more_under_way(limit: int) -> None:
     wire: Any = Wire()
