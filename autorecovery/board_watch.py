@@ -3,6 +3,9 @@
 A mark stands four levels deep, and the names of the levels are the ledger's id. So the names alone tell which ledgers
 are marked: with 10,000 marks that is one request, not 10,000. A directory that was left empty names a ledger without
 a mark; whoever locks the ledger sees that. Watches are hints (I59): everything is read anew after a while, too.
+
+Directories above those are removed here, once they are seen empty: whoever takes a mark down does not know whether it
+was the last of them.
 """
 
 import logging
@@ -101,7 +104,12 @@ class MarkWatch:
             directories.update(level)
         for path in self._watches.keys() - directories:
             self._watches.pop(path)()
-        found = {_id_of(f"{above}/{name}") for above in level for name in await self._names(above)}
+        found: set[int] = set()
+        for above in level:
+            names = await self._names(above)
+            found.update(_id_of(f"{above}/{name}") for name in names)
+            if not names:
+                await self._marks.prune_above(above)
         if found != self._marked:
             self._marked = found
             for changed in tuple(self._listeners):

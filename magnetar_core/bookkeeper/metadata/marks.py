@@ -30,6 +30,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     NoNode,
     NotEmpty,
     OutcomeUnknown,
+    Put,
     SessionEvent,
     StoreUnavailable,
     VersionConflict,
@@ -89,6 +90,8 @@ class MarkBoard:
         """
         path = board.mark_path(self._root, ledger_id)
         replicas = () if replica is None else (replica,)
+        if await self._mark_first(path, Mark(replicas, wall_ms)):
+            return
         for _ in range(_CONFLICTS_MAX):
             node = await self._store.get(path)
             try:
@@ -105,6 +108,16 @@ class MarkBoard:
                 continue  # the next round reads what is there
         raise StoreUnavailable(f"{path}: {_CONFLICTS_MAX} changes by others in a row")
 
+    async def _mark_first(self, path: str, mark: Mark) -> bool:
+        """Put up a mark where its directory is not there either, as it is nearly always: one change in place of a look
+        and three. A change that is refused has all that go with it sent one by one (`zookeeper_groups`)."""
+        try:
+            directory = Put(path.rpartition("/")[0], b"", NO_NODE)
+            await self._store.multi([directory, Put(path, board.encode_mark(mark), NO_NODE)])
+        except (VersionConflict, OutcomeUnknown):
+            return False
+        return True
+
     async def read(self, ledger_id: int) -> VersionedMark | None:
         """The mark of *ledger_id*; None if there is none. Raises Corruption."""
         node = await self._store.get(board.mark_path(self._root, ledger_id))
@@ -113,7 +126,8 @@ class MarkBoard:
     async def take_down(self, ledger_id: int, version: int) -> bool:
         """Remove the mark that was read at *version*. False: it was marked again since, and stays (rule 1).
 
-        The lock of *ledger_id*, if it was taken here, goes in the same step.
+        The lock of *ledger_id*, if it was taken here, goes in the same step. The directories above its own, which other
+        marks share, are left to `prune_above`: while there are other marks, each removal would be refused.
         """
         path = board.mark_path(self._root, ledger_id)
         directory = path.rpartition("/")[0]
@@ -127,7 +141,6 @@ class MarkBoard:
                 self._doubt(ledger_id)
             else:
                 self._let_go(ledger_id)
-                await delete_empty_parents(self._store, directory, board.marks_path(self._root))
                 return True
         try:
             await self._store.delete(path, version)
@@ -157,6 +170,11 @@ class MarkBoard:
         """Remove the directories above the mark of *ledger_id* as far as they are empty."""
         path = board.mark_path(self._root, ledger_id)
         await delete_empty_parents(self._store, path, board.marks_path(self._root))
+
+    async def prune_above(self, path_below: str) -> None:
+        """Remove the directory *path_below* the root of the marks, and those above it, as far as they are empty."""
+        root = board.marks_path(self._root)
+        await delete_empty_parents(self._store, f"{root}{path_below}/", root)
 
     # ------------------------------------------------------------------------------- locks
 

@@ -27,8 +27,8 @@ import asyncio
 import contextlib
 import logging
 import math
-import select
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -48,11 +48,12 @@ from kazoo.exceptions import (
     SessionMovedError,
     UnimplementedError,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Connect, Watch, int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
+from magnetar_core.bookkeeper.metadata.kazoo_threads import Handler
 from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
     NO_NODE,
@@ -92,8 +93,7 @@ _ROUNDS: Final = 20
 # so that a server which needs longer gets it.
 _CONNECT_ANSWER_S: Final = 1.0
 
-# Each request wakes kazoo with one byte through a socket pair. If that fills up (some hundred KiB), the next request
-# blocks the loop. Pipelining has its full effect with far fewer requests.
+# Requests that kazoo holds at a time. Pipelining has its full effect with far fewer.
 _IN_FLIGHT_MAX: Final = 1_000
 
 # Between two settings of the watch on one node's children: a fixed part, and one for each name that was read. With
@@ -139,28 +139,6 @@ class _Setting:
         """Children that were read with it. Written by kazoo's thread."""
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with a cheaper wait for sockets: its own makes a selector five times for each request, which is
-    a third of all that a request costs."""
-
-    def select(
-        self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        poll = select.poll()
-        for reader in readers:
-            poll.register(reader, select.POLLIN)
-        for writer in writers:
-            assert writer not in readers
-            poll.register(writer, select.POLLOUT)
-        ready = {number for number, _ in poll.poll(None if timeout is None else max(timeout, 0.0) * 1000)}
-        # A socket that broke counts as ready, so that whoever uses it gets its error.
-        return (
-            [one for one in readers if one.fileno() in ready],
-            [one for one in writers if one.fileno() in ready],
-            [],
-        )
-
-
 class ZooKeeperStore:
     """One session with ZooKeeper. Made by `open`."""
 
@@ -182,6 +160,9 @@ class ZooKeeperStore:
         self._closed = False
         self._last_answer = clock.monotonic()
         self._timer: Timer | None = None
+        self._hops: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Events of kazoo's threads on their way to the loop."""
+        self._is_hopping = False
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
         self._groups = ChangeGroups(self)
         self._session_s = session_timeout_s
@@ -193,7 +174,7 @@ class ZooKeeperStore:
         self._client: Any = kazoo_client(
             hosts=hosts,
             timeout=session_timeout_s,
-            handler=_Handler(),
+            handler=Handler(clock),
             # Try without end, often: a server that comes back is found within half a second.
             connection_retry=kazoo_retry(max_tries=-1, delay=0.05, backoff=2, max_delay=0.5),
             logger=_quiet_logger(),
@@ -596,8 +577,19 @@ class ZooKeeperStore:
             answer.set_exception(error)
 
     def _hop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Call back on the loop, in the order of these calls. The loop is woken once for all that gathers meanwhile."""
+        self._hops.append((callback, arguments))
+        if self._is_hopping:
+            return
+        self._is_hopping = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is no callback to call
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            self._loop.call_soon_threadsafe(self._land)
+
+    def _land(self) -> None:
+        self._is_hopping = False  # before the look: what comes after it wakes the loop again
+        while self._hops:
+            callback, arguments = self._hops.popleft()
+            self._loop.call_soon(callback, *arguments)
 
     def _node(self, path: str, value: bytes, stat: Any) -> Node:
         identity = self._client.client_id

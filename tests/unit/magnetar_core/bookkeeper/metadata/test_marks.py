@@ -267,3 +267,32 @@ async def test_what_cannot_be_read_is_told_and_hides_nothing(store: MemoryStore,
     await store.put("/ledgers/underreplication/lostBookieRecoveryDelay", b"soon")
     with pytest.raises(Corruption, match="expected decimal seconds"):
         await marks.lost_bookie_delay_s()
+
+
+async def test_a_first_mark_is_one_change(
+    store: MemoryStore, marks: MarkBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is refused would have others, which go with it to ZooKeeper, sent one by one."""
+    await marks.mark(1, "a", 0)
+    monkeypatch.setattr(store, "get", None)
+    monkeypatch.setattr(store, "put", None)
+    await marks.mark(2, "a", 5)
+    monkeypatch.undo()
+    found = await marks.read(2)
+    assert found is not None
+    assert (found.mark, found.version) == (Mark(("a",), 5), 0)
+
+
+async def test_a_mark_whose_directory_is_left_over_or_whose_answer_is_lost_is_put_up(
+    store: MemoryStore, marks: MarkBoard
+) -> None:
+    await store.put(PATH.rpartition("/")[0], b"")
+    await marks.mark(1234, "a", 5)
+    store.lose_next_answer(LostAnswer.APPLIED)
+    await marks.mark(1235, "a", 5)
+    store.lose_next_answer(LostAnswer.NOT_APPLIED)
+    await marks.mark(1236, "a", 5)
+    for ledger_id in (1234, 1235, 1236):
+        found = await marks.read(ledger_id)
+        assert found is not None
+        assert (found.mark, found.version) == (Mark(("a",), 5), 0)

@@ -1,0 +1,209 @@
+"""kazoo's threads and sockets, with fewer calls of the system for a request.
+
+kazoo's own thread asks the system some nine times for each request and its answer: is there something, may I write,
+write, take the byte that rang, is there something, read four bytes, and so on. With each call it gives the interpreter
+to the loop's thread, which is busy and gives it back late; then the answer goes through a third thread. Here
+
+* what the server sent is read in chunks, and handed to kazoo in the parts that it asks for;
+* what is to be sent is gathered while more requests are there, and goes before kazoo's thread waits;
+* requests ring only where no one has rung since kazoo's thread took the last one;
+* answers are handed on by kazoo's thread itself: ours only pass them to the loop.
+"""
+
+import logging
+import select
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+
+from magnetar_core.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+# An answer of ZooKeeper has some hundred bytes; with more at a time the loop would hear of the first ones later.
+_READ_BYTES: Final = 64 * 1024
+
+# Requests are sent once they are so many bytes, also where more are there.
+_SEND_BYTES: Final = 16 * 1024
+
+
+class BufferedSocket:
+    """A connected socket as kazoo's thread uses it."""
+
+    __slots__ = ("_at", "_read", "_socket", "_unsent")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._read = b""
+        self._at = 0
+        """How much of it was handed to kazoo."""
+        self._unsent = bytearray()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def setblocking(self, is_blocking: bool) -> None:
+        self._socket.setblocking(is_blocking)
+
+    def close(self) -> None:
+        """What is unsent is dropped, as are the requests in it: kazoo tells their callers."""
+        self._unsent.clear()
+        self._socket.close()
+
+    def pending(self) -> int:
+        """Bytes that can be had without asking the system; kazoo asks this of sockets with TLS."""
+        return len(self._read) - self._at
+
+    def recv(self, size: int) -> bytes:
+        """As of a socket: at most *size* bytes; none: the server has closed."""
+        if self._at == len(self._read):
+            self._read = self._socket.recv(_READ_BYTES)
+            self._at = 0
+        part = self._read[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+    def send(self, message: bytes | memoryview) -> int:
+        """Takes all of it, and sends it at the latest before kazoo waits."""
+        self._unsent += message
+        if self.is_full:
+            self.flush()
+        return len(message)
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more should be given before some was sent."""
+        return len(self._unsent) >= _SEND_BYTES
+
+    def flush(self) -> None:
+        """Send as much as the system takes now. Raises OSError."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            return
+
+
+class Doorbell:
+    """Rings kazoo's thread, once for all requests that are there when it looks: both ends of its socket pair."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self._near = near
+        self._far = far
+        self._mutex = threading.Lock()
+        self._rings = 0
+
+    @property
+    def is_rung(self) -> bool:
+        return self._rings > 0
+
+    def send(self, message: bytes) -> int:
+        """One ring. Raises OSError."""
+        with self._mutex:
+            self._rings += 1
+            if self._rings == 1:
+                self._far.send(b"\0")
+        return len(message)
+
+    def recv(self, size: int) -> bytes:
+        """Takes one ring; none is there: empty, where a socket would wait."""
+        with self._mutex:
+            if not self._rings:
+                return b""
+            self._rings -= 1
+            if not self._rings:
+                self._near.recv(1)
+        return b"\0"
+
+    def fileno(self) -> int:
+        return self._near.fileno()
+
+    def close(self) -> None:
+        """Called for either end."""
+        with self._mutex:
+            self._near.close()
+            self._far.close()
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]  # kazoo has no types
+    """The answer to one request; whoever waits for it is called by kazoo's thread."""
+
+    _callbacks: list[Callable[[Any], None]]
+
+    def _do_callbacks(self) -> None:
+        for callback in self._callbacks:
+            try:
+                callback(self)
+            except Exception:  # or kazoo's thread would end, and the session with it
+                log.exception("an answer of ZooKeeper could not be handed on")
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's way to its threads, sockets and answers."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def create_connection(self, *arguments: Any, **options: Any) -> BufferedSocket:
+        assert not options.get("use_ssl"), "a socket with TLS keeps what it has read itself"
+        return BufferedSocket(super().create_connection(*arguments, **options))
+
+    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
+        doorbell = Doorbell(*super().create_socket_pair())
+        return doorbell, doorbell
+
+    def async_result(self) -> _Answer:
+        return _Answer(self)
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Those that are ready, after *timeout* seconds none. Raises OSError where a connection broke while sending."""
+        if writers:
+            return [], [one for one in writers if _takes_more(one, timeout)], []
+        sockets = [one for one in readers if isinstance(one, BufferedSocket)]
+        is_rung = any(isinstance(one, Doorbell) and one.is_rung for one in readers)
+        if not is_rung:
+            for one in sockets:
+                one.flush()
+        if is_rung or any(one.pending() for one in sockets):
+            return [one for one in readers if (one.is_rung if isinstance(one, Doorbell) else one.pending())], [], []
+        return self._wait(readers, timeout), [], []
+
+    def _wait(self, readers: Sequence[Any], timeout: float | None) -> list[Any]:
+        """A socket that broke counts as ready, so that whoever uses it gets its error. Where the server was slow to
+        read what was sent, the rest goes meanwhile."""
+        ends = None if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            poll = select.poll()
+            stuck = [one for one in readers if isinstance(one, BufferedSocket) and one.has_unsent]
+            for reader in readers:
+                poll.register(reader, select.POLLIN | (select.POLLOUT if reader in stuck else 0))
+            left = None if ends is None else ends - self._clock.monotonic()
+            events = dict(poll.poll(_milliseconds(left)))
+            ready = [one for one in readers if events.get(one.fileno(), 0) & ~select.POLLOUT]
+            for one in stuck:
+                one.flush()
+            if ready or not stuck or (left is not None and left <= 0):
+                return ready
+
+
+def _takes_more(writer: BufferedSocket, timeout: float | None) -> bool:
+    if writer.is_full:
+        poll = select.poll()
+        poll.register(writer, select.POLLOUT)
+        poll.poll(_milliseconds(timeout))
+        writer.flush()
+    return not writer.is_full
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else max(seconds, 0.0) * 1000
