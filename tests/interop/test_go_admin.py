@@ -7,9 +7,7 @@ so.
 """
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +23,7 @@ from tests.interop.go_admin_calls import GROUPS, WORLD, Call, shown
 from tests.interop.go_admin_differences import DIFFERENT, REFUSED
 from tests.process.test_secure_standalone import run as magnetar
 from tests.process.test_secure_standalone import standalone
+from tests.support.go_programs import build_go
 from tests.support.mixed_cluster import Brand, MixedCluster, http_json
 from tests.support.processes import client_of
 
@@ -41,15 +40,7 @@ Answers = dict[str, list[Result]]
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("go") is None:
-        pytest.skip("Go is not installed")
-    made = tmp_path_factory.mktemp("go") / "admin"
-    build = subprocess.run(
-        ["go", "build", "-o", str(made), "."], cwd=HERE / "go_admin", env={**os.environ, "GOFLAGS": "-mod=readonly"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert build.returncode == 0, build.stdout
-    return made
+    return build_go(HERE / "go_admin", tmp_path_factory.mktemp("go") / "admin")
 
 
 def filled(value: Any, values: Mapping[str, str]) -> Any:

@@ -7,7 +7,6 @@ stands there must still be so.
 import base64
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ import pytest
 from magnetar.processes.cluster import reserved_ports
 from magnetar_core.security.tokens import sign
 from tests.interop.go_client_differences import DIFFERENT
+from tests.support.go_programs import build_go
 from tests.support.mixed_cluster import Brand, MixedCluster
 from tests.support.tls_files import Authority, openssl
 
@@ -46,18 +46,10 @@ class Line(NamedTuple):
 
 Seen = dict[Brand, list[Line]]
 
-pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
-
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("program") / "go_client"
-    build = subprocess.run(
-        ["go", "build", "-o", str(made), "."], cwd=HERE / "go_client", env={**os.environ, "GOFLAGS": "-mod=readonly"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert build.returncode == 0, build.stdout
-    return made
+    return build_go(HERE / "go_client", tmp_path_factory.mktemp("program") / "go_client")
 
 
 def seen_at(brand: Brand, program: Path, folder: Path) -> list[Line]:

@@ -4,9 +4,14 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from deploy.fetch_apache import DISTRIBUTION
 from tests.process.test_secure_standalone import run, standalone
+from tests.support.go_programs import build_go
+from tests.support.mixed_cluster import compile_java, run_java
+
+HERE: Final = Path(__file__).parent
 
 Cell = Callable[[str, str], None]
 
@@ -57,3 +62,29 @@ def test_apaches_tools_over_tls_with_tokens(cell: Cell, tmp_path: Path) -> None:
         assert stranger.returncode != 0
         assert "401" in stranger.stdout, stranger.stdout[-2000:]
         assert TOPIC in asked(admin, "topics", "list", NAMESPACE)
+
+
+def test_javas_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:
+    """The same tour as without them (`test_tools`)."""
+    cell("the official Java client over TLS, with a token", "our secured standalone")
+    classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes")
+    keys = tmp_path / "keys"
+    with standalone(tmp_path) as (profile, _):
+        said = run_java(tmp_path, classes, "Tour", profile.service_url, str(keys / "ca.crt"), str(keys / "admin.token"))
+    assert said.rstrip().endswith("END"), said[-3000:]
+    assert said.count("HELD ") == 24
+
+
+def test_gos_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:
+    """The same tour as without them (`test_tools`)."""
+    cell("the official Go client over TLS, with a token", "our secured standalone")
+    program = build_go(HERE / "go", tmp_path / "tour")
+    keys = tmp_path / "keys"
+    with standalone(tmp_path) as (profile, _):
+        run("--profile", str(keys / "admin.conf"), "topics", "create", "go-parts", "--partitions", "3")
+        done = subprocess.run(
+            [str(program), profile.service_url, str(keys / "ca.crt"), str(keys / "admin.token")],
+            capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stdout.rstrip().endswith("END")

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.metadata.url import open_store
 from magnetar_core.runtime.clock import LoopClock
+from tests.support.go_programs import build_go
 from tests.support.mixed_cluster import MixedCluster, compile_java, http_json
 from tests.support.processes import client_of
 
@@ -212,19 +211,9 @@ def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, c
 
 def test_go_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     cell("the official Go client", "our broker")
-    if shutil.which("go") is None:
-        pytest.skip("Go is not installed")
+    program = build_go(HERE / "go", tmp_path / "tour")
     broker = cluster.of("broker")[0]
     http_json(f"{broker.admin_url}/admin/v2/persistent/public/default/go-parts/partitions", "PUT", 3)
-    build = subprocess.run(
-        ["go", "build", "-o", str(tmp_path / "tour"), "."], cwd=HERE / "go",
-        env={**os.environ, "GOFLAGS": "-mod=readonly"},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
-    assert build.returncode == 0, build.stdout
-    done = subprocess.run(
-        [str(tmp_path / "tour"), broker.service_url], capture_output=True, text=True,
-        timeout=180, check=False,
-    )  # fmt: skip
+    done = subprocess.run([str(program), broker.service_url], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.rstrip().endswith("END")

@@ -415,15 +415,8 @@ class MixedCluster:
         return done.stdout
 
     def java(self, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0) -> str:
-        """Runs a program compiled by `compile_java`; raises AssertionError with its output if it fails."""
-        options = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        done = subprocess.run(
-            ["java", *options, "-cp", class_path(classes), name, *arguments],
-            cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"java {name} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
-        return done.stdout
+        """As `run_java`, in the cluster's folder."""
+        return run_java(self.directory, classes, name, *arguments, timeout_s=timeout_s)
 
 
 @contextlib.contextmanager
@@ -448,6 +441,18 @@ def compile_java(sources: Sequence[Path], classes: Path) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return classes
+
+
+def run_java(directory: Path, classes: Path, name: str, *arguments: str, timeout_s: float = 180.0) -> str:
+    """Runs a program compiled by `compile_java`; raises AssertionError with its output if it fails."""
+    options = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    done = subprocess.run(
+        ["java", *options, "-cp", class_path(classes), name, *arguments],
+        cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"java {name} {' '.join(arguments)} failed:\n{done.stdout[-4000:]}"
+    return done.stdout
 
 
 def versions() -> dict[str, str]:

@@ -77,6 +77,8 @@ class Node(NamedTuple):
     """Ephemeral and made by the session that read it."""
     created_ms: int = 0
     modified_ms: int = 0
+    children: int | None = None
+    """How many it has, where the store tells it with a node, as ZooKeeper does."""
 
 
 class Put(NamedTuple):
@@ -210,13 +212,18 @@ class MetadataStore(Protocol):
 async def delete_empty_parents(store: MetadataStore, path: str, root: str) -> None:
     """Remove the nodes above *path*, up to *root*, which stays, as far as they are empty.
 
-    A store that is away leaves them there, which is harmless.
+    A store that is away leaves them there, which is harmless. One that has children is looked at only: ZooKeeper syncs
+    its log also for a removal that it refuses, and what goes with it in one transaction is refused, too.
     """
     parent = path.rpartition("/")[0]
     assert parent.startswith(root), (path, root)
     while parent != root:
         try:
-            await store.delete(parent)
+            node = await store.get(parent)
+            if node is not None and node.children:
+                return
+            if node is not None:
+                await store.delete(parent)
         except NoNode:
             pass
         except (NotEmpty, VersionConflict, StoreUnavailable):

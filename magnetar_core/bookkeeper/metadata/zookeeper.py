@@ -602,6 +602,7 @@ class ZooKeeperStore:
             own and stat.ephemeralOwner != 0,
             stat.ctime,
             stat.mtime,
+            stat.numChildren,
         )
 
     # Watches

@@ -39,7 +39,12 @@ func next(consumer pulsar.Consumer) pulsar.Message {
 }
 
 func main() {
-	client := must(pulsar.NewClient(pulsar.ClientOptions{URL: os.Args[1]}))
+	options := pulsar.ClientOptions{URL: os.Args[1]}
+	if len(os.Args) > 2 { // over TLS: the file of the certificates that are trusted, and that of a token
+		options.TLSTrustCertsFilePath = os.Args[2]
+		options.Authentication = pulsar.NewAuthenticationTokenFromFile(os.Args[3])
+	}
+	client := must(pulsar.NewClient(options))
 	defer client.Close()
 	background := context.Background()
 	codecs := map[string]pulsar.CompressionType{"none": pulsar.NoCompression, "LZ4": pulsar.LZ4, "ZLIB": pulsar.ZLib, "ZSTD": pulsar.ZSTD}

@@ -1,4 +1,6 @@
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
@@ -7,7 +9,9 @@ import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
+import org.apache.pulsar.client.api.AuthenticationFactory;
 import org.apache.pulsar.client.api.BatcherBuilder;
+import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
@@ -65,7 +69,7 @@ public class Tour {
     public static void main(String[] arguments) {
         int code = 1;
         try {
-            PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).build();
+            PulsarClient client = connect(arguments);
             publish(client);
             subscriptions(client);
             seeking(client);
@@ -79,6 +83,16 @@ public class Tour {
         }
         System.out.flush();
         Runtime.getRuntime().halt(code); // the client's threads would keep it alive
+    }
+
+    /** URL; over TLS also the file of the certificates that are trusted, and that of a token. */
+    static PulsarClient connect(String[] arguments) throws Exception {
+        ClientBuilder builder = PulsarClient.builder().serviceUrl(arguments[0]);
+        if (arguments.length > 1) {
+            String token = Files.readString(Path.of(arguments[2])).trim();
+            builder.tlsTrustCertsFilePath(arguments[1]).authentication(AuthenticationFactory.token(token));
+        }
+        return builder.build();
     }
 
     static void publish(PulsarClient client) throws Exception {

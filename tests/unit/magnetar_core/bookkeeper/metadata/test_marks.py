@@ -296,3 +296,24 @@ async def test_a_mark_whose_directory_is_left_over_or_whose_answer_is_lost_is_pu
         found = await marks.read(ledger_id)
         assert found is not None
         assert (found.mark, found.version) == (Mark(("a",), 5), 0)
+
+
+async def test_directories_with_other_marks_are_not_tried_to_be_removed(
+    store: MemoryStore, marks: MarkBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes to ZooKeeper with a removal that is refused has to be sent again."""
+    await marks.prepare()
+    for ledger_id in (7, 8):
+        await marks.mark(ledger_id, "a", 0)
+    deleted: list[str] = []
+    delete = store.delete
+
+    async def seen(path: str, expected_version: int | None = None) -> None:
+        deleted.append(path.rpartition("/")[2])
+        await delete(path, expected_version)
+
+    monkeypatch.setattr(store, "delete", seen)
+    assert await marks.take_down(7, 0)
+    assert deleted == ["urL0000000007", "0007"]
+    assert await marks.take_down(8, 0)
+    assert deleted[2:] == ["urL0000000008", "0008", "0000", "0000", "0000"]
