@@ -34,11 +34,14 @@ from broker.topic.consumer import Consumer
 from broker.topic.delayed import DELAYED_SIZE
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.ports import CursorPort
 from broker.topic.producer import Producer
 from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.runtime.buckets import LATENCY_NAMES, QUOTA_CHECK_BOUNDS, SIZE_NAMES, Period
 from magnetar_core.runtime.observe import Labels, Sample, Summary
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.topic_name import TopicName
 
 C = TypeVar("C")
@@ -72,6 +75,29 @@ _SUMMED: Final = (
     "pulsar_subscription_msg_drop_rate",
 )
 
+# Of a subscription that nobody consumes, as that of compaction.
+_NOT_CONSUMED: Final[Mapping[str, float]] = {
+    "pulsar_subscription_delayed": 0,
+    "pulsar_subscription_delayed_message_index_size_bytes": 0,
+    "pulsar_subscription_unacked_messages": 0,
+    "pulsar_subscription_blocked_on_unacked_messages": 0,
+    "pulsar_subscription_msg_rate_out": 0,
+    "pulsar_subscription_msg_throughput_out": 0,
+    "pulsar_subscription_msg_rate_redeliver": 0,
+    "pulsar_subscription_msg_ack_rate": 0,
+    "pulsar_subscription_msg_rate_expired": 0,
+    "pulsar_subscription_in_replay": 0,
+    "pulsar_subscription_last_mark_delete_advanced_timestamp": 0,
+    "pulsar_subscription_consumers_count": 0,
+    "pulsar_subscription_last_acked_timestamp": 0,
+    "pulsar_subscription_last_consumed_timestamp": 0,
+    "pulsar_subscription_last_consumed_flow_timestamp": 0,
+    "pulsar_subscription_total_msg_expired": 0,
+    "pulsar_subscription_last_expire_timestamp": 0,
+    "pulsar_out_messages_total": 0,
+    "pulsar_out_bytes_total": 0,
+}
+
 # Of a topic, summed for `pulsar_broker_…`.
 _OF_BROKER: Final = (
     "subscriptions_count",
@@ -98,6 +124,8 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
     telling = _Telling(config)
     for topic in persistent:
         subscriptions = {name: _of_subscription(topic, one, config) for name, one in list(topic.subscriptions.items())}
+        if (compaction := topic.compactor.cursor) is not None:
+            subscriptions[COMPACTION_CURSOR] = _of_compaction(topic, compaction, config)
         yield from telling.topic(topic, _of_topic(topic, subscriptions), subscriptions)
         telling.count_bytes(topic, subscriptions)
     for passing in list(broker.non_persistent.by_name.values()):
@@ -367,12 +395,8 @@ def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerCon
     consumers = subscription.consumers
     backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
     rates, counted = subscription.rates.values, subscription.counted
-    sizes: dict[str, float] = {}
-    if config is not None and config.expose_backlog_size:
-        position = subscription.cursor.mark_delete_position
-        sizes["magnetar_subscription_back_log_size"] = topic.ledger.bytes_after(position) if backlog else 0
     return {
-        **sizes,
+        **_size_of(topic, subscription.cursor, config),
         "pulsar_subscription_back_log": backlog,
         "pulsar_subscription_back_log_no_delayed": max(backlog - delayed, 0),
         "pulsar_subscription_delayed": delayed,
@@ -395,6 +419,26 @@ def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerCon
         "pulsar_out_messages_total": counted.messages,
         "pulsar_out_bytes_total": counted.bytes,
     }
+
+
+def _of_compaction(topic: Topic, cursor: ManagedCursor, config: BrokerConfig) -> dict[str, float]:
+    """The cursor of compaction, told as Apache's brokers tell it: its backlog is what the next compaction looks at.
+    They count what their compactor reads as messages that went out, too; ours asks nobody to send it anything."""
+    backlog = cursor.backlog()
+    return {
+        **_size_of(topic, cursor, config),
+        "pulsar_subscription_back_log": backlog,
+        "pulsar_subscription_back_log_no_delayed": backlog,
+        **_NOT_CONSUMED,
+    }
+
+
+def _size_of(topic: Topic, cursor: CursorPort | ManagedCursor, config: BrokerConfig | None) -> dict[str, float]:
+    """The bytes behind a cursor, where the settings want them told."""
+    if config is None or not config.expose_backlog_size:
+        return {}
+    size = topic.ledger.bytes_after(cursor.mark_delete_position) if cursor.backlog() else 0
+    return {"magnetar_subscription_back_log_size": size}
 
 
 def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sample]:

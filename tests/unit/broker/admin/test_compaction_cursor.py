@@ -5,10 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from broker.admin.metrics import broker_samples
 from broker.topic.compactor import CompactionStatus
+from magnetar_core.runtime.observe import Sample
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
-from tests.unit.broker.admin.admin_world import AdminWorld
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.test_official_client import client
 
 TOPIC = TopicName.parse("persistent://public/default/kept")
@@ -22,6 +24,17 @@ async def world() -> AsyncIterator[AdminWorld]:
         made = AdminWorld(stack)
         await made.open()
         yield made
+
+
+def told_of(side: Side, subscription: str) -> dict[str, float]:
+    """What /metrics tells of a subscription, but for what rates hold back."""
+    return {
+        sample.name: sample.value
+        for sample in broker_samples(side.broker, [])
+        if isinstance(sample, Sample)
+        and ("subscription", subscription) in sample.labels
+        and "throttled" not in sample.name
+    }
 
 
 async def test_the_cursor_of_compaction_is_shown_as_a_subscription_that_nobody_consumes(world: AdminWorld) -> None:
@@ -52,6 +65,11 @@ async def test_the_cursor_of_compaction_is_shown_as_a_subscription_that_nobody_c
     assert shown["backlogSize"] == topic.ledger.bytes_total
     assert shown["earliestMsgPublishTimeInBacklog"] > 0
     assert stats["backlogSize"] == other["backlogSize"], "it is no backlog of the topic"
+    told, usual = told_of(side, "__compaction"), told_of(side, "s")
+    assert told.keys() == usual.keys()
+    assert told["pulsar_subscription_back_log"] == 6
+    of_topic = {one.name: one.value for one in broker_samples(side.broker, []) if isinstance(one, Sample)}
+    assert (of_topic["pulsar_subscriptions_count"], of_topic["pulsar_msg_backlog"]) == (2, 12), "as Apache's count"
     topic.compactor.start()
     await eventually(lambda: topic.compactor.facts.status is CompactionStatus.SUCCESS)
     shown = (await world.call(side, "GET", f"{PATH}/stats")).json["subscriptions"]["__compaction"]
