@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,22 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen_at(brand: Brand, program: Path, folder: Path) -> list[Line]:
-    """What the program observes in all scenarios at a new broker of this brand."""
+    """What the program observes in all scenarios at a new broker of this brand.
+
+    They run side by side. On a busy machine one of them may wait in vain for a message (seen at Apache's broker, where
+    it passes alone): then all are run once more, which is told.
+    """
+    lines = run_at(brand, program, folder)
+    if stopped := [line for line in lines if line.step == "stopped"]:
+        print(f"at the {brand} broker, run once more: {stopped}", file=sys.stderr)
+        again = folder / "again"
+        again.mkdir()
+        lines = run_at(brand, program, again)
+    return lines
+
+
+def run_at(brand: Brand, program: Path, folder: Path) -> list[Line]:
+    """One run of all scenarios."""
     openssl("genrsa", "-traditional", "-out", "private.pem", "2048", cwd=folder)
     openssl("rsa", "-in", "private.pem", "-pubout", "-out", "public.pem", cwd=folder)
     with MixedCluster(folder / "cluster", copies=1) as cluster:
