@@ -8,6 +8,7 @@ Directories above those are removed here, once they are seen empty: whoever take
 was the last of them.
 """
 
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Set
@@ -105,15 +106,19 @@ class MarkWatch:
         for path in self._watches.keys() - directories:
             self._watches.pop(path)()
         found: set[int] = set()
+        empty: list[str] = []
         for above in level:
             names = await self._names(above)
             found.update(_id_of(f"{above}/{name}") for name in names)
             if not names:
-                await self._marks.prune_above(above)
+                empty.append(above)
         if found != self._marked:
             self._marked = found
             for changed in tuple(self._listeners):
                 changed()
+        for above in empty:
+            with contextlib.suppress(MetadataError):  # the set is known; the next look tries again
+                await self._marks.prune_above(above)
 
     async def _names(self, path: str) -> list[str]:
         """The children of a directory, which is watched from before they are read."""

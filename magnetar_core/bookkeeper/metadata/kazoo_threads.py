@@ -168,7 +168,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Those that are ready, after *timeout* seconds none. Raises OSError where a connection broke while sending."""
         if writers:
-            return [], [one for one in writers if _takes_more(one, timeout)], []
+            return [], [one for one in writers if self._takes_more(one, timeout)], []
         sockets = [one for one in readers if isinstance(one, BufferedSocket)]
         is_rung = any(isinstance(one, Doorbell) and one.is_rung for one in readers)
         if not is_rung:
@@ -195,14 +195,18 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             if ready or not stuck or (left is not None and left <= 0):
                 return ready
 
-
-def _takes_more(writer: BufferedSocket, timeout: float | None) -> bool:
-    if writer.is_full:
+    def _takes_more(self, writer: BufferedSocket, timeout: float | None) -> bool:
+        """A slow server may take a large request in many parts: each gives it no more time than all of them."""
+        ends = None if timeout is None else self._clock.monotonic() + timeout
         poll = select.poll()
         poll.register(writer, select.POLLOUT)
-        poll.poll(_milliseconds(timeout))
-        writer.flush()
-    return not writer.is_full
+        while writer.is_full:
+            left = None if ends is None else ends - self._clock.monotonic()
+            poll.poll(_milliseconds(left))
+            writer.flush()
+            if left is not None and left <= 0:
+                break
+        return not writer.is_full
 
 
 def _milliseconds(seconds: float | None) -> float | None:

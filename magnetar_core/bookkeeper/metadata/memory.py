@@ -130,11 +130,9 @@ class MemoryStore:
     async def get(self, path: str) -> Node | None:
         self._check_open(path)
         record = self._tree.record(path)
-        return (
-            None
-            if record is None
-            else node_of(path, record, self._number)._replace(children=len(self._tree.names.get(path, ())))
-        )
+        if record is None:
+            return None
+        return node_of(path, record, self._number)._replace(children=len(self._tree.child_names(path)))
 
     async def exists(self, path: str) -> bool:
         self._check_open(path)

@@ -582,8 +582,11 @@ class ZooKeeperStore:
         if self._is_hopping:
             return
         self._is_hopping = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no callback to call
+        try:
             self._loop.call_soon_threadsafe(self._land)
+        except RuntimeError:  # the loop is closed: there is no callback to call
+            self._hops.clear()
+            self._is_hopping = False
 
     def _land(self) -> None:
         self._is_hopping = False  # before the look: what comes after it wakes the loop again

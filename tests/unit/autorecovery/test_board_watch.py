@@ -1,12 +1,34 @@
 """The set of marked ledgers as a process knows it."""
 
+import pytest
+
 from autorecovery.board_watch import MarkWatch
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.waiting import eventually
 
 ROOT = "/ledgers/underreplication/ledgers"
+
+
+async def test_marks_are_known_although_an_empty_directory_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore(LoopClock())
+    marks = MarkBoard(store)
+    await marks.prepare()
+    await marks.mark(7, "a", 0)
+    await store.put(f"{ROOT}/0000/0000/0001", b"")
+
+    async def refused(path: str, expected_version: int | None = None) -> None:
+        raise MetadataError(f"{path}: not allowed")
+
+    monkeypatch.setattr(store, "delete", refused)
+    watch = MarkWatch(marks, LoopClock())
+    await watch.start()
+    assert watch.marked == {7}
+    await watch.stop()
 
 
 async def test_directories_that_no_mark_is_left_in_are_removed_once_they_are_seen() -> None:

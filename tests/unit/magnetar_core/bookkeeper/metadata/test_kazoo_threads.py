@@ -144,6 +144,28 @@ async def test_a_server_that_does_not_read_holds_the_writer_up_and_gets_all_in_t
     assert kazoo.recv(10) == b"!"
 
 
+async def test_a_server_that_takes_a_large_request_in_parts_is_waited_for(
+    handler: Handler, ends: tuple[BufferedSocket, socket.socket]
+) -> None:
+    kazoo, server = ends
+    kazoo.send(bytes(8 * 1024 * 1024))
+    left = 8 * 1024 * 1024
+
+    def read() -> None:
+        nonlocal left
+        while left:
+            left -= len(server.recv(100_000))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    assert handler.select([], [kazoo], [], 30)[1] == [kazoo], "else kazoo would give the connection up"
+    kazoo.flush()
+    while kazoo.has_unsent:
+        kazoo.flush()
+    reading.join(10)
+    assert left == 0
+
+
 async def test_a_broken_connection_tells_who_uses_it(
     handler: Handler, ends: tuple[BufferedSocket, socket.socket], doorbell: Doorbell
 ) -> None:
