@@ -75,9 +75,9 @@ class Strategy(NamedTuple):
         return {**SETTINGS, "loadBalancerLoadSheddingStrategy": shedder, **placement, **self.settings}
 
 
-def near_average(usage: list[float]) -> bool:
-    average = sum(usage) / len(usage)
-    return all(abs(one - average) < 0.15 for one in usage)
+def none_far_above_average(usage: list[float]) -> bool:
+    """A broker far below it may stay so: at a burst, as clients catch up after a move, all its bundles may go."""
+    return usage[-1] - sum(usage) / len(usage) < 0.15
 
 
 def near_each_other(usage: list[float]) -> bool:
@@ -93,7 +93,7 @@ STRATEGIES: Final = (
             "loadBalancerHistoryResourcePercentage": 0.2,
             "loadBalancerBundleUnloadMinThroughputThreshold": 0.01,
         },
-        near_average,
+        none_far_above_average,
         placement="LeastResourceUsageWithWeight",
     ),
     Strategy(
