@@ -22,7 +22,7 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.url import open_store
 from magnetar_core.runtime.clock import LoopClock
-from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json
+from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json, telling
 from tests.support.processes import Load, Stored, client_of, read_all, until
 
 COLUMNS: Final[dict[str, tuple[Brand, ...]]] = {
@@ -191,7 +191,9 @@ def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand
         finally:
             old.resume()
         # Its client is disconnected and continues at the new owner, to which the old one redirects it.
-        load.wait_for(500)
+        # Apache's broker gives itself a minute for that (`namespaceBundleUnloadingTimeoutMs`).
+        with telling(old, new):
+            load.wait_for(500, timeout_s=90.0)
         load.finish()
         stored = read_all(new.service_url, topic)
         load.check(stored=stored)

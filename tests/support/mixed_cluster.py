@@ -192,6 +192,22 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def _ends_of_logs(servers: Sequence[Server]) -> str:
+    return "\n".join(
+        f"--- the end of the log of {server.name} ({server.brand})\n{server.log_tail()}" for server in servers
+    )
+
+
+@contextlib.contextmanager
+def telling(*servers: Server) -> Iterator[None]:
+    """A check that fails inside has the ends of the servers' logs as a note, for a cluster that outlives its test."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(_ends_of_logs(servers))
+        raise
+
+
 class MixedCluster:
     """One ZooKeeper and servers of both brands on one metadata tree. All calls block."""
 
@@ -214,8 +230,7 @@ class MixedCluster:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
-            for server in self.servers:
-                print(f"--- the end of the log of {server.name} ({server.brand})", server.log_tail(), sep="\n")
+            print(_ends_of_logs(self.servers))
         for server in [*reversed(self.servers), self.zookeeper]:
             server.kill()
         self._ports.close()

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -35,7 +36,10 @@ KEYS: Final = 7
 # Nothing here asserts a time: this only ends a test whose product does not go on.
 PATIENCE_S: Final = 30.0
 
-QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
+# What clients see is told only where a wait fails. A process has one such log: the client library keeps the first.
+_CLIENTS_LOG: Final = tempfile.TemporaryFile()  # noqa: SIM115 - until the process ends, without a name that could be left
+_CLIENTS_LOG_PATH: Final = f"/dev/fd/{_CLIENTS_LOG.fileno()}"
+QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Info, _CLIENTS_LOG_PATH)
 
 
 def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -183,6 +187,17 @@ def client_of(service_url: str) -> Iterator[pulsar.Client]:
         _close(made)
 
 
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    """Where a wait inside fails, its error has the last lines of the clients' log as a note."""
+    try:
+        yield
+    except AssertionError as error:
+        lines = Path(_CLIENTS_LOG_PATH).read_text(errors="replace").splitlines()[-40:]
+        error.add_note("\n".join(["--- the end of the log of this process's clients", *lines]))
+        raise
+
+
 def _close(client: pulsar.Client) -> None:
     """Closing waits for brokers; after a failed test there may be none, so it must not be waited for."""
     closing = threading.Thread(target=client.close, daemon=True)
@@ -317,17 +332,19 @@ class Load:
         yield
         self._pause_s = self._usual_pause_s
 
-    def wait_for(self, more: int) -> None:
+    def wait_for(self, more: int, timeout_s: float = PATIENCE_S) -> None:
         """Until *more* messages than now are acknowledged."""
         wanted = self.acknowledged + more
-        until(lambda: self.acknowledged >= wanted, f"{more} more messages are acknowledged ({self})")
+        with _telling():
+            until(lambda: self.acknowledged >= wanted, f"{more} more messages are acknowledged ({self})", timeout_s)
 
     def finish(self) -> None:
         """Send no more; wait until everything sent is acknowledged."""
         self._stop.set()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self} does not stop"
-        until(lambda: self.acknowledged + sum(self.failures.values()) >= self.sent, f"all of {self} is answered")
+        with _telling():
+            until(lambda: self.acknowledged + sum(self.failures.values()) >= self.sent, f"all of {self} is answered")
         assert not self.failures, f"{self}: {self.failures}"
 
     def check(self, service_url: str | None = None, *, stored: list[Stored] | None = None) -> None:
