@@ -143,7 +143,7 @@ class BookieConfig:
 
     copies_rest_ms: int = setting(
         "copiesRestMaxMs",
-        30,
+        60,
         help="longest rest between two chunks of auto-recovery's copies while clients write; 0: copies do not give way",
         most=1_000,
     )

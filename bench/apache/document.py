@@ -31,12 +31,13 @@ TEXTS: Final = {
     "bookie": """\
 BookKeeper's own `BenchThroughputLatency` against three bookies of each kind, both with `fdatasync` before an
 add is confirmed. Its `-throttle` is at once the number of adds under way and the most it sends a second: "at
-20,000/s" it is 20,000; for saturation 60,000 (64 KiB: 1,200), so latencies there are those of a full queue. At a
-fixed rate it begins with a second's worth of adds at once, before its virtual machine is warm: in a run of five seconds
-these are a fifth of all adds, and so the 99th percentile. The generator runs on the same cores and takes its share of
-them, more than a bookie does; the rows "Magnetar's client" are of our ledger client, which takes less: 4,000 adds under
-way, or 20,000 a second, sent evenly after a second of the same and timed from when they were due. 64 KiB at 20,000/s
-would be 1.3 GB/s and is not run. A run of 64 KiB ends after 6,000 entries.""",
+20,000/s" it is 20,000; for saturation 60,000 (64 KiB: 1,200) at 3/3/2 and 150,000 (6,000) at 1/1/1, so latencies there
+are those of a full queue. At a fixed rate it begins with a second's worth of adds at once, before its virtual machine
+is warm: in a run of five seconds these are a fifth of all adds, and so the 99th percentile. The generator runs on the
+same cores and takes its share of them, more than a bookie does; the rows "Magnetar's client" are of our ledger client,
+which takes less: 4,000 adds under way, or 20,000 a second, sent evenly after a second of the same and timed from when
+they were due. 64 KiB at 20,000/s would be 1.3 GB/s and is not run. A run of 64 KiB ends after 6,000 entries, at 1/1/1
+after 30,000.""",
     "perf": """\
 `pulsar-perf` against one broker on three bookies, 2/2/2, at most 10,000 messages under way. Rates are from the
 first send to the last, by the times of the tool's log. A backlog, of as many messages on both sides, is consumed when
@@ -55,8 +56,8 @@ Four bookies and one node of auto-recovery; ledgers of two copies; one bookie is
 count what the dead bookie held, from the end of its session (ours 2 s, Apache's 6 s) to the last changed record;
 for the rate of ledgers, from the first changed record. Apache's node runs with its default settings and with
 `rereplicationEntryBatchSize=1000`, the best that we found for it. Each side is measured in a cluster of its own,
-one after the other; the rates without a writer. The writer waits for each of its entries of 1 KiB; its bookies
-are those that stay.""",
+one after the other; the rates without a writer. The writer waits for each of its entries of 1 KiB, which all three
+bookies that stay must have stored (3/3/3): each of them has a client and takes copies.""",
     "reads": """\
 1 KiB, 3/3/2, protocol v2; 20,000 entries of a ledger, read from the first on, in one process of each client.
 Cold: the bookies were restarted and the page cache dropped; cached: the same once more.""",

@@ -32,8 +32,20 @@ from tests.support.mixed_cluster import Brand, MixedCluster
 BOOKIES: Final = 4
 REPAIR_MAX_S: Final = 900.0
 
-# Records that are read in one look for repaired ledgers.
-_SAMPLE: Final = 20
+
+class Looks(NamedTuple):
+    """For repaired ledgers."""
+
+    records: int
+    """Read in one look."""
+    pause_s: float
+    """Until the next one, where none of them was repaired."""
+
+
+_OFTEN: Final = Looks(20, 0.05)
+
+# The looks take processor time of the writer, too, in one process with them.
+_BESIDE: Final = Looks(2, 0.5)
 
 # Beside the defaults: Apache's copies one batch after the other, so larger ones wait less often.
 BEST_OF_APACHE: Final[dict[str, Any]] = {"rereplicationEntryBatchSize": 1_000}
@@ -90,7 +102,7 @@ class Clusters:
 
         return dict(await asyncio.gather(*(one() for _ in range(load.ledgers))))
 
-    async def kill_and_wait(self, ledgers: dict[int, tuple[str, ...]]) -> Repaired:
+    async def kill_and_wait(self, ledgers: dict[int, tuple[str, ...]], looks: Looks = _OFTEN) -> Repaired:
         """Reads few records at a time: the metadata store works for the repair meanwhile."""
         lost = self.cluster.of("bookie")[-1]
         left = [ledger_id for ledger_id, ensemble in ledgers.items() if lost.bookie_id in ensemble]
@@ -105,22 +117,23 @@ class Clusters:
             return [ledger_id for ledger_id, record in records if lost.bookie_id in record.bookies()]
 
         random.shuffle(left)
-        while len(await still(left[:_SAMPLE])) == len(left[:_SAMPLE]):
-            await asyncio.sleep(0.05)
+        while len(await still(left[: looks.records])) == len(left[: looks.records]):
+            await asyncio.sleep(looks.pause_s)
         begun_s = time.monotonic()
         left = await still(left)
         rest = len(left)
         while left:
-            some = await still(left[:_SAMPLE])
-            if len(some) == len(left[:_SAMPLE]):
-                await asyncio.sleep(0.05)
-            left = left[_SAMPLE:] + some
+            some = await still(left[: looks.records])
+            if len(some) == len(left[: looks.records]):
+                await asyncio.sleep(looks.pause_s)
+            left = left[looks.records :] + some
         ended_s = time.monotonic()
         return Repaired(count, ended_s - killed_s, rest, ended_s - begun_s)
 
     async def latencies_ms(self, seconds: float) -> list[float]:
-        """Of a writer that has one entry of 1 KiB under way, to two of the bookies that stay."""
-        handle = await self.bookkeeper.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        """Of a writer that has one entry of 1 KiB under way, to all bookies that stay, each of which must have it."""
+        staying = BOOKIES - 1
+        handle = await self.bookkeeper.create_ledger(ensemble_size=staying, write_quorum=staying, ack_quorum=staying)
         found = []
         end_s = time.monotonic() + seconds
         while (began_s := time.monotonic()) < end_s:
@@ -171,7 +184,7 @@ async def beside_a_writer(place: Path, brand: Brand, settings: dict[str, Any], l
     async with cluster_of(place, brand, settings) as made:
         filled = await made.fill(load)
         before = await made.latencies_ms(5.0)
-        repair = asyncio.ensure_future(made.kill_and_wait(filled))
+        repair = asyncio.ensure_future(made.kill_and_wait(filled, _BESIDE))
         during: list[float] = []
         while not repair.done():
             during += await made.latencies_ms(2.0)

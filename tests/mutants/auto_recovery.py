@@ -161,6 +161,13 @@ MUTANTS: Final = (
         _LANE,
     ),
     Mutant(
+        "two connections of copies wait twice as long as one",
+        "bookie/serving/recovery_lane.py",
+        " / (1 if len(self._held) < 2 else 2)",
+        "",
+        _LANE,
+    ),
+    Mutant(
         "only one connection of copies ever gets its turn",
         "bookie/serving/recovery_lane.py",
         "        if self._held:\n            # Whoever",

@@ -87,11 +87,21 @@ async def test_on_a_slow_disk_the_rest_is_short_against_what_a_client_waits(benc
 async def test_connections_take_turns_one_after_the_other(bench: Lane) -> None:
     sockets = [Socket() for _ in range(3)]
     assert all(map(bench.chunk, sockets))
-    bench.confirm(0.002)
+    bench.confirm(0.001)
     bench.confirm(0.0)
     for left in (2, 1, 0):
-        await bench.wait(REST_SHARE * 0.002 * 1.01)
+        await bench.wait(REST_SHARE * 0.001 / 2 * 1.01)
         assert [bool(one.held_for) for one in sockets] == [False] * (3 - left) + [True] * left
+
+
+async def test_several_connections_rest_half_as_long(bench: Lane) -> None:
+    socket = Socket()
+    assert bench.chunk(socket)
+    assert bench.lane.rest_after(1.0, bench.clock.monotonic()) == REST_S_MAX
+    assert bench.chunk(Socket())
+    assert bench.lane.rest_after(1.0, bench.clock.monotonic()) == REST_S_MAX / 2
+    assert bench.chunk(Socket())
+    assert bench.lane.rest_after(1.0, bench.clock.monotonic()) == REST_S_MAX / 2, "clients come first all the same"
 
 
 async def test_without_clients_nothing_is_held(bench: Lane) -> None:
