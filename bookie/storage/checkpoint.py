@@ -42,7 +42,7 @@ def remove_old_journals(files: Files, directory: str, mark: Mark, keep: int) -> 
         files.remove(posixpath.join(directory, file_name(file_id)))
 
 
-# Longest pause of a flush after each of its pieces (half a second in all for a half of 32 MiB). It checks so often
+# Longest pause of a flush after each of its pieces (a second in all for a half of 32 MiB). It checks so often
 # during a pause whether the adds have caught up with it.
 _PAUSE_MAX_S: Final = 0.008
 _LOOK_S: Final = 0.002
@@ -169,14 +169,16 @@ class Checkpointer:
         for directory, mark in zip(self._journal_directories, marks, strict=True):
             remove_old_journals(self._files, directory, mark, self._journal_backups)
 
-    def _pause(self, share: float) -> None:
-        """Pause as rule 4 says. It reads a number that the loop writes; an older value does no harm."""
+    def _pause(self, share: float) -> bool:
+        """Pause as rule 4 says; whether there was time to. It reads a number that the loop writes; an older value does
+        no harm."""
         waited_s = 0.0
         began = self._clock.monotonic()
         while not self._is_hurried and waited_s < _PAUSE_MAX_S and self._cache.fill_share < share:
             self._sleep(_LOOK_S)
             waited_s += _LOOK_S
         self._paused_s += self._clock.monotonic() - began
+        return waited_s > 0
 
     def _measure(self, is_good: bool) -> None:
         for latency, times in zip(self._latency, self._times, strict=False):

@@ -50,9 +50,10 @@ _LIST_ENTRIES = 20_000
 RESULT_BYTES_MAX = 4 * MIB
 
 
-# A flush is done in pieces of about this size, with a sync after a few of them, so that no sync has much to write.
-FLUSH_PIECE_BYTES: Final = 512 * KIB
-PIECES_A_SYNC: Final = 8
+# A flush is done in pieces of about this size. With a sync after each of them the disk, which the journal shares, never
+# has much to write at once; a flush that is in a hurry has one after so many of them.
+FLUSH_PIECE_BYTES: Final = 256 * KIB
+PIECES_A_SYNC: Final = 16
 
 # The part of a flush's time that its entry log takes; the index takes the rest.
 _LOG_SHARE: Final = 0.7
@@ -60,8 +61,8 @@ _LOG_SHARE: Final = 0.7
 _TOMBSTONES_FILE: Final = "fenced-and-deleted"
 
 
-def _no_pause(share: float) -> None:
-    pass
+def _no_pause(share: float) -> bool:
+    return False
 
 
 class LedgerDirectory:
@@ -162,12 +163,13 @@ class LedgerStorage:
         self,
         half: Half,
         rows: Sequence[tuple[int, bytes]],
-        pause: Callable[[float], None] = _no_pause,
+        pause: Callable[[float], bool] = _no_pause,
         now: Callable[[], float] = no_clock,
     ) -> None:
         """Make entries and ledger rows durable in the storage. Raises OSError (rule 2).
 
-        *pause* is called after each piece with the share that is done (0 … 1); *now* measures the `flush_times`.
+        *pause* is called after each piece with the share that is done (0 … 1), and says whether there is time; *now*
+        measures the `flush_times`.
         """
         if self._reopen:
             for directory in self._directories:
@@ -195,25 +197,26 @@ class LedgerStorage:
             raise
 
     def _flush_entries(
-        self, directory: LedgerDirectory, half: Half, number: int, pause: Callable[[float], None], times: FlushTimes
+        self, directory: LedgerDirectory, half: Half, number: int, pause: Callable[[float], bool], times: FlushTimes
     ) -> None:
         count = len(self._directories)
         times.start()
         entries = in_order(half)
         locations: list[tuple[int, int, int]] = []
         written = 0
+        has_time = False
         for piece in _pieces(entries, self._flush_piece_bytes):
             locations += directory.logs.append(piece)
             size = sum(len(entry) for _, _, entry in piece)
             written += size
             times.written_bytes += size
             times.lap("log")
-            if written >= self._flush_piece_bytes * PIECES_A_SYNC:
+            if has_time or written >= self._flush_piece_bytes * PIECES_A_SYNC:
                 written = 0
                 directory.logs.sync()
                 times.lap("sync")
             if len(locations) < len(entries):
-                pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
+                has_time = pause((number + _LOG_SHARE * len(locations) / len(entries)) / count)
                 times.start()
         directory.logs.sync()
         for first in range(0, len(locations), BATCH_OPERATIONS_MAX):

@@ -31,7 +31,7 @@ IOVECS_MAX = 1024
 # The unit that a disk writes atomically; a torn write ends at a multiple of it.
 SECTOR_BYTES = 512
 
-# Not every system has it. It only saves memory.
+# Not every system has it. It only saves memory and time.
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
 
 
@@ -77,6 +77,14 @@ class File(Protocol):
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Tell the system not to keep this part in memory: it is synced and will not be read soon."""
+        ...
+
+    def without_read_ahead(self) -> None:
+        """Tell the system to read no more of this file than it is asked for, or told by `will_need`."""
+        ...
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        """Tell the system to begin reading this part, without waiting for it."""
         ...
 
     def close(self) -> None: ...
@@ -208,6 +216,14 @@ class _OsFile:
     def forget(self, offset: int, size_bytes: int) -> None:
         if _HAS_FADVISE:
             os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
+
+    def without_read_ahead(self) -> None:
+        if _HAS_FADVISE:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        if _HAS_FADVISE:
+            os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -357,6 +373,12 @@ class _MemoryFile:
 
     def forget(self, offset: int, size_bytes: int) -> None:
         assert not self._inode.unsynced, "what is forgotten must be on the disk"
+
+    def without_read_ahead(self) -> None:
+        pass
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -10,7 +10,9 @@ Rules:
 5. Ids only grow, also over restarts: an old log is never appended to.
 6. Only the newest synced bytes stay in the page cache. Without a limit, logs that are written once and seldom read
    would evict everything else; and reused pages are much cheaper than new ones.
-7. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
+7. What is read ahead is said here and is little: the system's own read-ahead may be many MiB (a setting of the
+   device), and on most devices a sync of the journal waits for all that is being read.
+8. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
 """
 
 import contextlib
@@ -29,6 +31,12 @@ from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 _WRITE_BYTES = 2 * MIB
 
 _PAGE_BYTES = 4 * KIB
+
+# Rule 7, for a ledger whose reads follow each other. A few reads of 100 entries of 1 KiB, or one read of large ones.
+_READ_AHEAD_BYTES = 256 * KIB
+
+# Ledgers whose last read is remembered; of more than that the oldest is forgotten and reads ahead one read later.
+_READ_LEDGERS_MAX = 1_000
 
 # Logs that are open for reading. Above the limit the one opened first is closed. A bookie with 64 GiB in use has 64
 # logs.
@@ -51,6 +59,31 @@ def list_logs(files: Files, directory: str) -> list[int]:
     return sorted(ids)
 
 
+class ReadAhead:
+    """What the readers of a directory will need next. Used by any thread: at worst something is told twice, or not."""
+
+    def __init__(self) -> None:
+        # Ledger id → where its last read began, and up to where the system was told to read; both as locations.
+        self._reads: dict[int, tuple[int, int]] = {}
+
+    def after(self, ledger_id: int, start: int, end: int) -> tuple[int, int] | None:
+        """The ledger was read from location *start* to *end*: (location, bytes) of what the system is to read now, if
+        there is anything."""
+        reads = self._reads
+        before = reads.pop(ledger_id, None)
+        told, ahead = end, None
+        if before is not None and before[0] < start <= before[1]:
+            told = max(before[1], end)
+            if told - end < _READ_AHEAD_BYTES // 2:
+                ahead = (told, end + _READ_AHEAD_BYTES - told)
+                told = end + _READ_AHEAD_BYTES
+        elif len(reads) >= _READ_LEDGERS_MAX:
+            with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # another thread was there first
+                del reads[next(iter(reads))]
+        reads[ledger_id] = (start, told)
+        return ahead
+
+
 class EntryLogs:
     """The logs in one directory. One thread appends; any thread reads."""
 
@@ -67,6 +100,7 @@ class EntryLogs:
         self._bytes_of_ledgers: dict[int, int] = {}
         self._open: dict[int, File] = {}
         self._retired: deque[File] = deque()
+        self._read_ahead = ReadAhead()
         self._opening = threading.Lock()
         self._numbering = threading.Lock()
         self._current_log_id: int | None = None
@@ -232,8 +266,12 @@ class EntryLogs:
             return self._read_span(ledger_id, entry_id, location)
         # The size of the last entry is not known: it is included if it is not much larger than the others.
         span = last - location + fmt.SIZE.size
-        data = self._reader(log_id).read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
+        file = self._reader(log_id)
+        data = file.read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
         end = len(data)
+        ahead = self._read_ahead.after(ledger_id, location, location + end)
+        if ahead is not None:
+            file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
         spans: list[tuple[int, int, int]] = []
         head = fmt.RECORD_HEAD.unpack_from
         for entry_id, following in wanted[:count]:
@@ -312,6 +350,7 @@ class EntryLogs:
                 if file is None:
                     path = posixpath.join(self._directory, file_name(log_id))
                     file = self._files.open(path)
+                    file.without_read_ahead()
                     if len(self._open) >= _OPEN_LOGS_MAX:
                         self._retire(next(iter(self._open)))
                     self._open[log_id] = file

@@ -1,13 +1,14 @@
 """A flush spreads its work over the time until the next one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bookie.storage.checkpoint import Checkpointer
-from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.entry_log.files import EntryLogs, ReadAhead
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
-from magnetar_core.runtime.types import KIB
+from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life
 
@@ -22,10 +23,15 @@ def filled(disk: Disk) -> Life:
     return life
 
 
-def shares_of(life: Life) -> list[float]:
+def shares_of(life: Life, *, has_time: bool = False) -> list[float]:
     """The places at which a flush of the write cache pauses."""
     shares: list[float] = []
-    life.storage.flush(life.cache.swap(), life.rules.ledgers.take_dirty(), shares.append)
+
+    def pause(share: float) -> bool:
+        shares.append(share)
+        return has_time
+
+    life.storage.flush(life.cache.swap(), life.rules.ledgers.take_dirty(), pause)
     return shares
 
 
@@ -41,16 +47,20 @@ def test_a_flush_pauses_between_its_pieces_and_says_how_far_it_is(directories: i
     assert 0 < shares[0] < shares[-1] < 1
 
 
-def test_a_piece_is_synced_before_the_next_eight_are_written() -> None:
+@pytest.mark.parametrize("has_time", [False, True])
+def test_each_piece_is_synced_where_there_is_time_and_otherwise_sixteen_at_once(has_time: bool) -> None:
     disk = Disk()
     operations: list[str] = []
     life = Life(disk)
     life.add([stored_entry(1, n, bytes(ENTRY // 4)) for n in range(40)], lambda taken, refusal: None)
     life.settle_journals()
+    assert life.cache.entries == 40
     disk.files.on_operation.append(lambda kind, path: operations.append(kind) if path.endswith(".log") else None)
-    shares_of(life)
+    shares_of(life, has_time=has_time)
     writes = "".join("w" if kind == "write" else "s" for kind in operations if kind in ("write", "sync"))
-    assert max(map(len, writes.split("s"))) <= 9, writes  # the header of the log and eight pieces
+    runs = [len(run) for run in writes.split("s") if run]
+    # With the header of a log, and what seals the one before it.
+    assert max(runs) <= 5 if has_time else 16 <= max(runs) <= 17, writes
     assert writes.endswith("s")
 
 
@@ -162,3 +172,67 @@ def test_what_is_forgotten_is_still_there(tmp_path: Path) -> None:
     file.forget(0, 15_000)
     assert file.read_at(0, 15_000) == b"abc" * 5000
     file.close()
+
+
+def test_what_follows_is_read_ahead_once_reads_of_a_ledger_follow_each_other() -> None:
+    """Locations of two logs differ by 2³² and more: nothing is read ahead over the end of a log."""
+    at, ahead = 5 << 32, ReadAhead()
+    assert ahead.after(7, at, at + 100 * KIB) is None, "it may be the only one"
+    assert ahead.after(7, at + 90 * KIB, at + 200 * KIB) == (at + 200 * KIB, 256 * KIB)
+    assert ahead.after(7, at + 200 * KIB, at + 300 * KIB) is None, "more than half of that is still to come"
+    assert ahead.after(7, at + 300 * KIB, at + 400 * KIB) == (at + 456 * KIB, 200 * KIB)
+    assert ahead.after(8, at + 400 * KIB, at + 500 * KIB) is None, "another ledger"
+    assert ahead.after(7, at, at + 100 * KIB) is None, "it begins again"
+    assert ahead.after(7, at + MIB, at + 2 * MIB) is None, "a leap"
+    assert ahead.after(7, 6 << 32, (6 << 32) + KIB) is None
+
+
+def test_of_many_ledgers_those_are_forgotten_that_were_read_first() -> None:
+    ahead = ReadAhead()
+    for ledger_id in range(1_001):
+        assert ahead.after(ledger_id, 0, KIB) is None
+    assert ahead.after(0, KIB, 2 * KIB) is None
+    assert ahead.after(1_000, KIB, 2 * KIB) == (2 * KIB, 256 * KIB)
+
+
+class WatchedFile:
+    """What the system is told about a file."""
+
+    def __init__(self, file: File, told: list[tuple[int, int] | None]) -> None:
+        self._file, self._told = file, told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def without_read_ahead(self) -> None:
+        self._told.append(None)
+
+    def will_need(self, offset: int, size_bytes: int) -> None:
+        self._told.append((offset, size_bytes))
+
+
+class WatchedFiles(MemoryFiles):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, int] | None] = []
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        file = super().open(path, writable=writable)
+        return WatchedFile(file, self.told) if path.endswith(".log") else file
+
+
+def test_the_system_reads_no_more_of_a_log_than_it_is_told() -> None:
+    files = WatchedFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", MIB)
+    located = logs.append([(1, n, stored_entry(1, n, bytes(KIB))) for n in range(100)])
+    logs.sync()
+    wanted = [(entry_id, location) for _, entry_id, location in located]
+    assert len(logs.read_run(1, wanted[:20], 512 * KIB)) == 20
+    assert files.told == [None], "a single read"
+    assert len(logs.read_run(1, wanted[20:40], 512 * KIB)) == 20
+    (_, ahead) = files.told
+    assert ahead is not None
+    end = wanted[39][1] + KIB & 0xFFFFFFFF
+    assert end < ahead[0] < end + 4 * KIB
+    assert ahead[1] == 256 * KIB
