@@ -6,6 +6,7 @@ from tests.mutants.catalogue import Mutant
 
 _NODE: Final = ("tests/unit/autorecovery/test_node.py",)
 _LANE: Final = ("tests/unit/bookie/serving/test_recovery_lane.py",)
+_FLUSH: Final = ("tests/unit/bookie/storage/test_checkpoint.py",)
 _COPYING: Final = ("tests/unit/autorecovery/test_copying.py",)
 _AUDITOR: Final = ("tests/unit/autorecovery/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/test_periodic.py",)
@@ -166,6 +167,27 @@ MUTANTS: Final = (
         " / (1 if len(self._held) < 2 else 2)",
         "",
         _LANE,
+    ),
+    Mutant(
+        "a flush that has time leaves megabytes to one sync, which a client's add waits for",
+        "bookie/storage/ledger_storage.py",
+        "            if has_time or written >=",
+        "            if written >=",
+        _FLUSH,
+    ),
+    Mutant(
+        "the system reads ahead of copies as far as the device is set to",
+        "bookie/storage/entry_log/files.py",
+        "                    file.without_read_ahead()\n",
+        "",
+        _FLUSH,
+    ),
+    Mutant(
+        "a single read of a ledger reads ahead, too",
+        "bookie/storage/entry_log/files.py",
+        "        if before is not None and before[0] < start <= before[1]:",
+        "        before = before or (start - 1, start)\n        if before[0] < start <= before[1]:",
+        _FLUSH,
     ),
     Mutant(
         "only one connection of copies ever gets its turn",
