@@ -191,7 +191,8 @@ def test_hand_over(world: Column, cell: Cell, old_brand: Brand, new_brand: Brand
         finally:
             old.resume()
         # Its client is disconnected and continues at the new owner, to which the old one redirects it.
-        # Apache's broker gives itself a minute for that (`namespaceBundleUnloadingTimeoutMs`).
+        # Apache's broker gives itself a minute for that (`namespaceBundleUnloadingTimeoutMs`), and a lookup that it
+        # leaves open meanwhile takes the client 30 s.
         with telling(old, new):
             load.wait_for(500, timeout_s=90.0)
         load.finish()
