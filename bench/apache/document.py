@@ -117,8 +117,8 @@ NOT_MET: Final = """\
   (2026-11-26) down to the device: less for the copies' own syncs than for what was read ahead for them (up to 4 MiB
   in one request) and for pieces of 4 MiB of a flush, behind which a sync of 4 KiB waits for 2 to 3 ms. Both are cut
   to 256 KiB, and copies rest thirty-two times as long. With a writer on all three bookies, after three seconds without
-  work (runs in turn): p99 2.16 and 2.27 ms beside copies before the cuts, 1.62 to 2.07 ms with them, 0.8 to 1.1 ms
-  without copies.
+  work (runs in turn): p99 2.16 and 2.27 ms beside copies before the cuts, 1.62 to 2.07 ms with them and once 2.39,
+  0.8 to 1.4 ms without copies.
 - **Into Spark** (0.6 of the ceiling, 5 times a read through a broker): of 2.7 s of two cores for a million rows of
   1,000 B (2026-11-26, warm, ours alone) Spark's JVM takes 0.9, as for the ceiling, whose Python takes 0.3; our Python
   workers take 1.05 and the bookies 0.45. No step of a worker takes more than an eighth of its time but the hand-over to

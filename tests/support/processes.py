@@ -37,8 +37,10 @@ KEYS: Final = 7
 PATIENCE_S: Final = 30.0
 
 # What clients see is told only where a wait fails. A process has one such log: the client library keeps the first.
-_CLIENTS_LOG: Final = tempfile.TemporaryFile()  # noqa: SIM115 - until the process ends, without a name that could be left
-_CLIENTS_LOG_PATH: Final = f"/dev/fd/{_CLIENTS_LOG.fileno()}"
+# It has no name that could be left behind.
+_CLIENTS_LOG, _name = tempfile.mkstemp()
+os.unlink(_name)
+_CLIENTS_LOG_PATH: Final = f"/dev/fd/{_CLIENTS_LOG}"
 QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Info, _CLIENTS_LOG_PATH)
 
 

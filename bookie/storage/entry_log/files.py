@@ -11,7 +11,7 @@ Rules:
 6. Only the newest synced bytes stay in the page cache. Without a limit, logs that are written once and seldom read
    would evict everything else; and reused pages are much cheaper than new ones.
 7. What is read ahead is said here and is little: the system's own read-ahead may be many MiB (a setting of the
-   device), and on most devices a sync of the journal waits for all that is being read.
+   device), and where a device takes one request after the other a sync of the journal waits for all of it.
 8. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
 """
 
