@@ -88,17 +88,16 @@ def read(bench: Bench, topic: Topic, rounds: int) -> None:
     attempt(bench.table, "ours", f"{words(topic)}: files and batches prepared", "rows", prepare)
     for number in range(rounds + 1):
         table = bench.table if number else Table()  # round 0 warms up
-        queries = QUERIES if number else QUERIES[:2]
         rates: Rates = {}
         for side in SIDES:
             system = bench.pair.turn(side)
             url, service_url = system.cluster.metadata_url, system.brokers[0].service_url
-            for query in queries:
+            for query in QUERIES:
                 _source(bench, topic, query, side, url, table, rates)
                 _broker(bench, topic, query, side, service_url, table, rates)
-        for query in queries:
+        for query in QUERIES:
             _floor_and_ceiling(bench, topic, query, files, table, rates)
-        for query in queries:
+        for query in QUERIES:
             add_ratios(table, topic, query, rates)
 
 

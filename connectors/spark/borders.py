@@ -20,6 +20,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from magnetar_core.runtime.types import Buffer
+
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 # Fields of SingleMessageMetadata.
@@ -41,9 +43,9 @@ class UnusualLayout(Exception):
     """Metadata are not written in the layout that the fast form reads; `columnar.normalised` rewrites them."""
 
 
-def borders(data: bytes, begin: int, end: int, count: int) -> Numbers:
+def borders(data: Buffer, begin: int, end: int, count: int) -> Numbers:
     """Where the payload of each of *count* messages starts and ends, for the batch from *begin* to *end*: twice as many
-    numbers as messages. *data* has some bytes behind *end*. Raises UnusualLayout."""
+    numbers as messages. Raises UnusualLayout."""
     pieces: list[Numbers] = []
     walked: list[int] = []
     size_at, push = _SIZE.unpack_from, walked.append
@@ -98,7 +100,7 @@ def borders(data: bytes, begin: int, end: int, count: int) -> Numbers:
     return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
 
-def _alike(data: bytes, at: int, size_field: int, stride: int, count: int) -> int:
+def _alike(data: Buffer, at: int, size_field: int, stride: int, count: int) -> int:
     """How many of *count* messages behind the one at *at* are told apart by nothing that a walk looks at (rule 1).
 
     *size_field* is where the payload's size stands in the message at *at*.
@@ -111,7 +113,7 @@ def _alike(data: bytes, at: int, size_field: int, stride: int, count: int) -> in
     return count if same.all() else int(same.argmin())
 
 
-def _looked_at(data: bytes, at: int, size_field: int) -> list[int]:
+def _looked_at(data: Buffer, at: int, size_field: int) -> list[int]:
     """Positions of the bytes by which a walk finds its way through the message at *at*."""
     found = [*range(at, at + 4)]
     field = at + 4
@@ -130,7 +132,7 @@ def _run(at: int, head_bytes: int, stride: int, count: int) -> Numbers:
     return found.reshape(-1)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
     """The number at *at*, and the position behind it."""
     value = shift = 0
     while True:

@@ -33,7 +33,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
-from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from magnetar_core.runtime.types import Allocate, ConfigurationError, Corruption, MagnetarError
 from magnetar_core.security.tls_files import directory_files
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
@@ -76,14 +76,21 @@ class FrozenTopic:
 
 @asynccontextmanager
 async def connected(
-    metadata_url: str, ledgers_root: str, read_timeout_s: float, tls_directory: str = ""
+    metadata_url: str,
+    ledgers_root: str,
+    read_timeout_s: float,
+    tls_directory: str = "",
+    allocate: Allocate = bytearray,
 ) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
-    """A client of the cluster, closed at the end. Raises ConfigurationError, MetadataError, BookKeeperError."""
+    """A client of the cluster, closed at the end; *allocate* makes room for large answers.
+
+    Raises ConfigurationError, MetadataError, BookKeeperError."""
     tls = directory_files(tls_directory, "bookkeeper.tlsDirectory") if tls_directory else None
     clock = new_clock()
     url, root = split_service_uri(metadata_url)
     store = await open_store(url, clock, read_only=True)
-    bookkeeper = BookKeeper(store, clock, ClientConfig(timeout_s=read_timeout_s, tls=tls), root=ledgers_root or root)
+    config = ClientConfig(timeout_s=read_timeout_s, tls=tls)
+    bookkeeper = BookKeeper(store, clock, config, root=ledgers_root or root, allocate=allocate)
     try:
         await bookkeeper.open()
         yield store, bookkeeper, clock

@@ -1,8 +1,9 @@
 """The messages of batch entries as columns, without a Python object for each message. No IO.
 
-Where they start and end is known (`connectors.spark.borders`). Arrow then makes the column of the values: offsets over
-the joined buffer, and one `take` of every second element. The metadata are parsed for all messages together, one field
-of each message in a step of numpy.
+Where they start and end is known (`connectors.spark.borders`). Values of one size are copied straight out of the
+batches (`connectors.spark.strided`). For others Arrow makes the column: offsets over the joined batches, and one
+`take` of every second element. The metadata are parsed for all messages together, one field of each message in a step
+of numpy.
 
 Protobuf would do the same message by message, several times slower. Metadata that are not written as the known clients
 write them (known fields only, in the order of their numbers) raise UnusualLayout. `normalised` then reads them with
@@ -10,13 +11,15 @@ protobuf and writes them anew, or reports what is wrong with them.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from connectors.spark import strided
 from connectors.spark.borders import PARTITION_KEY, PROPERTIES, Numbers, UnusualLayout
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.messages_pb2 import SingleMessageMetadata
@@ -157,16 +160,23 @@ def _every_second(data: bytes, offsets: Numbers, absent: Numbers | None) -> pa.B
 
 
 class Messages:
-    """All messages of a joined buffer, as columns. Its methods raise UnusualLayout."""
+    """All messages of some batches, as columns. Its methods raise UnusualLayout."""
 
-    def __init__(self, data: bytes, borders: Numbers) -> None:
-        """*borders*: see `connectors.spark.borders`; *data* ends with PADDING."""
-        assert len(data) < 1 << 31, "Arrow's binary columns have 32 bit offsets"
+    def __init__(self, pieces: Sequence[Buffer], borders: Numbers, runs: Sequence[strided.Run] = ()) -> None:
+        """*borders*: see `connectors.spark.borders`, in the *pieces* when they are joined; the last piece is PADDING.
+        *runs*: all messages, if they are alike in long runs."""
+        assert sum(map(len, pieces)) < 1 << 31, "Arrow's binary columns have 32 bit offsets"
         self.count = len(borders) // 2
-        self._data = data
+        self._pieces = pieces
+        self._runs = runs
         self._offsets = np.zeros(len(borders) + 1, np.int32)
         self._offsets[1:] = borders
         self._fields: _Fields | None = None
+
+    @cached_property
+    def data(self) -> bytes:
+        """The joined batches; they end with PADDING."""
+        return b"".join(self._pieces)
 
     @property
     def has_flags(self) -> bool:
@@ -174,8 +184,10 @@ class Messages:
 
         The bytes of a set flag are searched for in all metadata at once, which is far quicker than parsing them.
         """
+        if self._runs:
+            return strided.may_hold(self._runs, _FLAGS)
         pieces = pa.Array.from_buffers(
-            pa.binary(), 2 * self.count, [None, pa.py_buffer(self._offsets), pa.py_buffer(self._data)]
+            pa.binary(), 2 * self.count, [None, pa.py_buffer(self._offsets), pa.py_buffer(self.data)]
         )
         metadata = pieces.take(pa.array(np.arange(0, 2 * self.count, 2, dtype=np.int32))).buffers()[2]
         searched = b"" if metadata is None else metadata.to_pybytes()
@@ -184,27 +196,27 @@ class Messages:
     @property
     def fields(self) -> "_Fields":
         """What the metadata hold; parsed at the first use."""
-        if self._fields is None:
+        if self._fields is None and self._runs:
+            heads = strided.heads(self._runs, PADDING)
+            self._fields = _Fields(heads.data, heads.starts, heads.ends)
+        elif self._fields is None:
             starts = self._offsets[:-1:2].astype(np.int64) + _SIZE.size
-            self._fields = _Fields(self._data, starts, self._offsets[1::2].astype(np.int64))
+            self._fields = _Fields(self.data, starts, self._offsets[1::2].astype(np.int64))
         return self._fields
 
     def values(self, absent: Numbers | None) -> pa.BinaryArray:
         """The payloads; null where *absent*."""
-        return _every_second(self._data, self._offsets, absent)
+        if self._runs and absent is None:
+            return strided.values(self._runs)
+        return _every_second(self.data, self._offsets, absent)
 
     def places(self) -> tuple[Numbers, Numbers]:
         """Where the payloads start and end in `data`."""
         return self._offsets[1::2].astype(np.int64), self._offsets[2::2].astype(np.int64)
 
-    @property
-    def data(self) -> bytes:
-        """The joined buffer."""
-        return self._data
-
     def value(self, row: int) -> bytes:
         """The payload of one message."""
-        return self._data[self._offsets[2 * row + 1] : self._offsets[2 * row + 2]]
+        return self.data[self._offsets[2 * row + 1] : self._offsets[2 * row + 2]]
 
 
 class _Fields:

@@ -33,6 +33,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.loop_thread import LoopThread
+from magnetar_core.runtime.recycled import RecycledBuffers
 from magnetar_core.runtime.types import MIB, Corruption, MagnetarError
 from managed_ledger.compacted_entry import decode
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -50,6 +51,9 @@ FETCH_ENTRIES: Final = 5_000
 FETCH_WINDOW: Final = 2
 # Answers that wait to be decoded: 8 MiB, decompressed some times that.
 FETCH_AHEAD: Final = 4
+
+# Room for answers that a worker keeps for the next ones: for those that are under way, wait, or are made to columns.
+KEPT_BYTES_MAX: Final = 32 * MIB
 
 # Rows of a batch for Spark: 1,000 to 10,000 rows and 1 to 10 MB are the plateau (of 8 MiB the JVM touches new memory
 # each time, which made a job of 1 KB rows 4 % dearer than of 4 MiB); the first one is small, so that
@@ -77,7 +81,8 @@ class _Connection:
             raise
 
     async def _open(self, options: ReadOptions) -> tuple[BookKeeper, Clock]:
-        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options)))
+        room = RecycledBuffers(KEPT_BYTES_MAX)
+        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options), room.allocate))
         return bookkeeper, clock
 
     def close(self) -> None:

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from connectors.spark.backlog import Acked
-from connectors.spark.borders import Numbers, UnusualLayout, borders
+from connectors.spark.borders import RUN_MIN, Numbers, UnusualLayout, borders
 from connectors.spark.columnar import PADDING, Messages, framed, normalised
 from connectors.spark.decoding import CORRUPT, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import Chunks, Opened, Wants
+from connectors.spark.strided import Run, runs
 from connectors.spark.times import Times
 from connectors.spark.values import Values
 from magnetar_core.runtime.types import Buffer, Corruption
@@ -292,17 +293,28 @@ class _Rows:
     def __init__(self, entries: Sequence[_Entry]) -> None:
         """Raises UnusualLayout."""
         self.entries = entries
-        data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
+        pieces = [*chain.from_iterable(entry.pieces for entry in entries), PADDING]
+        messages = sum(entry.messages for entry in entries)
+        if len(entries) * RUN_MIN > messages or not all(entry.is_batch for entry in entries):
+            pieces = [b"".join(pieces)]  # few messages in each: to walk through one piece is quicker
         found: list[Numbers] = []
         at = 0
         for entry in entries:
-            end = at + sum(map(len, entry.pieces))
-            if entry.is_batch:
-                found.append(borders(data, at, end, entry.messages))
+            size = sum(map(len, entry.pieces))
+            if not entry.is_batch:
+                found.append(np.array((at + size - len(entry.opened.payload), at + size), np.int32))
+            elif len(pieces) == 1:
+                found.append(borders(pieces[0], at, at + size, entry.messages))
             else:
-                found.append(np.array((end - len(entry.opened.payload), end), np.int32))
-            at = end
-        self.messages = Messages(data, np.concatenate(found))
+                found.append(borders(entry.pieces[0], 0, size, entry.messages))
+            at += size
+        alike: list[Run] = []
+        if len(pieces) > 1:
+            payloads = pieces[:-1]
+            alike = runs(zip(payloads, found, strict=True))
+            starts = np.cumsum([0, *map(len, payloads[:-1])])
+            found = [one + start for one, start in zip(found, starts.tolist(), strict=True)]
+        self.messages = Messages(pieces, np.concatenate(found), alike)
         self.count = self.messages.count
         self.null_value: Numbers | None = None
         self._counts = np.array([entry.messages for entry in entries], np.int64)

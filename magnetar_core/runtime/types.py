@@ -1,6 +1,6 @@
 """Types that every package uses: buffers, size units, the base of all errors and the class for damaged data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
@@ -9,6 +9,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Buffers: TypeAlias = Sequence[Buffer]
 """Pieces of one byte string that are written one after the other."""
+
+Allocate: TypeAlias = Callable[[int], bytearray | memoryview]
+"""Makes room for so many bytes, which nobody else writes to."""
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB

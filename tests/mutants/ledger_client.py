@@ -14,6 +14,8 @@ CHANGES_IN_REGIONS = ("tests/unit/magnetar_core/bookkeeper/client/test_regions.p
 PLACEMENT = ("tests/property/test_placement.py",)
 READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
+_LARGE = ("tests/unit/magnetar_core/bookkeeper/client/test_large_answers.py",)
+
 MUTANTS = (
     # -- groups of bookies
     Mutant(
@@ -390,5 +392,27 @@ MUTANTS = (
         "            if now < lacking:\n",
         "            if now <= lacking:\n",
         PLACEMENT,
+    ),
+    # -- large answers
+    Mutant(
+        "a socket goes on waiting for much after a large answer",
+        "magnetar_core/bookkeeper/client/connection.py",
+        "            self._wake_at(min(self._receiver.missing_bytes, _WAKE_BYTES_MAX) or 1)\n",
+        "            self._wake_at(min(self._receiver.missing_bytes, _WAKE_BYTES_MAX) or self._wakes_at)\n",
+        _LARGE,
+    ),
+    Mutant(
+        "room is used again while somebody looks at it",
+        "magnetar_core/runtime/recycled.py",
+        "    except BufferError:\n        return False\n",
+        "    except BufferError:\n        return True\n",
+        _LARGE,
+    ),
+    Mutant(
+        "what came of a large frame with the one before it is lost",
+        "magnetar_core/bookkeeper/wire/framing.py",
+        "        self._large[: self._at] = held[LENGTH.size :]\n",
+        "",
+        ("tests/unit/magnetar_core/bookkeeper/wire/test_framing.py",),
     ),
 )

@@ -19,6 +19,7 @@ _PROTOBUF: Final = (f"{_UNIT}/test_protobuf_values.py",)
 _UNITED: Final = (f"{_UNIT}/test_union_schemas.py",)
 _ENCRYPTION: Final = (f"{_UNIT}/test_encryption.py",)
 _VALUES: Final = (f"{_UNIT}/test_values.py",)
+_ROWS: Final = ("tests/property/test_spark_rows.py",)
 
 MUTANTS = (
     # -- filters
@@ -225,6 +226,28 @@ MUTANTS = (
         "                if not found.IsInitialized():\n",
         "                if False:\n",
         _PROTOBUF,
+    ),
+    # -- values of one size
+    Mutant(
+        "values behind heads of several lengths are taken to stand at equal distances",
+        "connectors/spark/strided.py",
+        "        firsts = [0, *changes.tolist(), len(starts)]\n",
+        "        firsts = [0, len(starts)]\n",
+        _ROWS,
+    ),
+    Mutant(
+        "values of several sizes are copied as if they had one",
+        "connectors/spark/strided.py",
+        "        if not value_bytes or (ends - starts != value_bytes).any():\n",
+        "        if not value_bytes:\n",
+        _ROWS,
+    ),
+    Mutant(
+        "a flag at an odd place of the metadata is not seen",
+        "connectors/spark/strided.py",
+        "        for first in (0, 1):\n",
+        "        for first in (0,):\n",
+        _ROWS,
     ),
     Mutant(
         "of two types of one name the first counts",

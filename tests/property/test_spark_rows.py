@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +82,42 @@ def test_rows_are_those_of_the_slow_definition(found: list[bytes], partition: in
     expected = slow_rows(found, partition=partition)
     assert rows_of(found, EVERYTHING, partition=partition) == expected
     assert rows_of(found, ("value",)) == [{"value": row["value"]} for row in expected]
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> bytes:
+    """A batch of many messages of one kind, with another kind among them now and then."""
+    keys = draw(st.sampled_from([None, "k", "kk", "k" * 130, " \x01", "H\x01"]))
+    size = draw(st.sampled_from([0, 1, 7, 127, 128, 300]))
+    first = draw(st.sampled_from([0, 100, 127, 16_370]))
+    count = draw(st.integers(1, 90))
+    flags = draw(st.sampled_from([{}, {}, {"null_value": True}, {"compacted_out": True}, {"null_value": False}]))
+    flagged_from = draw(st.integers(0, count))
+    found = []
+    for number in range(count):
+        own: dict[str, Any] = {} if keys is None else {"partition_key": keys}
+        if number >= flagged_from:
+            own |= flags
+        payload = number.to_bytes(2, "big") * (size // 2) + b"." * (size % 2)
+        found.append((SingleMessageMetadata(payload_size=size, sequence_id=first + number, **own), payload))
+    if draw(st.integers(0, 2)) == 0:
+        found[draw(st.integers(0, count - 1))] = draw(messages())
+    return batch(*found, publish_time=draw(times), sequence_id=draw(numbers), producer_name="p")
+
+
+@given(st.lists(alike(), min_size=1, max_size=4), st.lists(entries(), max_size=1))
+def test_messages_of_one_size_are_those_of_the_slow_definition(found: list[bytes], others: list[bytes]) -> None:
+    expected = slow_rows(found + others)
+    assert rows_of(found + others, EVERYTHING) == expected
+    assert rows_of(found + others, ("value",)) == [{"value": row["value"]} for row in expected]
+    assert rows_of(found + others, ("__key",)) == [{"__key": row["__key"]} for row in expected]
+
+
+@pytest.mark.parametrize("flag", ["null_value", "compacted_out"])
+@pytest.mark.parametrize("sequence_id", [3, 300])
+@pytest.mark.parametrize("key", [None, "k", "kk"])
+def test_a_flag_of_all_messages_is_seen_wherever_it_stands(flag: str, sequence_id: int, key: str | None) -> None:
+    for size in (1, 200):
+        own: dict[str, Any] = {flag: True, "sequence_id": sequence_id, "payload_size": size, "partition_key": key}
+        found = [batch(*[(SingleMessageMetadata(**own), bytes(size))] * 40, publish_time=1, producer_name="p")]
+        assert rows_of(found, ("value",)) == [{"value": row["value"]} for row in slow_rows(found)]

@@ -1,6 +1,7 @@
 """The fast splitter and codecs against slow twins."""
 
 import contextlib
+import struct
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import FrameReceiver, FrameSplitter, MalformedFrame
 
 IDS = st.integers(0, 2**63 - 1)
 
@@ -25,6 +26,35 @@ def test_any_cut_of_a_stream_gives_the_same_frames(payloads: list[bytes], steps:
             break
     assert found == payloads
     assert splitter.is_between_frames
+
+
+class _Small(FrameReceiver):
+    """With limits that short frames reach."""
+
+    LARGE_BYTES = 20
+    CHUNK_BYTES = 32
+    FIRST_BYTES = 6
+
+
+@given(st.lists(st.binary(max_size=90), max_size=20), st.lists(st.integers(1, 60), min_size=1, max_size=40))
+def test_a_receiver_gives_the_frames_of_any_arrival(payloads: list[bytes], steps: list[int]) -> None:
+    stream = b"".join(len(payload).to_bytes(4) + payload for payload in payloads)
+    receiver = _Small(limit_bytes=90)
+    held: list[memoryview] = []
+    at = turn = 0
+    while at < len(stream):
+        room = receiver.room
+        count = min(len(room), len(stream) - at, steps[turn % len(steps)])
+        room[:count] = stream[at : at + count]
+        at, turn = at + count, turn + 1
+        held += receiver.took(count)
+        complete = sum(4 + len(frame) for frame in held)
+        assert receiver.missing_bytes <= len(stream) - at
+        if receiver.missing_bytes:
+            (length,) = struct.unpack_from(">i", stream, complete)
+            assert complete + 4 + length == at + receiver.missing_bytes
+    assert [bytes(frame) for frame in held] == payloads, "frames are not changed by what is received later"
+    assert receiver.missing_bytes == 0
 
 
 @given(st.binary(max_size=100))

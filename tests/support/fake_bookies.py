@@ -46,6 +46,10 @@ class FakeBookie:
         """Takes requests and answers nothing."""
         self.read_only = False
         """Takes no adds, but those of a recovery."""
+        self.drip_bytes = 0
+        """Answers leave in pieces of so many bytes, each in a later turn of the loop; 0: at once."""
+        self.cut_bytes: int | None = None
+        """So many bytes of the next answers leave, then the connection is closed."""
         self.knows_batches = True
         self.knows_lists = True
         """Lists its entries; False: takes the request and never answers, as Apache's DbLedgerStorage."""
@@ -151,8 +155,18 @@ class _Connection(asyncio.Protocol):
         except MalformedFrame:
             self.transport.abort()
             return
-        if out:
+        if self._bookie.cut_bytes is not None:
+            self.transport.write(b"".join(out)[: self._bookie.cut_bytes])
+            self.transport.close()
+        elif self._bookie.drip_bytes:
+            self._drip(memoryview(b"".join(out)), self._bookie.drip_bytes)
+        elif out:
             self.transport.writelines(out)
+
+    def _drip(self, rest: memoryview, step: int) -> None:
+        self.transport.write(rest[:step])
+        if len(rest) > step:
+            asyncio.get_running_loop().call_soon(self._drip, rest[step:], step)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._bookie.connections.discard(self)

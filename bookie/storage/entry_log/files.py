@@ -35,6 +35,9 @@ _PAGE_BYTES = 4 * KIB
 # Rule 7, for a ledger whose reads follow each other. A few reads of 100 entries of 1 KiB, or one read of large ones.
 _READ_AHEAD_BYTES = 256 * KIB
 
+# From this size on twice an average entry is too much to read for one whose size is not known: an eighth more it is.
+_LARGE_ENTRY_BYTES = 64 * KIB
+
 # Ledgers whose last read is remembered; of more than that the oldest is forgotten and reads ahead one read later.
 _READ_LEDGERS_MAX = 1_000
 
@@ -207,15 +210,23 @@ class EntryLogs:
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """The entry at *location*. Raises Corruption (rule 4) and OSError."""
+        return self._read_from(fmt.SIZE.size, location, ledger_id, entry_id)
+
+    def _read_from(self, skipped: int, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The record {size (4), entry} at *location* without its first *skipped* bytes, at most its size."""
         log_id, offset = fmt.split_location(location)
         file = self._reader(log_id)
-        head = file.read_at(offset - fmt.SIZE.size, fmt.SIZE.size + 4 * 1024)
-        size = self._check(head, log_id, offset, ledger_id, entry_id)
-        if len(head) < fmt.SIZE.size + size:
-            head += file.read_at(offset - fmt.SIZE.size + len(head), fmt.SIZE.size + size - len(head))
-            if len(head) < fmt.SIZE.size + size:
-                raise self._damage(log_id, offset, ledger_id, entry_id, f"a record of {size} bytes is cut short")
-        return head[fmt.SIZE.size : fmt.SIZE.size + size]
+        start = offset - fmt.SIZE.size
+        head = file.read_at(start, fmt.SIZE.size + 4 * 1024)
+        stop = fmt.SIZE.size + self._check(head, log_id, offset, ledger_id, entry_id)
+        if len(head) >= stop:
+            return head[skipped:stop]
+        # The head is read again: that costs less than to copy the rest of a large entry behind it.
+        record = file.read_at(start + skipped, stop - skipped)
+        if len(record) < stop - skipped:
+            found = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
+            raise self._damage(log_id, offset, ledger_id, entry_id, found)
+        return record
 
     def read_run(self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int) -> list[tuple[int, bytes]]:
         """(entry id, entry) for as many of *wanted* (entry id, location) as follow each other in one log.
@@ -265,9 +276,11 @@ class EntryLogs:
         if count == 1:
             return self._read_span(ledger_id, entry_id, location)
         # The size of the last entry is not known: it is included if it is not much larger than the others.
-        span = last - location + fmt.SIZE.size
+        span = last - location
+        average = span // (count - 1)
+        last_bytes = 2 * average if average < _LARGE_ENTRY_BYTES else average + average // 8
         file = self._reader(log_id)
-        data = file.read_at(first_offset - fmt.SIZE.size, span + max(span // count * 2, 4096))
+        data = file.read_at(first_offset - fmt.SIZE.size, span + max(last_bytes, 4096))
         end = len(data)
         ahead = self._read_ahead.after(ledger_id, location, location + end)
         if ahead is not None:
@@ -296,8 +309,8 @@ class EntryLogs:
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
         """As `_read_spans`, for a single entry of any size."""
-        entry = self.read(location, ledger_id, entry_id)
-        return fmt.SIZE.pack(len(entry)) + entry, [(entry_id, fmt.SIZE.size, fmt.SIZE.size + len(entry))]
+        record = self._read_from(0, location, ledger_id, entry_id)
+        return record, [(entry_id, fmt.SIZE.size, len(record))]
 
     def ledgers_map(self, log_id: int) -> dict[int, int]:
         """Ledger id → bytes of a sealed log. Raises Corruption if it is not sealed or its map is damaged."""

@@ -31,7 +31,7 @@ from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Allocate, Corruption
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,14 @@ class BookKeeper:
         *,
         root: str = "/ledgers",
         rng: random.Random | None = None,
+        allocate: Allocate = bytearray,
     ) -> None:
+        """*allocate* makes room for a large answer of a bookie."""
         self._store = store
         self._clock = clock
         self._config = config if config is not None else ClientConfig()
         self._root = root
+        self._allocate = allocate
         self._rng = rng if rng is not None else random.Random()
         self.bookies = BookieDirectory(store, root, clock)
         self.racks = RackDirectory(store, clock, root)
@@ -72,7 +75,7 @@ class BookKeeper:
         """
         assert self._pool is None, "opened twice"
         await check_layout(self._store, self._root)
-        pool = ConnectionPool(self.bookies, self._clock, self._config, self.topology, self.usable)
+        pool = ConnectionPool(self.bookies, self._clock, self._config, self.topology, self.usable, self._allocate)
         await self.bookies.start()
         await self.racks.start()
         self._pool = pool

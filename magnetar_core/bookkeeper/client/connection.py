@@ -1,7 +1,7 @@
 """A connection to a bookie: opened when there is something to send, over protocol version 2.
 
     send_adds, read, batch_read ──▶ outbox ──one writelines per loop turn──▶ socket
-    socket ──▶ data_received: all answers of the chunk ──▶ per ledger one `on_added(ids)`; futures of reads
+    socket ──▶ buffer_updated: all answers of the chunk ──▶ per ledger one `on_added(ids)`; futures of reads
 
 Rules:
 
@@ -18,11 +18,14 @@ Rules:
    new ensembles avoid it.
 6. When the socket takes no more, requests wait in the outbox. Above the outbox's limit `is_full` asks writers to wait.
    The connection is given up only when the bookie has neither answered nor taken bytes for a while.
+7. While a large answer arrives, the socket wakes us when there is much of it, not for each segment: nothing else can
+   come before its end. A socket that has closed or broken wakes us at once.
 """
 
 import asyncio
 import contextlib
 import logging
+import socket
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,10 +54,10 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
     parse_response,
     read_request,
 )
-from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import FrameReceiver, MalformedFrame
 from magnetar_core.runtime.clock import Clock, DeadlineSweep, Timer
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import KIB, Buffer
+from magnetar_core.runtime.types import KIB, Allocate, Buffer
 from magnetar_core.security.tls_contexts import Certificates
 
 log = logging.getLogger(__name__)
@@ -66,6 +69,9 @@ _SOCKET_BUFFER_BYTES: Final = 1024 * KIB
 # Bytes handed to the socket at once. asyncio joins them, so a long outbox handed over in one piece would be in memory
 # twice.
 _FLUSH_BYTES: Final = 1024 * KIB
+
+# The most bytes of an answer for which a socket waits (rule 7). The system waits for less where its buffer is small.
+_WAKE_BYTES_MAX: Final = 1024 * KIB
 
 # How many time-outs in a row an add may wait while the bookie answers other requests (rule 2). It is bounded because
 # an answer that is lost must not keep an entry for ever.
@@ -116,6 +122,8 @@ class ConnectionParts:
     """None: without TLS."""
     tasks: Tasks
     health: BookieHealth
+    allocate: Allocate
+    """Makes room for a large answer."""
 
 
 class AddChannel:
@@ -551,12 +559,13 @@ class BookieConnection:
         return self._last_error
 
 
-class _Wire(asyncio.Protocol):
+class _Wire(asyncio.BufferedProtocol):
     """One socket of a connection: cuts what arrives into frames."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
-        self._splitter = FrameSplitter(connection._config.frame_bytes_max)
+        self._receiver = FrameReceiver(connection._config.frame_bytes_max, connection._parts.allocate)
+        self._wakes_at = 1
         self.transport: asyncio.Transport
         self.is_secure = False
         self.is_lost = False
@@ -573,13 +582,24 @@ class _Wire(asyncio.Protocol):
         else:
             self.transport.writelines(buffers)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.room
+
+    def buffer_updated(self, count: int) -> None:
         try:
-            self._connection.received(self._splitter.feed(data), len(data))
+            frames = self._receiver.took(count)
+            self._wake_at(min(self._receiver.missing_bytes, _WAKE_BYTES_MAX) or 1)
+            self._connection.received(frames, max(count, len(frames[0])) if frames else count)
         except MalformedFrame as error:
             log.warning("bookie %s: %s; closing the connection", self._connection.bookie_id, error)
             self.transport.abort()
             self._connection.lost(self, error)
+
+    def _wake_at(self, count: int) -> None:
+        """Rule 7."""
+        if count != self._wakes_at and not self.is_secure:
+            self._wakes_at = count
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def pause_writing(self) -> None:
         self._connection.paused(True)

@@ -14,6 +14,7 @@ from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
 from magnetar_core.runtime.clock import Clock, DeadlineSweep
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.types import Allocate
 from magnetar_core.security.tls_contexts import Certificates, client_context
 
 log = logging.getLogger(__name__)
@@ -66,8 +67,10 @@ class ConnectionPool:
         config: ClientConfig,
         topology: Callable[[], Topology] = Topology,
         usable: Usable = _everybody,
+        allocate: Allocate = bytearray,
     ) -> None:
-        """*topology*: where the bookies stand, as it is known now; *usable*: where a ledger may be.
+        """*topology*: where the bookies stand, as it is known now; *usable*: where a ledger may be. *allocate* makes
+        room for a large answer.
 
         Raises ConfigurationError if the files for TLS cannot be used.
         """
@@ -83,7 +86,7 @@ class ConnectionPool:
         self.change_limits = BookieLimits()
         self.moves = asyncio.Semaphore(MOVES_AT_ONCE)
         """Whose ledgers leave bookies that are about to stop."""
-        self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self)
+        self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self, allocate)
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}
         self._no_batch: dict[str, float] = {}

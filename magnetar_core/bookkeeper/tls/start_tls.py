@@ -22,7 +22,7 @@ from magnetar_core.runtime.types import KIB
 from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates
 from magnetar_core.security.tls_files import TlsFiles
 
-P = TypeVar("P", bound=asyncio.Protocol)
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 # The answers to START_TLS and GET_BOOKIE_INFO are below 100 bytes; they may carry more fields one day.
 _ANSWER_BYTES_MAX: Final = 4 * KIB

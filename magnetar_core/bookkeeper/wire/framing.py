@@ -13,7 +13,7 @@ Rules:
 import struct
 from typing import Final
 
-from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.runtime.types import KIB, Allocate, MagnetarError
 
 # The limit of Pulsar's bookies and brokers: 5 MiB for a message plus 10 KiB for the headers around it. Both sides must
 # have the same limit, since a receiver closes the connection without an answer.
@@ -53,6 +53,16 @@ class FrameSplitter:
         """Nothing of a further frame has arrived."""
         return not self._parts
 
+    @property
+    def missing_bytes(self) -> int:
+        """To the end of the frame of which something is held; 0 between frames."""
+        return self._missing_bytes if self._parts else 0
+
+    def give_up_held(self) -> list[bytes]:
+        """The chunks of the frame that is not complete yet, length word included: the caller gathers the rest."""
+        parts, self._parts, self.held_bytes = self._parts, [], 0
+        return parts
+
     def feed(self, data: bytes) -> list[memoryview]:
         """The payloads that *data* completes, without the length words."""
         if self._parts:
@@ -87,3 +97,64 @@ class FrameSplitter:
             self._parts.append(data[at:] if at else data)
             self.held_bytes = end - at
         return frames
+
+
+class FrameReceiver:
+    """As FrameSplitter, for a socket that is told where to receive into (`asyncio.BufferedProtocol`).
+
+    A large frame is received into room of its own, not in pieces that are joined: that saves a pass over its bytes.
+    """
+
+    LARGE_BYTES = 128 * KIB
+    """A frame of which so many bytes are missing gets room of its own. One more copy of fewer bytes costs less than
+    asking for room."""
+    CHUNK_BYTES = 256 * KIB
+    """Received at once of other frames: as much as asyncio does."""
+    FIRST_BYTES = 4 * KIB
+    """Received at once behind a large frame. Mostly another one follows, of which little is to be copied then."""
+
+    __slots__ = ("_allocate", "_at", "_chunk", "_large", "_size", "_splitter")
+
+    def __init__(self, limit_bytes: int = MAX_FRAME_BYTES, allocate: Allocate = bytearray) -> None:
+        self._splitter = FrameSplitter(limit_bytes)
+        self._allocate = allocate
+        self._chunk = memoryview(bytearray(self.CHUNK_BYTES))
+        self._size = self.CHUNK_BYTES
+        self._large: memoryview | None = None
+        self._at = 0
+
+    @property
+    def room(self) -> memoryview:
+        """Where the next bytes go; not empty."""
+        large = self._large
+        return self._chunk[: self._size] if large is None else large[self._at :]
+
+    @property
+    def missing_bytes(self) -> int:
+        """To the end of a large frame; 0 if none is under way."""
+        return 0 if self._large is None else len(self._large) - self._at
+
+    def took(self, count: int) -> list[memoryview]:
+        """*count* bytes were written to `room`: the payloads that they complete. Raises FrameTooLarge."""
+        large = self._large
+        if large is not None:
+            self._at += count
+            if self._at < len(large):
+                return []
+            self._large = None
+            self._size = self.FIRST_BYTES
+            return [large]
+        frames = self._splitter.feed(bytes(self._chunk[:count]))
+        if self._splitter.missing_bytes >= self.LARGE_BYTES:
+            self._begin_large()
+        elif count == self._size:
+            self._size = self.CHUNK_BYTES
+        return frames
+
+    def _begin_large(self) -> None:
+        missing = self._splitter.missing_bytes
+        held = b"".join(self._splitter.give_up_held())
+        size = len(held) + missing - LENGTH.size
+        self._large = memoryview(self._allocate(size))
+        self._at = size - missing
+        self._large[: self._at] = held[LENGTH.size :]

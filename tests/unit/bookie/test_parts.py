@@ -183,6 +183,37 @@ def test_records_are_read_as_they_stand_in_the_log() -> None:
     assert got == b"".join(len(entry).to_bytes(4) + entry for _, _, entry in entries)
 
 
+@pytest.mark.parametrize("sizes", [(900_000, 900_100), (200_000, 220_000, 200_000), (100_000, 300_000, 5)])
+def test_large_entries_are_read_whole_alone_and_together(sizes: tuple[int, ...]) -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 1 << 24)
+    entries = [(1, n, stored_entry(1, n, bytes([n + 1]) * size)) for n, size in enumerate(sizes)]
+    located = logs.append([*entries, (2, 0, stored_entry(2, 0, b"other"))])
+    wanted = [(entry_id, location) for ledger_id, entry_id, location in located if ledger_id == 1]
+    whole = [(entry_id, entry) for _, entry_id, entry in entries]
+    assert [(entry_id, logs.read(location, 1, entry_id)) for entry_id, location in wanted] == whole
+    assert logs.read_run(1, wanted[:1], 1 << 20) == whole[:1]
+    ends, buffers = logs.read_records(1, wanted[-1:], 1 << 20)
+    assert b"".join(buffers) == len(whole[-1][1]).to_bytes(4) + whole[-1][1]
+    assert ends == [4 + len(whole[-1][1])]
+    together = logs.read_run(1, wanted, 1 << 24)
+    assert together == whole[: len(together)]
+    similar = max(sizes) < 1.1 * min(sizes)
+    assert len(together) == len(sizes) or not similar, "entries of about one size are read together"
+
+
+def test_a_large_entry_that_is_cut_short_is_damage() -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 1 << 24)
+    ((_, _, location),) = logs.append([(1, 0, stored_entry(1, 0, bytes(100_000)))])
+    logs.sync()
+    files.open("/l/0.log", writable=True).truncate((location & 0xFFFFFFFF) + 50_000)
+    with pytest.raises(Corruption, match=r"ledger 1 entry 0, a record of 100036 bytes is cut short"):
+        logs.read(location, 1, 0)
+
+
 @pytest.mark.parametrize("entry_bytes", [10, 700, 5000])
 def test_what_does_not_fit_into_a_log_goes_to_the_next_also_within_one_call(entry_bytes: int) -> None:
     files = MemoryFiles()

@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeper
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.runtime.types import KIB, MIB, ConfigurationError
 from magnetar_core.security.tls_contexts import Certificates, client_context
 from magnetar_core.security.tls_files import TlsFiles, directory_files, validities
 from tests.support.serving import CONFIG, BookieMachines
@@ -149,6 +149,22 @@ async def test_ledgers_are_written_read_and_recovered_over_tls(authority: Author
             batch = await reading.read_batch(0, 100, 1_000_000)
             assert [bytes(entry.payload) for entry in batch] == payloads[: len(batch)]
             assert batch
+
+
+async def test_large_and_small_entries_over_tls(authority: Authority) -> None:
+    payloads = [bytes([number]) * size for number, size in enumerate((1, 2 * MIB, 0, 129 * KIB, 5 * MIB, 7))]
+    async with (
+        bookies(1, str(authority.directory / "server")) as (world, _),
+        client_of(world, files_of(authority)) as client,
+    ):
+        handle = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        for payload in payloads:
+            await asyncio.wait_for(handle.add(payload), 30)
+        await handle.close()
+        reading = await client.open_ledger(handle.ledger_id, recovery=False)
+        for _ in range(2):
+            found = await asyncio.wait_for(reading.read(0, len(payloads) - 1), 30)
+            assert [bytes(entry.payload) for entry in found] == payloads
 
 
 async def _failure(world: BookieMachines, tls: TlsFiles | None) -> BookKeeperError:
