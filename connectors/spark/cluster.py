@@ -84,7 +84,8 @@ async def connected(
 ) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
     """A client of the cluster, closed at the end; *allocate* makes room for large answers.
 
-    Raises ConfigurationError, MetadataError, BookKeeperError."""
+    Raises ConfigurationError, MetadataError, BookKeeperError.
+    """
     tls = directory_files(tls_directory, "bookkeeper.tlsDirectory") if tls_directory else None
     clock = new_clock()
     url, root = split_service_uri(metadata_url)

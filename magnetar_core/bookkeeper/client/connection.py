@@ -124,6 +124,8 @@ class ConnectionParts:
     health: BookieHealth
     allocate: Allocate
     """Makes room for a large answer."""
+    chunk: memoryview
+    """Where all sockets receive small ones, one after the other."""
 
 
 class AddChannel:
@@ -564,7 +566,8 @@ class _Wire(asyncio.BufferedProtocol):
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection
-        self._receiver = FrameReceiver(connection._config.frame_bytes_max, connection._parts.allocate)
+        parts = connection._parts
+        self._receiver = FrameReceiver(connection._config.frame_bytes_max, parts.allocate, parts.chunk)
         self._wakes_at = 1
         self.transport: asyncio.Transport
         self.is_secure = False
@@ -599,7 +602,8 @@ class _Wire(asyncio.BufferedProtocol):
         """Rule 7."""
         if count != self._wakes_at and not self.is_secure:
             self._wakes_at = count
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            with contextlib.suppress(OSError):  # a system that cannot wait wakes us more often
+                self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def pause_writing(self) -> None:
         self._connection.paused(True)

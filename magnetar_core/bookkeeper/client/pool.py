@@ -11,6 +11,7 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.connection import BookieConnection, ConnectionParts
 from magnetar_core.bookkeeper.client.topology import Topology
 from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.wire.framing import FrameReceiver
 from magnetar_core.runtime.clock import Clock, DeadlineSweep
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.tasks import Tasks
@@ -86,7 +87,8 @@ class ConnectionPool:
         self.change_limits = BookieLimits()
         self.moves = asyncio.Semaphore(MOVES_AT_ONCE)
         """Whose ledgers leave bookies that are about to stop."""
-        self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self, allocate)
+        chunk = memoryview(bytearray(FrameReceiver.CHUNK_BYTES))
+        self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self, allocate, chunk)
         self._connections: dict[tuple[str, bool, int], BookieConnection] = {}
         self._quarantined: dict[str, float] = {}
         self._no_batch: dict[str, float] = {}

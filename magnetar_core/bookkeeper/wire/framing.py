@@ -115,10 +115,14 @@ class FrameReceiver:
 
     __slots__ = ("_allocate", "_at", "_chunk", "_large", "_size", "_splitter")
 
-    def __init__(self, limit_bytes: int = MAX_FRAME_BYTES, allocate: Allocate = bytearray) -> None:
+    def __init__(
+        self, limit_bytes: int = MAX_FRAME_BYTES, allocate: Allocate = bytearray, chunk: memoryview | None = None
+    ) -> None:
+        """*chunk*: CHUNK_BYTES to receive into, which the receivers of one event loop may share: what is in it is
+        copied when it is taken."""
         self._splitter = FrameSplitter(limit_bytes)
         self._allocate = allocate
-        self._chunk = memoryview(bytearray(self.CHUNK_BYTES))
+        self._chunk = memoryview(bytearray(self.CHUNK_BYTES)) if chunk is None else chunk
         self._size = self.CHUNK_BYTES
         self._large: memoryview | None = None
         self._at = 0
