@@ -197,8 +197,7 @@ class Messages:
     def fields(self) -> "_Fields":
         """What the metadata hold; parsed at the first use."""
         if self._fields is None and self._runs:
-            heads = strided.heads(self._runs, PADDING)
-            self._fields = _Fields(heads.data, heads.starts, heads.ends)
+            self._fields = _Fields(*strided.joined_metadata(self._runs, PADDING))
         elif self._fields is None:
             starts = self._offsets[:-1:2].astype(np.int64) + _SIZE.size
             self._fields = _Fields(self.data, starts, self._offsets[1::2].astype(np.int64))

@@ -53,7 +53,9 @@ FETCH_WINDOW: Final = 2
 FETCH_AHEAD: Final = 4
 
 # Room for answers that a worker keeps for the next ones: for those that are under way, wait, or are made to columns.
+# One for all clusters that it reads from.
 KEPT_BYTES_MAX: Final = 32 * MIB
+_room: Final = RecycledBuffers(KEPT_BYTES_MAX)
 
 # Rows of a batch for Spark: 1,000 to 10,000 rows and 1 to 10 MB are the plateau (of 8 MiB the JVM touches new memory
 # each time, which made a job of 1 KB rows 4 % dearer than of 4 MiB); the first one is small, so that
@@ -81,8 +83,7 @@ class _Connection:
             raise
 
     async def _open(self, options: ReadOptions) -> tuple[BookKeeper, Clock]:
-        room = RecycledBuffers(KEPT_BYTES_MAX)
-        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options), room.allocate))
+        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options), _room.allocate))
         return bookkeeper, clock
 
     def close(self) -> None:

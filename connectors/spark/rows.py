@@ -9,7 +9,7 @@ Rules (docs/formats/pulsar.md):
 import base64
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from connectors.spark.columnar import PADDING, Messages, framed, normalised
 from connectors.spark.decoding import CORRUPT, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import Chunks, Opened, Wants
-from connectors.spark.strided import Run, runs
+from connectors.spark.strided import runs
 from connectors.spark.times import Times
 from connectors.spark.values import Values
 from magnetar_core.runtime.types import Buffer, Corruption
@@ -287,34 +287,39 @@ class RowBuilder:
         )
 
 
+def _joined(entries: Sequence[_Entry]) -> Messages:
+    """Of entries with few messages each: to walk through one piece is quicker. Raises UnusualLayout."""
+    data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
+    found: list[Numbers] = []
+    at = 0
+    for entry in entries:
+        end = at + sum(map(len, entry.pieces))
+        if entry.is_batch:
+            found.append(borders(data, at, end, entry.messages))
+        else:
+            found.append(np.array((end - len(entry.opened.payload), end), np.int32))
+        at = end
+    return Messages([data], np.concatenate(found))
+
+
+def _apart(entries: Sequence[_Entry]) -> Messages:
+    """Of batches with many messages, which may not have to be joined. Raises UnusualLayout."""
+    batches = [entry.pieces[0] for entry in entries]
+    found = [borders(data, 0, len(data), entry.messages) for data, entry in zip(batches, entries, strict=True)]
+    starts = accumulate(map(len, batches[:-1]), initial=0)
+    in_all = np.concatenate([one + start for one, start in zip(found, starts, strict=True)])
+    return Messages([*batches, PADDING], in_all, runs(zip(batches, found, strict=True)))
+
+
 class _Rows:
     """The messages of several entries, and how what an entry has once becomes a column."""
 
     def __init__(self, entries: Sequence[_Entry]) -> None:
         """Raises UnusualLayout."""
         self.entries = entries
-        pieces = [*chain.from_iterable(entry.pieces for entry in entries), PADDING]
-        messages = sum(entry.messages for entry in entries)
-        if len(entries) * RUN_MIN > messages or not all(entry.is_batch for entry in entries):
-            pieces = [b"".join(pieces)]  # few messages in each: to walk through one piece is quicker
-        found: list[Numbers] = []
-        at = 0
-        for entry in entries:
-            size = sum(map(len, entry.pieces))
-            if not entry.is_batch:
-                found.append(np.array((at + size - len(entry.opened.payload), at + size), np.int32))
-            elif len(pieces) == 1:
-                found.append(borders(pieces[0], at, at + size, entry.messages))
-            else:
-                found.append(borders(entry.pieces[0], 0, size, entry.messages))
-            at += size
-        alike: list[Run] = []
-        if len(pieces) > 1:
-            payloads = pieces[:-1]
-            alike = runs(zip(payloads, found, strict=True))
-            starts = np.cumsum([0, *map(len, payloads[:-1])])
-            found = [one + start for one, start in zip(found, starts.tolist(), strict=True)]
-        self.messages = Messages(pieces, np.concatenate(found), alike)
+        count = sum(entry.messages for entry in entries)
+        in_long_batches = len(entries) * RUN_MIN <= count and all(entry.is_batch for entry in entries)
+        self.messages = _apart(entries) if in_long_batches else _joined(entries)
         self.count = self.messages.count
         self.null_value: Numbers | None = None
         self._counts = np.array([entry.messages for entry in entries], np.int64)

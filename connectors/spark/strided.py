@@ -30,7 +30,7 @@ class Run(NamedTuple):
     head_bytes: int
     value_bytes: int
 
-    def heads(self) -> Numbers:
+    def metadata(self) -> Numbers:
         """The metadata, a row each."""
         return self._rows(self.start + _SIZE_BYTES, self.head_bytes - _SIZE_BYTES)
 
@@ -80,26 +80,26 @@ def values(found: Sequence[Run]) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), buffer])
 
 
-class Heads(NamedTuple):
-    """The metadata of messages, joined, and where those of each start and end."""
+class JoinedMetadata(NamedTuple):
+    """The metadata of messages one behind the other, and where those of each start and end."""
 
     data: bytes
     starts: Numbers
     ends: Numbers
 
 
-def heads(found: Sequence[Run], padding: bytes) -> Heads:
+def joined_metadata(found: Sequence[Run], padding: bytes) -> JoinedMetadata:
     """The metadata of all messages, with *padding* behind them."""
     sizes = np.repeat([run.head_bytes - _SIZE_BYTES for run in found], [run.messages for run in found])
     ends = np.cumsum(sizes)
-    return Heads(b"".join((*(run.heads().tobytes() for run in found), padding)), ends - sizes, ends)
+    return JoinedMetadata(b"".join((*(run.metadata().tobytes() for run in found), padding)), ends - sizes, ends)
 
 
 def may_hold(found: Sequence[Run], pairs: Sequence[bytes]) -> bool:
     """Whether one of *pairs*, two bytes each, may stand in some metadata. False is certain."""
     wanted = np.frombuffer(b"".join(pairs), np.uint16)
     for run in found:
-        flat = run.heads().reshape(-1)
+        flat = run.metadata().reshape(-1)
         for first in (0, 1):
             stored = flat[first : first + (len(flat) - first) // 2 * 2].view(np.uint16)
             if any((stored == pair).any() for pair in wanted):

@@ -9,6 +9,7 @@ Rules:
 2. What is kept for ever has a limit in bytes; beyond it room is new each time.
 """
 
+import threading
 from typing import Final
 
 from magnetar_core.runtime.types import KIB
@@ -25,7 +26,7 @@ def is_free(buffer: bytearray) -> bool:
 
 
 class RecycledBuffers:
-    """Up to *kept_bytes_max* bytes in some buffers. For one thread at a time; views may end on any."""
+    """Up to *kept_bytes_max* bytes in some buffers. For any thread."""
 
     STEP_BYTES: Final = 256 * KIB
     """Buffers have multiples of so many bytes, so that frames of about one size share them."""
@@ -33,6 +34,7 @@ class RecycledBuffers:
     def __init__(self, kept_bytes_max: int) -> None:
         self._kept_bytes_max = kept_bytes_max
         self._kept: list[bytearray] = []
+        self._lock = threading.Lock()
 
     @property
     def kept_bytes(self) -> int:
@@ -40,6 +42,10 @@ class RecycledBuffers:
 
     def allocate(self, size: int) -> memoryview:
         """Room for *size* bytes, whatever is in it. It is taken back when no view of it is left."""
+        with self._lock:  # two threads must not find the same buffer free
+            return self._allocate(size)
+
+    def _allocate(self, size: int) -> memoryview:
         wanted = -(-size // self.STEP_BYTES) * self.STEP_BYTES
         free = [buffer for buffer in self._kept if is_free(buffer)]
         for buffer in free:

@@ -409,6 +409,13 @@ MUTANTS = (
         _LARGE,
     ),
     Mutant(
+        "what one connection received is overwritten by the next",
+        "magnetar_core/bookkeeper/wire/framing.py",
+        "        frames = self._splitter.feed(bytes(self._chunk[:count]))\n",
+        "        frames = self._splitter.feed(self._chunk[:count])  # type: ignore[arg-type]\n",
+        _LARGE,
+    ),
+    Mutant(
         "what came of a large frame with the one before it is lost",
         "magnetar_core/bookkeeper/wire/framing.py",
         "        self._large[: self._at] = held[LENGTH.size :]\n",

@@ -121,3 +121,12 @@ def test_a_flag_of_all_messages_is_seen_wherever_it_stands(flag: str, sequence_i
         own: dict[str, Any] = {flag: True, "sequence_id": sequence_id, "payload_size": size, "partition_key": key}
         found = [batch(*[(SingleMessageMetadata(**own), bytes(size))] * 40, publish_time=1, producer_name="p")]
         assert rows_of(found, ("value",)) == [{"value": row["value"]} for row in slow_rows(found)]
+
+
+@pytest.mark.parametrize("sizes", [[[7] * 40, [9] * 40], [[7] * 40 + [9]], [[9] + [7] * 40], [[7] * 40, [7] * 40]])
+def test_values_keep_their_sizes(sizes: list[list[int]]) -> None:
+    found = [
+        batch(*((SingleMessageMetadata(payload_size=size), b"v" * size) for size in one), producer_name="p")
+        for one in sizes
+    ]
+    assert rows_of(found, ("value",)) == [{"value": b"v" * size} for one in sizes for size in one]

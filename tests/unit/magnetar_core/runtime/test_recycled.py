@@ -1,3 +1,6 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 from magnetar_core.runtime.recycled import RecycledBuffers
 from magnetar_core.runtime.types import KIB, MIB
 
@@ -56,3 +59,19 @@ def test_small_room_is_not_taken_from_a_large_one() -> None:
     view = buffers.allocate(100)
     assert len(view) == 100
     assert buffers.kept_bytes == 4 * MIB + 256 * KIB
+
+
+def test_threads_never_get_the_same_room() -> None:
+    buffers = RecycledBuffers(4 * MIB)
+
+    def use(mark: int) -> bool:
+        for _ in range(300):
+            view = buffers.allocate(300_000)
+            view[:8] = view[-8:] = bytes([mark]) * 8
+            time.sleep(0)
+            if bytes(view[:8]) != bytes([mark]) * 8 or bytes(view[-8:]) != bytes([mark]) * 8:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(use, range(1, 5)))

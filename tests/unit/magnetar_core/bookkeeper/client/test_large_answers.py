@@ -66,6 +66,25 @@ async def test_room_is_used_again_and_never_under_a_reader(cluster: FakeCluster)
         await client.close()
 
 
+@pytest.mark.parametrize("drip_bytes", [0, 997, 30_011])
+async def test_many_connections_receive_at_once(cluster: FakeCluster, client: BookKeeper, drip_bytes: int) -> None:
+    """They share what small answers are received into."""
+    ledgers = [await create(client, 1, 1, 1) for _ in range(12)]
+    sizes = (20, 3_000, 200_000, 7, 70_000)
+    wanted = [[bytes([number, at]) * size for at, size in enumerate(sizes)] for number in range(len(ledgers))]
+    for ledger, payloads in zip(ledgers, wanted, strict=True):
+        ledger.append(payloads)
+        await ledger.wait_for(len(sizes) - 1)
+        await ledger.close()
+    for bookie in cluster.bookies.values():
+        bookie.drip_bytes = drip_bytes
+    handles = [await client.open_ledger(ledger.ledger_id, recovery=False) for ledger in ledgers]
+    assert len({handle.metadata.ensemble_for(0)[0] for handle in handles}) > 1
+    async with asyncio.timeout(PATIENCE_S):
+        found = await asyncio.gather(*(handle.read(at, at) for handle in handles for at in range(len(sizes))))
+    assert [bytes(one.payload) for (one,) in found] == [payload for payloads in wanted for payload in payloads]
+
+
 def wakes_at(wire: _Wire) -> int:
     return int(wire.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
 
