@@ -68,10 +68,11 @@ async def test_beside_a_client_the_next_chunk_waits_for_a_multiple_of_what_the_l
     socket = Socket()
     assert bench.chunk(socket)
     assert socket.held_for == RECOVERY_TURN
-    bench.confirm(0.001)
-    await bench.wait(0.001 * REST_SHARE * 0.9)
+    took_s = REST_S_MAX / REST_SHARE / 2
+    bench.confirm(took_s)
+    await bench.wait(took_s * REST_SHARE * 0.9)
     assert socket.held_for
-    await bench.wait(0.001 * REST_SHARE * 0.2)
+    await bench.wait(took_s * REST_SHARE * 0.2)
     assert not socket.held_for
     assert len(bench.lane) == 0
 
@@ -87,10 +88,11 @@ async def test_on_a_slow_disk_the_rest_is_short_against_what_a_client_waits(benc
 async def test_connections_take_turns_one_after_the_other(bench: Lane) -> None:
     sockets = [Socket() for _ in range(3)]
     assert all(map(bench.chunk, sockets))
-    bench.confirm(0.001)
+    took_s = REST_S_MAX / REST_SHARE / 2
+    bench.confirm(took_s)
     bench.confirm(0.0)
     for left in (2, 1, 0):
-        await bench.wait(REST_SHARE * 0.001 / 2 * 1.01)
+        await bench.wait(REST_SHARE * took_s / 2 * 1.01)
         assert [bool(one.held_for) for one in sockets] == [False] * (3 - left) + [True] * left
 
 
