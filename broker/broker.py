@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial, reduce
 from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
 
 from broker.binary.connection import LookupAnswer
 from broker.binary.flow import Arrivals
@@ -183,6 +184,9 @@ class Broker:
         self.schemas = schemas
         self.tenancy = Tenancy(store, config)
         self.namespaces = Namespaces(store, self.tenancy, self._on_namespace_changed)
+        self._applied: dict[str, NamespacePolicies] = {}
+        """Of namespaces with open topics: what all of them got when it changed last."""
+        self._reloading = WeakValueDictionary[str, asyncio.Lock]()
         self._tenant_admins = TenantAdmins(store)
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
@@ -344,24 +348,32 @@ class Broker:
 
     async def _reload_namespace(self, name: str) -> None:
         self.namespaces.forget(name)
-        topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
-        passing = self.non_persistent.in_namespace(name)
-        try:
-            policies = await self.namespace(name)
-            for topic in topics:
-                await self._apply(topic, policies)
-            for other in passing:
-                await other.apply_policies(policies)
-                self._join(other)
-        except TopicNotFound:
-            return  # the namespace was deleted, and its topics before it
-        except BrokerError as error:
-            log.warning("the policies of %s changed and could not be applied: %s", name, error)
-        every: list[Topic | NonPersistentTopic] = [*topics, *passing]
-        for checked in every:
-            await recheck(self.access, checked)
-        for changed in self.on_permissions_changed:
-            await changed(name)
+        # One after the other: what was read last is what topics have in the end.
+        async with self._reloading.setdefault(name, asyncio.Lock()):
+            topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
+            passing = self.non_persistent.in_namespace(name)
+            before = self._applied.pop(name, None)
+            try:
+                policies = await self.namespace(name)
+                if before is not None and before.is_same_but_for_bundles(policies):
+                    self._applied[name] = before  # nothing that topics or clients know of: its bundles were split
+                    return
+                for topic in topics:
+                    await self._apply(topic, policies)
+                for other in passing:
+                    await other.apply_policies(policies)
+                    self._join(other)
+                if topics or passing:
+                    self._applied[name] = policies
+            except TopicNotFound:
+                return  # the namespace was deleted, and its topics before it
+            except BrokerError as error:
+                log.warning("the policies of %s changed and could not be applied: %s", name, error)
+            every: list[Topic | NonPersistentTopic] = [*topics, *passing]
+            for checked in every:
+                await recheck(self.access, checked)
+            for changed in self.on_permissions_changed:
+                await changed(name)
 
     async def _on_settings_changed(self) -> None:
         self.access.use(rules_of(self.config))
@@ -376,6 +388,7 @@ class Broker:
             self.peers.use(config)
         except ConfigurationError as error:
             log.error("other brokers are asked as before: %s", error)
+        self._applied.clear()
         for name in {topic.namespace for topic in [*self.topics, *self.non_persistent.by_name]}:
             await self._reload_namespace(name)
 
@@ -710,7 +723,14 @@ class Broker:
             self._join(topic)
             self.topics[name] = topic
             self.expected.pop(name, None)
+            # Opening may have waited for its turn: what changed meanwhile found no topic to tell.
+            await self._bring_up_to_date(topic, policies)
             return topic
+
+    async def _bring_up_to_date(self, topic: Topic, policies: NamespacePolicies) -> None:
+        """*policies*: those in force when its opening began. Raises BrokerError."""
+        if not policies.is_same_but_for_bundles(await self.policies_of(topic.name)):
+            await self._apply(topic, await self.namespace(topic.name.namespace))
 
     def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:
         """Raises NotAllowed."""

@@ -5,7 +5,7 @@ Members that this broker does not know are kept when a record is written again.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from broker.names import Bundles
@@ -99,6 +99,13 @@ class NamespacePolicies:
     rates_of_subscriptions: Mapping[str, DispatchRate] = field(default_factory=dict)
     deleted: bool = False
     raw: dict[str, Any] = field(default_factory=dict)
+
+    def is_same_but_for_bundles(self, other: "NamespacePolicies") -> bool:
+        """Whether topics need not know of the difference."""
+        if self != replace(other, bundles=self.bundles, raw=self.raw):
+            return False
+        members = (self.raw.keys() | other.raw.keys()) - {"bundles"}
+        return all(self.raw.get(one) == other.raw.get(one) for one in members)
 
 
 def parse_policies(value: bytes, path: str, cluster: str = "") -> NamespacePolicies:

@@ -174,7 +174,12 @@ class BundleOwnership:
         self.is_leader = False
         await self._give_back(f"{BROKERS}/{self.broker_id}")
         await self._give_back(LEADER)
-        return any([await self.answers(address) for address in (await self.brokers()).values()])
+        return await self.has_others()
+
+    async def has_others(self) -> bool:
+        """Whether another broker is registered and answers. Raises MetadataError."""
+        others = [address for broker_id, address in (await self.brokers()).items() if broker_id != self.broker_id]
+        return any([await self.answers(address) for address in others])
 
     async def _give_back(self, path: str) -> None:
         """Remove a node if it is still ours; another broker may own it by now. Raises StoreUnavailable."""

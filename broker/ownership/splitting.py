@@ -48,6 +48,16 @@ def cuts(
     return [one for one in found if low < one < high]
 
 
+def even_cuts(text: str, hashes: Iterable[int], parts: int) -> list[int]:
+    """Boundaries that cut the range *text* into so many *parts* with about the same number of topics, or into fewer
+    where topics have the same hash."""
+    assert parts >= 1
+    low, high = limits_of_range(text)
+    ordered = sorted(hashes)
+    found = {ordered[len(ordered) * number // parts] for number in range(1, parts)} if ordered else set()
+    return sorted(one for one in found if low < one < high)
+
+
 def _between_topics(hashes: Sequence[int]) -> list[int]:
     if len(hashes) <= 1:
         return []

@@ -33,7 +33,7 @@ READY_TIMEOUT_S: Final = 60.0
 """For all that is started together, some three seconds on a quiet machine. Who is not ready by then is shown with the
 end of its log."""
 
-STOP_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 30.0
 
 # Lines that the servers print when they can be used.
 READY_MARK: Final = " is ready"

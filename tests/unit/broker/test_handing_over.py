@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,93 @@ async def test_the_bundles_go_one_by_one_while_the_rest_is_served(world: AdminWo
     for name in names:
         found = await staying.ownership.locate(name, authoritative=False)
         assert found.here, "nobody is sent back to the one that goes"
+
+
+def sizes_of_bundles(side: Side) -> list[int]:
+    """The number of topics in each bundle as it goes."""
+    found: list[int] = []
+    unload = side.broker.unload_bundle
+
+    async def watched(bundle: str, next_broker: NextBroker) -> None:
+        before = len(side.broker.topics)
+        await unload(bundle, next_broker)
+        found.append(before - len(side.broker.topics))
+
+    side.broker.unload_bundle = watched  # type: ignore[method-assign, assignment]
+    return found
+
+
+async def test_a_bundle_with_very_many_topics_is_cut_before_it_goes(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 5)
+    going, staying = await world.side(), await world.side()
+    names = await filled(going, 60)
+    await staying.ownership.locate(names[0], authoritative=False)  # it knows the bundles of before
+    sizes = sizes_of_bundles(going)
+    await hand_over(going.broker, going.ownership, lambda: [staying.id])
+    assert max(sizes) <= 5
+    assert sum(sizes) == len(names)
+    assert going.ownership.owned_bundles == []
+    for name in names:
+        assert (await staying.ownership.locate(name, authoritative=False)).here
+
+
+async def test_a_bundle_that_is_not_large_stays_whole(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 60)
+    going, _ = await world.side(), await world.side()
+    await filled(going, 60)
+    before = (await going.broker.bundles_now("public/default")).ranges
+    await hand_over(going.broker, going.ownership)
+    assert (await going.broker.bundles_now("public/default")).ranges == before
+
+
+async def test_no_bundle_is_cut_where_nobody_is_left(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 5)
+    going = await world.side()
+    await filled(going, 60)
+    before = (await going.broker.bundles_now("public/default")).ranges
+    await hand_over(going.broker, going.ownership)
+    assert (await going.broker.bundles_now("public/default")).ranges == before
+
+
+@pytest.mark.parametrize(("changes", "more"), [({"auto_split": False}, 0), ({"namespace_max_bundles": 18}, 2)])
+async def test_bundles_are_cut_as_far_as_they_may_be(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], more: int
+) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 2)
+    going, _ = await world.side(**changes), await world.side()
+    await filled(going, 60)
+    before = (await going.broker.bundles_now("public/default")).ranges
+    assert len(before) == 16
+    sizes = sizes_of_bundles(going)
+    await hand_over(going.broker, going.ownership)
+    after = await going.broker.bundles_now("public/default")
+    assert len(after.ranges) == 16 + more
+    assert sum(sizes) == 60
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 5)
+    monkeypatch.setattr("broker.handing_over.CUT_S", 0.1)
+    going, _ = await world.side(), await world.side()
+    await filled(going, 60)
+    sizes = sizes_of_bundles(going)
+    may_end = asyncio.Event()
+
+    async def split(bundle: str, after: object, store: object) -> list[str]:
+        if is_slow:
+            await may_end.wait()
+        raise NotReady(f"a part of {bundle} has an owner already; retry")
+
+    monkeypatch.setattr(going.ownership, "split", split)
+    await hand_over(going.broker, going.ownership)
+    assert sum(sizes) == 60
+    assert max(sizes) > 5
+    may_end.set()
 
 
 async def test_one_that_goes_sends_clients_to_the_others_and_takes_nothing(world: AdminWorld) -> None:

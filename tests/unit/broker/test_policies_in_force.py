@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.config import change_in_use
+from broker.policies import NamespacePolicies
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -74,6 +75,63 @@ async def stage() -> AsyncIterator[Stage]:
         yield made
         for client in clients:
             client.close()
+
+
+# ---------------------------------------------------------------------------------------- changes
+
+
+@pytest.mark.parametrize("level", [SPACE, TOPIC])
+async def test_what_changes_while_a_topic_is_being_opened_holds(
+    stage: Stage, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = stage.side.broker
+    await stage.call("PUT", f"{TOPIC}/unload")
+    assert NAME not in broker.topics
+    opening, may_open = asyncio.Event(), asyncio.Event()
+    opened = broker.ledgers.open
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        if args[0] == NAME.managed_ledger_name:
+            opening.set()
+            await may_open.wait()
+        return await opened(*args, **options)
+
+    monkeypatch.setattr(broker.ledgers, "open", slow)
+    producing = asyncio.ensure_future(stage.producer.produce(str(NAME)))
+    await opening.wait()
+    await stage.call("POST", f"{level}/maxConsumers" + ("PerTopic" if level == SPACE else ""), 7)
+    while (await broker.policies_of(NAME)).max_consumers_per_topic != 7:
+        await asyncio.sleep(0.01)
+    may_open.set()
+    await producing
+    assert stage.topic.policies.max_consumers_per_topic == 7
+
+
+async def test_topics_are_told_nothing_where_only_bundles_are_split(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int | None] = []
+    apply = stage.topic.apply_policies
+
+    async def watched(policies: NamespacePolicies) -> None:
+        told.append(policies.max_consumers_per_topic)
+        await apply(policies)
+
+    monkeypatch.setattr(stage.topic, "apply_policies", watched)
+    await stage.call("POST", f"{SPACE}/maxConsumersPerTopic", 7)
+    await eventually(lambda: 7 in told)
+    broker, other = stage.side.broker, (await stage.world.side()).broker
+    for count in range(17, 20):
+        before = await other.bundles_now("public/default")
+        await other.tenancy.cut_namespace("public/default", before, before.cut([count]))
+
+        async def is_seen(count: int = count) -> bool:
+            return len((await broker.bundles_of("public/default")).ranges) == count
+
+        await eventually(is_seen)
+    await stage.call("POST", f"{SPACE}/maxConsumersPerTopic", 8)
+    await eventually(lambda: 8 in told)
+    assert told.count(7) <= 2, "the change itself may be seen twice"
 
 
 # ------------------------------------------------------------------------------------------ rates

@@ -1,9 +1,11 @@
 """Where bundles are cut (pure)."""
 
+from itertools import pairwise
+
 import pytest
 
 from broker.names import Bundles, BundleSet
-from broker.ownership.splitting import POSITIONS, RANGE, TOPIC_COUNT, TRAFFIC, cuts
+from broker.ownership.splitting import POSITIONS, RANGE, TOPIC_COUNT, TRAFFIC, cuts, even_cuts
 from managed_ledger.topic_name import TopicName
 
 WHOLE = "0x00000000_0xffffffff"
@@ -24,6 +26,24 @@ def test_topics_are_halved_by_their_number() -> None:
 
 def test_positions_outside_the_bundle_are_left_out() -> None:
     assert cuts(POSITIONS, "0x10000000_0x20000000", positions=[0x18000000, 0x10000000, 0x30000000, -1]) == [0x18000000]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+def test_even_parts_have_about_the_same_number_of_topics(parts: int) -> None:
+    low, high = 0x40000000, 0x80000000
+    hashes = [low + one * 7919 for one in range(1, 101)]
+    found = even_cuts("0x40000000_0x80000000", reversed(hashes), parts)
+    ends = [low, *found, high]
+    counts = [sum(begin <= one < end for one in hashes) for begin, end in pairwise(ends)]
+    assert len(counts) == parts
+    assert sum(counts) == 100
+    assert max(counts) - min(counts) <= 1
+
+
+def test_topics_with_the_same_hash_stay_together() -> None:
+    assert even_cuts(WHOLE, [5, 5, 5, 9], 4) == [5, 9]
+    assert even_cuts(WHOLE, [0, 0, 0], 3) == [], "there is nothing before them"
+    assert even_cuts(WHOLE, [], 3) == []
 
 
 @pytest.mark.parametrize(
