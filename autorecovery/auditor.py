@@ -17,6 +17,8 @@ Rules:
    count as one that is away.
 6. The periodic checks are spread over their time, go on where a former auditor stopped, and count as done only when
    they reached the end.
+7. A new auditor does not know since when a bookie is away and gives it the whole delay. Otherwise the restart of the bookie
+   in which the auditor ran would mark all of its ledgers.
 """
 
 import logging
@@ -95,8 +97,10 @@ class Auditor:
         self._cancels: list[Cancel] = []
         self._woken = Bell()
         self._is_called = False
-        self._is_asked = True
-        """An audit is wanted whatever the delay says: at the start, by an operator, by time."""
+        self._is_asked = False
+        """An audit is wanted whatever the delay says: by an operator, or one is to be begun again."""
+        self._is_check_due = True
+        """One is wanted at the start, or by time; it waits while a bookie that is away has time left (rule 7)."""
         self._next_check_s: float | None = None
         self._seen: set[str] = set()
         self._retired: set[str] = set()
@@ -174,7 +178,7 @@ class Auditor:
             except MetadataError as error:
                 self.counts.last_problem = str(error)
                 log.warning("the audit is begun again in %g s: %s", retry_s, error)
-                self._is_asked = True  # rule 2
+                self._is_check_due = True  # rule 2
                 await self._clock.sleep(retry_s)
                 retry_s = min(retry_s * 2, _RETRY_S_MAX)
                 continue
@@ -190,10 +194,14 @@ class Auditor:
         self._seen |= available
         decision = self._lost.look(now_s, await self._known(), available)
         if self._next_check_s is not None and now_s >= self._next_check_s:
-            self._is_asked = True
-        if self._is_asked or decision.audit:
-            self._is_asked = False
-            await self.audit()
+            self._is_check_due, self._next_check_s = True, None
+        if self._is_asked or decision.audit or (self._is_check_due and decision.due_s is None):
+            was_asked, self._is_asked, self._is_check_due = self._is_asked, False, False
+            try:
+                await self.audit()
+            except MetadataError:
+                self._is_asked = self._is_asked or was_asked
+                raise
             self._plan_check()
             return 0.0
         dues = [due for due in (decision.due_s, self._next_check_s) if due is not None]
@@ -217,7 +225,7 @@ class Auditor:
         began_s = self._clock.monotonic()
         index = await self._catalogue.read()
         if not await self._marks.is_enabled():
-            self._is_asked = True
+            self._is_check_due = True
             return index
         available = self._bookies.available  # rule 1
         lost = index.lost(available)

@@ -330,6 +330,13 @@ MUTANTS: Final = (
         ("tests/unit/autorecovery/test_decisions.py", *_AUDITOR),
     ),
     Mutant(
+        "a new auditor marks the bookie that is just restarted",
+        "autorecovery/auditor.py",
+        "(self._is_check_due and decision.due_s is None)",
+        "self._is_check_due",
+        _AUDITOR,
+    ),
+    Mutant(
         "a drained bookie that was stopped counts as lost",
         "autorecovery/auditor.py",
         "        return (cookies | self._seen) - self._retired\n",

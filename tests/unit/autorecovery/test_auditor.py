@@ -65,6 +65,29 @@ async def test_a_bookie_alone_may_be_away_for_the_delay_and_two_may_not() -> Non
         assert set(mark.mark.replicas) == {"bookie-0", "bookie-1"}
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_new_auditor_gives_a_bookie_that_is_away_the_delay(comes_back: bool) -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3, ensemble=4)
+        for bookie in nodes.cluster.bookies:
+            await nodes.cluster.store.put(cookie_path("/ledgers", bookie), b"")
+        await nodes.cluster.kill("bookie-0")
+        node = await nodes.start("one", AutoRecoveryConfig(ledger_check_s=0, lost_bookie_delay_s=3_600))
+        await node.worker.stop()
+        node.worker._tasks = Tasks("stopped")
+        await eventually(lambda: node.auditor.away == {"bookie-0"})
+        await settle()
+        assert node.auditor.counts.audits == 0, "it may be the one in which the former auditor ran"
+        if comes_back:
+            await nodes.cluster.revive("bookie-0")
+            await eventually(lambda: node.auditor.counts.audits == 1)
+            assert await marked(node) == []
+        else:
+            await nodes.cluster.kill("bookie-1")
+            await eventually(lambda: node.auditor.counts.audits == 1)
+            assert await marked(node) == [ledger_id]
+
+
 @pytest.mark.parametrize("is_removed", [False, True])
 async def test_a_drained_bookie_that_was_stopped_is_not_a_second_one_that_is_away(is_removed: bool) -> None:
     async with nodes_over(5) as nodes:
