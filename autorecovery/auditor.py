@@ -17,8 +17,8 @@ Rules:
    count as one that is away.
 6. The periodic checks are spread over their time, go on where a former auditor stopped, and count as done only when
    they reached the end.
-7. A new auditor does not know since when a bookie is away and gives it the whole delay. Otherwise the restart of the bookie
-   in which the auditor ran would mark all of its ledgers.
+7. A new auditor does not know since when a bookie is away and gives it the whole delay. Otherwise the restart of the
+   bookie in which the auditor ran would mark all of its ledgers.
 """
 
 import logging
