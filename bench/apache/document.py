@@ -144,10 +144,9 @@ from the kill, or the longest wait for a receipt while a broker is stopped polit
 
 Under the load of 1,000 topics three brokers restarted in turn: no message failed, p99 of publishing 35 ms, longest 0.17
 s (goal: p99 0.5 s); three bookies: none failed, 38 ms, 0.11 s. Of 10,000 topics, brokers: 130 ms and 0.76 s, 111 ms and
-0.66 s, 128 ms and 0.96 s in three runs. Bookies, right after the brokers: p99 0.18 s and longest 0.4 s in two runs, 0.5
-to 6.5 s and 2.9 to 10.6 s in four others: the bookies of this cluster give back at once the copies of tens of thousands
-of ledgers which each restart takes away for six seconds (`lostBookieRecoveryDelay` is 0 here, and auto-recovery was not
-switched off for the restarts; not measured with it off). Before bundles were cut a stopped broker's last topic of
+0.66 s, 128 ms and 0.96 s, 86 ms and 0.49 s in four runs. Bookies, right after the brokers: 166 ms and 0.42 s; before a
+new auditor gave a bookie that is away its delay 0.5 to 6.5 s and 2.9 to 10.6 s in four of six runs, as the restart of
+the bookie that held the auditor marked all of its ledgers. Before bundles were cut a stopped broker's last topic of
 10,000 waited 3.3 s. On a machine that does half as much (2026-11-25, evening, beside Apache's) p50 of 1,000 was 4.92 s,
 the last 5.44 s; Apache's 19.2 s.
 
