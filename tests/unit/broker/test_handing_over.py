@@ -134,6 +134,7 @@ async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
 ) -> None:
     monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 5)
     monkeypatch.setattr("broker.handing_over.CUT_S", 0.1)
+    monkeypatch.setattr("broker.handing_over.ASK_S", 1.0)
     going, _ = await world.side(), await world.side()
     await filled(going, 60)
     sizes = sizes_of_bundles(going)
@@ -149,6 +150,25 @@ async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
     assert sum(sizes) == 60
     assert max(sizes) > 5
     may_end.set()
+
+
+async def test_after_a_while_no_further_bundle_is_cut(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 2)
+    monkeypatch.setattr("broker.handing_over.CUT_S", 0.05)
+    going, staying = await world.side(), await world.side()
+    names = await filled(going, 60)
+    split = going.ownership.split
+
+    async def slow(*args: Any) -> list[str]:
+        await asyncio.sleep(0.06)
+        return await split(*args)
+
+    monkeypatch.setattr(going.ownership, "split", slow)
+    sizes = sizes_of_bundles(going)
+    await hand_over(going.broker, going.ownership, lambda: [staying.id])
+    assert sum(sizes) == len(names), "all of them went"
+    assert going.ownership.owned_bundles == []
+    assert 16 < len((await going.broker.bundles_now("public/default")).ranges) < 24, "one was cut"
 
 
 async def test_one_that_goes_sends_clients_to_the_others_and_takes_nothing(world: AdminWorld) -> None:

@@ -100,8 +100,11 @@ async def test_what_changes_while_a_topic_is_being_opened_holds(
     producing = asyncio.ensure_future(stage.producer.produce(str(NAME)))
     await opening.wait()
     await stage.call("POST", f"{level}/maxConsumers" + ("PerTopic" if level == SPACE else ""), 7)
-    while (await broker.policies_of(NAME)).max_consumers_per_topic != 7:
-        await asyncio.sleep(0.01)
+
+    async def is_in_force() -> bool:
+        return (await broker.policies_of(NAME)).max_consumers_per_topic == 7
+
+    await eventually(is_in_force)
     may_open.set()
     await producing
     assert stage.topic.policies.max_consumers_per_topic == 7
