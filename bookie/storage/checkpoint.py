@@ -27,7 +27,7 @@ from bookie.storage.journal.format import Mark
 from bookie.storage.journal.writer import Journal, file_name, list_files
 from bookie.storage.ledger_storage import LedgerStorage, is_no_space
 from bookie.storage.ledgers import Ledgers
-from bookie.storage.write_cache import Half, WriteCache
+from bookie.storage.write_cache import Half, WriteCache, let_go
 from magnetar_core.runtime.clock import Clock, Timer, block
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.observe import SlowOperations
@@ -46,6 +46,9 @@ def remove_old_journals(files: Files, directory: str, mark: Mark, keep: int) -> 
 # during a pause whether the adds have caught up with it.
 _PAUSE_MAX_S: Final = 0.008
 _LOOK_S: Final = 0.002
+
+# A rest between steps that give memory back: long enough for another thread to take the interpreter's lock.
+_REST_S: Final = 0.0002
 
 
 class Checkpointer:
@@ -169,6 +172,9 @@ class Checkpointer:
         for directory, mark in zip(self._journal_directories, marks, strict=True):
             remove_old_journals(self._files, directory, mark, self._journal_backups)
 
+    def _let_go(self, half: Half) -> None:
+        self._flusher.submit(lambda: let_go(half, lambda: self._sleep(_REST_S)), lambda _, error: None)
+
     def _pause(self, share: float) -> bool:
         """Pause as rule 4 says; whether there was time to. It reads a number that the loop writes; an older value does
         no harm."""
@@ -201,7 +207,7 @@ class Checkpointer:
         if error is None:
             self.flushes += 1
             self._marks = None
-            self._cache.flushed()
+            self._let_go(self._cache.flushed())
             self._idle.set()
             self._on_room()
             if self._wanted or self._cache.wants_flush:

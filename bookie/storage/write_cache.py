@@ -10,16 +10,20 @@ Rules:
 2. A half that could not be flushed stays, is read, and is flushed again: entries are never dropped.
 3. `is_full` does not refuse entries: connections that see it stop reading requests. The entries of one chunk are still
    taken, so the cache exceeds its size by at most one chunk of each connection.
+4. The memory of a flushed half is given back in steps, not on the loop: to free the 100,000 objects of a half of small
+   entries takes the interpreter's lock for 10 ms and more, and every add waits for it meanwhile.
 """
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from magnetar_core.runtime.types import Buffer
 
 # Memory of an entry besides its own bytes: the bytes object, its place in the dict, its key.
 ENTRY_OVERHEAD_BYTES: Final = 150
+
+# Freeing so many entries takes about 0.1 ms.
+LET_GO_MAX: Final = 500
 
 Half = dict[int, dict[int, bytes]]
 """ledger id → entry id → stored entry"""
@@ -101,15 +105,37 @@ class WriteCache:
             self.bytes = self.entries = 0
         return self._flushing
 
-    def flushed(self) -> None:
-        """The half that `swap` returned is in the index: drop it."""
-        self._flushing = {}
+    def flushed(self) -> Half:
+        """The half that `swap` returned is in the index: nothing is read from it any more. Returns it, for `let_go`."""
+        half, self._flushing = self._flushing, {}
+        return half
 
 
-def in_order(half: Half) -> list[tuple[int, int, Buffer]]:
-    """(ledger id, entry id, entry) by ledger and entry: the order in which the entry log gets them."""
-    found: list[tuple[int, int, Buffer]] = []
-    for ledger_id, entries in sorted(half.items()):
-        entry_ids = sorted(entries)
-        found.extend(zip(repeat(ledger_id), entry_ids, map(entries.__getitem__, entry_ids), strict=False))
-    return found
+def pieces_in_order(half: Half, bytes_max: int, entries_max: int) -> Iterator[list[tuple[int, int, Buffer]]]:
+    """(ledger id, entry id, entry) by ledger and entry, the order in which the entry log gets them; in pieces that end
+    with the entry that makes them *bytes_max* bytes, or have *entries_max* entries."""
+    piece: list[tuple[int, int, Buffer]] = []
+    size = 0
+    for ledger_id in sorted(half):
+        entries = half[ledger_id]
+        for entry_id in sorted(entries):
+            entry = entries[entry_id]
+            piece.append((ledger_id, entry_id, entry))
+            size += len(entry)
+            if size >= bytes_max or len(piece) == entries_max:
+                yield piece
+                piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def let_go(half: Half, rest: Callable[[], None]) -> None:
+    """Empty a half that nothing reads any more, and *rest* after each LET_GO_MAX entries (rule 4)."""
+    count = 0
+    while half:
+        _, entries = half.popitem()
+        while entries:
+            entries.popitem()
+            count += 1
+            if count % LET_GO_MAX == 0:
+                rest()

@@ -169,10 +169,24 @@ MUTANTS: Final = (
         _LANE,
     ),
     Mutant(
+        "a flush handles all small entries in one step, and every add waits for the interpreter's lock",
+        "bookie/storage/write_cache.py",
+        "if size >= bytes_max or len(piece) == entries_max:",
+        "if size >= bytes_max:",
+        _FLUSH,
+    ),
+    Mutant(
+        "the memory of a flushed half is freed at once on the loop",
+        "bookie/storage/checkpoint.py",
+        "            self._let_go(self._cache.flushed())\n",
+        "            self._cache.flushed()\n",
+        _FLUSH,
+    ),
+    Mutant(
         "a flush that has time leaves megabytes to one sync, which a client's add waits for",
         "bookie/storage/ledger_storage.py",
-        "            if has_time or written >=",
-        "            if written >=",
+        "(1 if has_time else PIECES_A_SYNC)",
+        "PIECES_A_SYNC",
         _FLUSH,
     ),
     Mutant(

@@ -9,7 +9,7 @@ from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
 from bookie.storage.ledgers import decode as decode_ledger
 from bookie.storage.read_cache import ReadCache
-from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES, WriteCache, in_order
+from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES, LET_GO_MAX, WriteCache, let_go, pieces_in_order
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import ConfigurationError, Corruption
@@ -51,7 +51,32 @@ def test_entries_are_flushed_by_ledger_and_entry() -> None:
     cache = WriteCache(1000)
     for key in ((3, 1), (1, 10), (3, 0), (1, 9)):
         cache.put(*key, b"")
-    assert [item[:2] for item in in_order(cache.swap())] == [(1, 9), (1, 10), (3, 0), (3, 1)]
+    whole = [(1, 9, b""), (1, 10, b""), (3, 0, b""), (3, 1, b"")]
+    assert list(pieces_in_order(cache.swap(), 1000, 1000)) == [whole]
+    assert list(pieces_in_order(cache.swap(), 1000, 3)) == [whole[:3], whole[3:]]
+    assert list(pieces_in_order({}, 1000, 3)) == []
+
+
+@pytest.mark.parametrize(("bytes_max", "sizes"), [(20, [2, 2, 1]), (21, [3, 2]), (1, [1, 1, 1, 1, 1])])
+def test_a_piece_of_a_flush_ends_with_the_entry_that_fills_it(bytes_max: int, sizes: list[int]) -> None:
+    cache = WriteCache(1000)
+    for number in range(5):
+        cache.put(number % 2, number, bytes(10))
+    assert [len(piece) for piece in pieces_in_order(cache.swap(), bytes_max, 1000)] == sizes
+
+
+@pytest.mark.parametrize(("ledgers", "entries", "rests"), [(1, 2 * LET_GO_MAX, 2), (2 * LET_GO_MAX, 1, 2), (3, 100, 0)])
+def test_a_flushed_half_is_given_back_in_steps(ledgers: int, entries: int, rests: int) -> None:
+    cache = WriteCache(1000)
+    for ledger_id in range(ledgers):
+        cache.put_run(ledger_id, range(entries), [b"x"] * entries)
+    half = cache.swap()
+    cache.put(0, 0, b"later")
+    assert cache.flushed() is half
+    left = []
+    let_go(half, lambda: left.append(sum(map(len, half.values()))))
+    assert (len(left), half) == (rests, {})
+    assert cache.get(0, 0) == b"later"
 
 
 def test_the_read_cache_lets_the_oldest_go() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.entry_log.files import EntryLogs, ReadAhead
+from bookie.storage.ledger_storage import FLUSH_ENTRIES_MAX
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import Disk, stored_entry
@@ -62,6 +63,29 @@ def test_each_piece_is_synced_where_there_is_time_and_otherwise_sixteen_at_once(
     # With the header of a log, and what seals the one before it.
     assert max(runs) <= 5 if has_time else 16 <= max(runs) <= 17, writes
     assert writes.endswith("s")
+
+
+def test_pieces_of_small_entries_are_smaller() -> None:
+    life = Life(Disk())
+    life.storage._flush_piece_bytes = MIB
+    number = 2 * FLUSH_ENTRIES_MAX + 1
+    for entry_id in range(number):
+        life.cache.put(1, entry_id, stored_entry(1, entry_id, b""))
+    shares = shares_of(life)
+    assert len(shares) == 3  # two between the three pieces, one between the two batches of their locations
+    assert shares[1] == pytest.approx(2 * shares[0])
+
+
+def test_the_memory_of_a_flushed_half_is_given_back_on_the_flushers_thread() -> None:
+    life = filled(Disk())
+    half = life.cache.swap()
+    life.checkpointer.flush()
+    life.flusher.step()
+    assert len(half[1]) == 5
+    assert not life.cache.is_flushing
+    life.flusher.step()
+    assert half == {}
+    assert life.flusher.waiting == 0
 
 
 class Sleeper:
