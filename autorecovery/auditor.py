@@ -19,6 +19,8 @@ Rules:
    they reached the end.
 7. A new auditor does not know since when a bookie is away and gives it the whole delay. Otherwise the restart of the
    bookie in which the auditor ran would mark all of its ledgers.
+8. Whatever the reason for an audit, it passes over a bookie whose delay still runs, as does a check: it may have gone
+   while the records were read. Only an operator's audit does not.
 """
 
 import logging
@@ -103,6 +105,8 @@ class Auditor:
         """One is wanted at the start, or by time; it waits while a bookie that is away has time left (rule 7)."""
         self._next_check_s: float | None = None
         self._seen: set[str] = set()
+        self._members: set[str] | None = None
+        """Bookies that belong to the cluster, as of the last look; None: there was none yet."""
         self._retired: set[str] = set()
         """Drained bookies, and those that were removed after that (rule 5)."""
         self.counts = AuditCounts()
@@ -111,6 +115,12 @@ class Auditor:
     def away(self) -> frozenset[str]:
         """Bookies that belong to the cluster and are not there."""
         return self._lost.away
+
+    def has_time_left(self, bookie: str) -> bool:
+        """Whether *bookie* is away and its delay still runs, so that nothing of it is to be marked yet."""
+        if self._members is None:
+            return True
+        return bookie in self._lost.look(self._clock.monotonic(), self._members, self._bookies.available).waiting
 
     async def start(self, on_failure: Callable[[BaseException], None]) -> None:
         """Begin. Raises MetadataError."""
@@ -198,7 +208,7 @@ class Auditor:
         if self._is_asked or decision.audit or (self._is_check_due and decision.due_s is None):
             was_asked, self._is_asked, self._is_check_due = self._is_asked, False, False
             try:
-                await self.audit()
+                await self.audit(at_once=was_asked)
             except MetadataError:
                 self._is_asked = self._is_asked or was_asked
                 raise
@@ -212,7 +222,8 @@ class Auditor:
         cookies = set(await self._store.children(f"{self._root}/cookies"))
         drained = set(self._drained())
         self._retired = (self._retired | drained) - (cookies - drained)
-        return (cookies | self._seen) - self._retired
+        self._members = (cookies | self._seen) - self._retired
+        return self._members
 
     def _plan_check(self) -> None:
         if self._bookie_check_s > 0:
@@ -220,20 +231,24 @@ class Auditor:
 
     # ----------------------------------------------------------------------------------------- an audit
 
-    async def audit(self) -> LedgerIndex:
-        """Look through all ledgers, mark what lacks copies. Raises MetadataError (rule 2)."""
+    async def audit(self, *, at_once: bool = False) -> LedgerIndex:
+        """Look through all ledgers, mark what lacks copies; *at_once*: of a bookie whose delay runs, too. Raises
+        MetadataError (rule 2)."""
         began_s = self._clock.monotonic()
         index = await self._catalogue.read()
         if not await self._marks.is_enabled():
             self._is_check_due = True
             return index
         available = self._bookies.available  # rule 1
-        lost = index.lost(available)
+        self._seen |= available
+        decision = self._lost.look(self._clock.monotonic(), await self._known(), available)
+        waiting = frozenset() if at_once else decision.waiting  # rule 8
+        lost = [bookie for bookie in index.lost(available) if bookie not in waiting]
         marked = 0
         for bookie in lost:
             marked += await self._mark_all(list(index.lacking(bookie)), bookie)
         self._lost.audited(lost)
-        self._lost.audited(self._lost.away)
+        self._lost.audited(self._lost.away - waiting)
         counts = self.counts
         counts.audits += 1
         counts.marked += marked

@@ -19,6 +19,8 @@ class Decision(NamedTuple):
     """Bookies whose ledgers are to be marked now; empty: no audit."""
     due_s: float | None
     """Clock of the next look that is needed without a change; None: none."""
+    waiting: frozenset[str] = frozenset()
+    """The bookie that has time left until then."""
 
 
 class LostBookies:
@@ -51,7 +53,7 @@ class LostBookies:
         due_s = min(self._away_since[bookie] for bookie in new) + self.delay_s
         if len(new) > 1 or due_s <= now_s:
             return Decision(frozenset(new), None)
-        return Decision(frozenset(), due_s)
+        return Decision(frozenset(), due_s, frozenset(new))
 
     def audited(self, bookies: Collection[str]) -> None:
         """The ledgers of *bookies* were marked, while they were away."""

@@ -123,7 +123,16 @@ class AutoRecoveryNode:
             drained=lambda: self.state_watch.drained,
         )
         self.checks = tuple(
-            LedgerCheck(kind, period_s, self.catalogue, bookkeeper.ledgers, self.marks, self.repair, clock)
+            LedgerCheck(
+                kind,
+                period_s,
+                self.catalogue,
+                bookkeeper.ledgers,
+                self.marks,
+                self.repair,
+                clock,
+                has_time_left=self.auditor.has_time_left,
+            )
             for kind, period_s in (
                 (ENDS, config.ledger_check_s),
                 (ENTRIES, config.entry_check_s),

@@ -10,7 +10,7 @@ Rules:
    of a ledger are read, they are spread over the ledger's share of that, or ten minutes. An operator's check is not
    spread.
 3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. Silence is counted and
-   told of, and nothing else (`checks`, rule 1).
+   told of, and nothing else (`checks`, rule 1). A bookie that is gone and has time left is left to the audit.
 4. One ledger that cannot be looked at does not end the check.
 """
 
@@ -100,8 +100,11 @@ class LedgerCheck:
         marks: MarkBoard,
         repair: LedgerRepair,
         clock: Clock,
+        *,
+        has_time_left: Callable[[str], bool],
     ) -> None:
-        """*period_s* 0: never by itself."""
+        """*period_s* 0: never by itself. *has_time_left*: whether a bookie that is gone may still come back before its
+        ledgers are to be marked."""
         assert period_s >= 0
         self._kind = kind
         self._period_s = period_s
@@ -110,6 +113,7 @@ class LedgerCheck:
         self._marks = marks
         self._repair = repair
         self._clock = clock
+        self._has_time_left = has_time_left
         self._tasks = Tasks(f"check of {kind.name}")
         self._asked = Bell()
         self._is_asked = False
@@ -223,7 +227,9 @@ class LedgerCheck:
             log.warning("ledger %d cannot be checked: %s", ledger_id, error)
             return
         counting = [one for one in verdicts if not is_trailing(metadata, one.fragment.first_entry_id)]
-        lacking = {bookie for one in counting for bookie in (*one.gone.values(), *one.incomplete.values())}
+        gone = {bookie for one in counting for bookie in one.gone.values()}
+        lacking = {bookie for one in counting for bookie in one.incomplete.values()}
+        lacking |= {bookie for bookie in gone if not self._has_time_left(bookie)}
         for bookie in sorted(lacking):
             await self._marks.mark(ledger_id, bookie, self._clock.wall_ms())
         status.marked += bool(lacking)

@@ -493,9 +493,11 @@ def test_r_b5_a_log_whose_append_failed_in_the_middle_gets_nothing_more() -> Non
     assert_there(power_cut(life), entries)
 
 
-def test_r_b21_the_index_leads_only_to_what_is_synced() -> None:
+@pytest.mark.parametrize("has_time", [False, True])
+def test_r_b21_the_index_leads_only_to_what_is_synced(has_time: bool) -> None:
     disk = Disk()
     life = Life(disk, settings=SMALL_LOGS)
+    life.checkpointer._is_hurried = not has_time
     index = disk.indexes[LOGS]
     published: list[int] = []
     put = index.put_locations

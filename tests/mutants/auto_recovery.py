@@ -351,10 +351,31 @@ MUTANTS: Final = (
         _AUDITOR,
     ),
     Mutant(
+        "a bookie that goes while an audit reads the records is marked at once",
+        "autorecovery/auditor.py",
+        "frozenset() if at_once else decision.waiting",
+        "frozenset()",
+        _AUDITOR,
+    ),
+    Mutant(
+        "a bookie that went while an audit read the records counts as audited",
+        "autorecovery/auditor.py",
+        "self._lost.audited(self._lost.away - waiting)",
+        "self._lost.audited(self._lost.away)",
+        _AUDITOR,
+    ),
+    Mutant(
+        "a check marks a bookie that is just restarted",
+        "autorecovery/periodic.py",
+        "{bookie for bookie in gone if not self._has_time_left(bookie)}",
+        "gone",
+        _PERIODIC,
+    ),
+    Mutant(
         "a drained bookie that was stopped counts as lost",
         "autorecovery/auditor.py",
-        "        return (cookies | self._seen) - self._retired\n",
-        "        return cookies | self._seen\n",
+        "self._members = (cookies | self._seen) - self._retired\n",
+        "self._members = cookies | self._seen\n",
         _AUDITOR,
     ),
     Mutant(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from autorecovery.config import AutoRecoveryConfig
+from autorecovery.index import LedgerIndex
 from autorecovery.node import AutoRecoveryNode
 from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
@@ -86,6 +87,34 @@ async def test_a_new_auditor_gives_a_bookie_that_is_away_the_delay(comes_back: b
             await nodes.cluster.kill("bookie-1")
             await eventually(lambda: node.auditor.counts.audits == 1)
             assert await marked(node) == [ledger_id]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_a_bookie_that_goes_while_an_audit_reads_the_records_has_its_delay(is_asked: bool) -> None:
+    async with nodes_over(4) as nodes:
+        ledger_id = await nodes.written(3, ensemble=4)
+        node = await auditing(nodes, lost_bookie_delay_s=3_600)
+        read = node.catalogue.read
+
+        async def slow() -> LedgerIndex:
+            index = await read()
+            await nodes.cluster.kill("bookie-0")
+            await eventually(lambda: "bookie-0" not in node.auditor._bookies.available)
+            return index
+
+        node.catalogue.read = slow  # type: ignore[method-assign]
+        await node.auditor.audit(at_once=is_asked)
+        assert await marked(node) == ([ledger_id] if is_asked else [])
+        node.catalogue.read = read  # type: ignore[method-assign]
+        if not is_asked:
+            await node.marks.set_lost_bookie_delay(1)
+            await eventually(lambda: node.auditor._lost.delay_s == 1)
+            node.auditor._wake()
+
+            async def is_marked() -> bool:
+                return await marked(node) == [ledger_id]
+
+            await eventually(is_marked)
 
 
 @pytest.mark.parametrize("is_removed", [False, True])

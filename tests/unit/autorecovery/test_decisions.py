@@ -11,8 +11,8 @@ NOTHING = Decision(frozenset(), None)
 def test_one_bookie_may_be_away_for_the_delay() -> None:
     lost = LostBookies(60)
     assert lost.look(0, "abc", "abc") == NOTHING
-    assert lost.look(10, "abc", "ab") == Decision(frozenset(), 70)
-    assert lost.look(69, "abc", "ab") == Decision(frozenset(), 70)
+    assert lost.look(10, "abc", "ab") == Decision(frozenset(), 70, frozenset("c"))
+    assert lost.look(69, "abc", "ab") == Decision(frozenset(), 70, frozenset("c"))
     assert lost.look(70, "abc", "ab") == Decision(frozenset("c"), None)
     lost.audited("c")
     assert lost.look(200, "abc", "ab") == NOTHING
@@ -30,14 +30,14 @@ def test_one_that_was_audited_does_not_count_as_a_second_one() -> None:
     lost.look(0, "abc", "ab")
     lost.look(60, "abc", "ab")
     lost.audited("c")
-    assert lost.look(100, "abc", "a") == Decision(frozenset(), 160)
+    assert lost.look(100, "abc", "a") == Decision(frozenset(), 160, frozenset("b"))
 
 
 def test_one_that_comes_back_is_forgotten_and_waits_anew() -> None:
     lost = LostBookies(60)
     lost.look(0, "abc", "ab")
     assert lost.look(30, "abc", "abc") == NOTHING
-    assert lost.look(50, "abc", "ab") == Decision(frozenset(), 110)
+    assert lost.look(50, "abc", "ab") == Decision(frozenset(), 110, frozenset("c"))
 
 
 def test_without_a_delay_the_audit_is_at_once() -> None:

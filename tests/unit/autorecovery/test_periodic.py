@@ -1,6 +1,8 @@
 """The slow checks: what they find, that they go on where another one stopped, and that silence is no loss."""
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,13 +20,17 @@ from tests.unit.autorecovery.test_node import Nodes, nodes_over
 NONE = AutoRecoveryConfig(ledger_check_s=0, entry_check_s=0)
 
 
-async def idle_node(nodes: Nodes) -> AutoRecoveryNode:
+async def idle_node(nodes: Nodes, **settings: Any) -> AutoRecoveryNode:
     """An auditor whose checks run only when they are asked to, and whose worker does nothing."""
-    node = await nodes.start("one", NONE)
+    node = await nodes.start("one", replace(NONE, **settings))
     await node.worker.stop()
     node.worker.stop = _nothing  # type: ignore[method-assign]
     await eventually(lambda: node.auditor.counts.audits > 0)
     return node
+
+
+def _never(bookie: str) -> bool:
+    return False
 
 
 async def _nothing() -> None:
@@ -37,6 +43,28 @@ async def marked(node: AutoRecoveryNode) -> list[int]:
 
 async def ended(node: AutoRecoveryNode, check: LedgerCheck) -> None:
     await eventually(lambda: check.status.last_ended_ms is not None and not check.status.is_running)
+
+
+async def test_a_bookie_that_is_gone_and_has_time_left_is_left_to_the_audit() -> None:
+    async with nodes_over(4) as nodes:
+        node = await idle_node(nodes, lost_bookie_delay_s=3_600)
+        ledger_id = await nodes.written(3, ensemble=4)
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: node.auditor.away == {"bookie-0"})
+        ends, *_ = node.checks
+        ends.run_now()
+        await ended(node, ends)
+        assert await marked(node) == []
+        await nodes.cluster.kill("bookie-1")
+        await eventually(lambda: node.auditor.counts.audits == 2)
+        for mark in await marked(node):
+            found = await node.marks.read(mark)
+            assert found is not None
+            await node.marks.take_down(mark, found.version)
+        ends.status.last_ended_ms = None
+        ends.run_now()
+        await ended(node, ends)
+        assert await marked(node) == [ledger_id]
 
 
 @pytest.mark.parametrize("write", [2, 3])
@@ -166,7 +194,7 @@ async def test_a_check_is_due_a_period_after_the_last_one_and_spread_over_half_o
             await nodes.written(2, ensemble=3, write=3)
         clock = ManualClock()
         ledgers = nodes.writer.ledgers
-        check = LedgerCheck(ENDS, 600.0, node.catalogue, ledgers, node.marks, node.repair, clock)
+        check = LedgerCheck(ENDS, 600.0, node.catalogue, ledgers, node.marks, node.repair, clock, has_time_left=_never)
         await node.marks.set_last_checked(PeriodicCheck.ALL_LEDGERS, clock.wall_ms() - 500_000)
         check.start(lambda error: None)
         reads = nodes.cluster.bookies["bookie-0"].requests
@@ -204,7 +232,9 @@ async def test_the_entries_of_one_ledger_are_spread_over_its_share_of_the_time(w
             await handle.add(bytes(1_000))
         await handle.close()
         clock = ManualClock()
-        check = LedgerCheck(ENTRIES, 200.0, node.catalogue, nodes.writer.ledgers, node.marks, node.repair, clock)
+        check = LedgerCheck(
+            ENTRIES, 200.0, node.catalogue, nodes.writer.ledgers, node.marks, node.repair, clock, has_time_left=_never
+        )
         before = sum(len(one.requests) for one in nodes.cluster.bookies.values())
 
         def share() -> float:
