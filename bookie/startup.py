@@ -30,7 +30,7 @@ from bookie.storage.journal.format import Mark
 from bookie.storage.journal.replay import replay
 from bookie.storage.journal.writer import JournalSettings, JournalWriter, list_files
 from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerDirectory, LedgerStorage
-from bookie.storage.ledgers import Ledgers
+from bookie.storage.ledgers import Ledger, Ledgers
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.runtime.files import Files
@@ -188,7 +188,7 @@ class _Restore:
             return
         if kind == journal_format.LEDGER_KEY:
             if ledger is None:
-                self._ledgers.create(record.ledger_id, record.blob())
+                self._create(record.ledger_id, record.blob())
             elif not any(ledger.master_key):
                 ledger.master_key = record.blob()
                 self._ledgers.changed(ledger)
@@ -196,7 +196,7 @@ class _Restore:
             if ledger is None:
                 # Apache's bookie journals the fence of an unknown ledger without its key, and loses the fence in a
                 # crash. Here a ledger without a key takes the first key that it is sent, so the fence can be kept.
-                ledger = self._ledgers.create(record.ledger_id, b"")
+                ledger = self._create(record.ledger_id, b"")
             ledger.fenced = True
             self._ledgers.changed(ledger)
         elif ledger is None:
@@ -210,6 +210,13 @@ class _Restore:
             ledger.see_explicit_lac(record.blob())
             self._ledgers.changed(ledger)
         # Other negative ids are records of newer versions, for features that are not here.
+
+    def _create(self, ledger_id: int, master_key: bytes) -> Ledger:
+        """A ledger whose row the index does not have. It may have entries all the same, and more than the journal: a
+        crash in a flush leaves entries whose row was still to come."""
+        ledger = self._ledgers.create(ledger_id, master_key)
+        ledger.is_tail_known = False
+        return ledger
 
     def finish(self) -> None:
         """Flush the rest; the storage then holds everything. Raises OSError."""

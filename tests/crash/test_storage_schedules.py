@@ -516,6 +516,29 @@ def test_r_b21_the_index_leads_only_to_what_is_synced(has_time: bool) -> None:
     assert published == [20]
 
 
+@pytest.mark.parametrize("is_fence", [False, True])
+def test_r_b21_an_entry_whose_ledgers_row_a_crash_took_is_not_called_absent(is_fence: bool) -> None:
+    """A flush writes locations before rows; the journal has not all entries that the flush had."""
+    life = Life(Disk())
+    if is_fence:
+        life.fence(1, lambda rc: None)
+        life.settle_journals()
+    else:
+        acknowledged(life, entries_of([1], range(2)))
+    directory, late = life.storage.directories[0], stored_entry(1, 5, b"flushed")
+    located = directory.logs.append([(1, 5, late)])
+    directory.logs.sync()
+    directory.index.put_locations(located)
+    directory.index.sync()
+    after = Life(power_cut(life))
+    assert after.rules.read(1, 5) is None, "the disk is to be asked"
+    assert after.read(1, 5) == late
+    if not is_fence:
+        assert after.read(1, 1) is not None
+    tail = after.storage.tail(1)
+    assert tail.entry_id == 5
+
+
 def test_r_b21_a_location_that_a_crash_left_without_its_entry_is_an_error() -> None:
     life = Life(Disk())
     acknowledged(life, entries_of([1], range(2)))

@@ -213,6 +213,13 @@ MUTANTS = (
         _schedule("r_b21"),
     ),
     Mutant(
+        "what is flushed of a ledger whose row a crash took is called absent",
+        "bookie/startup.py",
+        "        ledger.is_tail_known = False\n        return ledger\n",
+        "        return ledger\n",
+        _schedule("r_b21"),
+    ),
+    Mutant(
         "the index is not synced before the mark",
         "bookie/storage/ledger_storage.py",
         "                if own or own_rows:\n                    directory.index.sync()\n",
