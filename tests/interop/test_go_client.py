@@ -48,6 +48,9 @@ class Line(NamedTuple):
 Seen = dict[Brand, list[Line]]
 
 
+CLIENT_BROKE: Final = ("index out of range [0] with length 0", "pulsar.(*partitionConsumer).dispatcher")
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_go(HERE / "go_client", tmp_path_factory.mktemp("program") / "go_client")
@@ -57,7 +60,9 @@ def seen_at(brand: Brand, program: Path, folder: Path) -> list[Line]:
     """What the program observes in all scenarios at a new broker of this brand.
 
     They run side by side. On a busy machine one of them may wait in vain for a message (seen at Apache's broker, where
-    it passes alone): then all are run once more, which is told.
+    it passes alone): then all are run once more, which is told. So it is where the client itself breaks: when a seek
+    empties its queue while a batch is in there of which nothing was left to hand out, it looks at the first message of
+    nothing (client 0.15.0, seen at Apache's broker once in some dozens of runs).
     """
     lines = run_at(brand, program, folder)
     if stopped := [line for line in lines if line.step == "stopped"]:
@@ -81,6 +86,8 @@ def run_at(brand: Brand, program: Path, folder: Path) -> list[Line]:
             [str(program), broker.service_url, broker.admin_url], capture_output=True, text=True, timeout=TIMEOUT_S,
             check=False, env={**os.environ, "GO_CLIENT_KEYS": str(folder)},
         )  # fmt: skip
+        if done.returncode != 0 and all(text in done.stderr for text in CLIENT_BROKE):
+            return [Line("all", "stopped", done.stderr[-1000:])]
         assert done.returncode == 0, done.stderr[-3000:]
         if brand == "ours":
             assert "Traceback" not in broker.log.read_text(errors="replace"), broker.log_tail(60)
