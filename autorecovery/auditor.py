@@ -237,7 +237,7 @@ class Auditor:
         began_s = self._clock.monotonic()
         index = await self._catalogue.read()
         if not await self._marks.is_enabled():
-            self._is_check_due = True
+            self._is_asked, self._is_check_due = self._is_asked or at_once, True
             return index
         available = self._bookies.available  # rule 1
         self._seen |= available

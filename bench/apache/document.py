@@ -108,7 +108,7 @@ NOT_MET: Final = """\
   of the write cache and freed them at once, and the bookie's other threads waited 3 to 13 ms for the interpreter's lock
   (without flushes 3 to 4 ms were left of 8 to 12). What is left is the sync of the journals (0.2 ms alone, 2 to 4 ms
   where three journals and the entry logs share the device) and turns on two cores: the median is 0.6 times
-  theirs, half of which is the load's own tick of 1 ms.
+  theirs, with some 0.5 ms that the load waits for its own tick.
 - **Consuming large batches** (goal 1.2): the tool's JVM takes most of the two cores, and each of its two rounds differs
   from the other by up to twice, on both sides. Of a backlog of 2,000,000 messages (2026-11-25, read a second time) it
   took 4.4 s of processor time a million, our servers 1.5 s, Apache's 2.1 s.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.errors import NotReady
-from broker.handing_over import hand_over
+from broker.handing_over import CUT_S, hand_over
 from broker.ownership.ownership import BROKERS, LEADER
 from broker.ownership.rules import NoBrokerAvailable
 from broker.topic.ports import NextBroker
@@ -154,13 +154,12 @@ async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
 
 async def test_after_a_while_no_further_bundle_is_cut(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 2)
-    monkeypatch.setattr("broker.handing_over.CUT_S", 0.05)
     going, staying = await world.side(), await world.side()
     names = await filled(going, 60)
-    split = going.ownership.split
+    split, monotonic = going.ownership.split, going.broker.clock.monotonic
 
     async def slow(*args: Any) -> list[str]:
-        await asyncio.sleep(0.06)
+        monkeypatch.setattr(going.broker.clock, "monotonic", lambda: monotonic() + CUT_S)
         return await split(*args)
 
     monkeypatch.setattr(going.ownership, "split", slow)
