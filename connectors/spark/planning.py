@@ -7,7 +7,7 @@ Rules:
 
 1. What is read is fixed when the read is planned: two runs of one plan give the same rows.
 2. A task reads runs of entries of one topic partition, in order. Large ledgers are cut, small ones packed, so that a
-   task has about `target_bytes` of payload: a Python task costs 58 ms however little it does.
+   task has about `target_bytes` of payload: a Python task costs 20 to 30 ms however little it does.
 3. Every entry of a plan is in exactly one task, and no task is empty.
 4. Tasks that start together begin at different ledgers, and so at different bookies.
 5. What is left out between two entries that are read is worth a task of its own behind it, or it is read as well.
@@ -36,7 +36,7 @@ PARTITIONS_MAX: Final = 10_000
 LOOK_BACK_ENTRIES: Final = 100_000
 LOOK_BACK_RUNS: Final = 8
 
-# Rule 5. A task costs 58 ms of a core, in which about as much is read and dropped.
+# Rule 5. A task costs some 25 ms of a core, in which about as much is read and dropped.
 GAP: Final = 8 * MIB
 
 

@@ -25,6 +25,7 @@ from connectors.spark.rows import RowBuilder, signed
 from connectors.spark.values import Values
 from connectors.spark.worker_heap import settle
 from connectors.spark.worker_log import let_through
+from connectors.spark.worker_socket import answer_at_once
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.quorum import Quorum
@@ -121,6 +122,7 @@ def read_split(
 ) -> Generator[pa.RecordBatch, None, None]:
     """The rows of *split* in order of position. Raises DataLoss, Corruption, MagnetarError with topic and entry."""
     settle()
+    answer_at_once()
     try:
         yield from _Task(options, split, _connection(options), pushed).batches(schema, values)
     except (BookKeeperError, MetadataError) as error:

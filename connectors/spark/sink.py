@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from connectors.spark.exactly_once import Attempt, OnceSender
 from connectors.spark.outgoing import Columns
 from connectors.spark.sending import Brokers, Sender
+from connectors.spark.worker_socket import answer_at_once
 from connectors.spark.write_options import WriteOptions
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -54,6 +55,7 @@ class _Writing:
             return self._send(batches, sender)
 
     def _send(self, batches: "Iterator[pa.RecordBatch]", sender: Sender | OnceSender) -> Written:
+        answer_at_once()
         count = 0
         for batch in batches:
             for message in self._columns.messages(batch):

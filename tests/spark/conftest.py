@@ -34,8 +34,8 @@ def client(standalone: Standalone) -> Iterator[pulsar.Client]:
 def load(spark: SparkSession, standalone: Standalone) -> Load:
     """`load(topic, option=value, …)` from the standalone, beside the process that owns its metadata."""
 
-    def load(topic: str, **options: str) -> DataFrame:
-        reader = spark.read.format("magnetar").option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}")
+    def load(topic: str, source: str = "magnetar", **options: str) -> DataFrame:
+        reader = spark.read.format(source).option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}")
         return reader.option("topic", topic).options(**options).load()
 
     return load

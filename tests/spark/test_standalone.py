@@ -3,17 +3,25 @@
 Nobody registers the format: Spark finds it by itself.
 """
 
+import contextlib
 import datetime
+import os
+import socket
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pulsar
 import pulsar.schema
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from connectors.spark.source import MagnetarSource
 from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.conftest import Load
 from tests.support.processes import Standalone, received
@@ -167,6 +175,43 @@ def test_show_and_limit_of_a_large_topic_leave_the_rest(client: pulsar.Client, l
     assert split.rdd.getNumPartitions() == 4
     assert split.agg(f.count("*"), f.count_distinct(f.substring("value", 1, 6))).collect()[0] == (20_000, 20_000)
     assert load("large", minPartitions="5").rdd.getNumPartitions() == 5
+
+
+class _LookingReader(DataSourceReader):
+    """Reads as Magnetar's, and gives what is set on the worker's first connection then, which is its JVM's."""
+
+    def __init__(self, reader: DataSourceReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, bool]]:
+        rows = sum(batch.num_rows for batch in self._reader.read(partition) if isinstance(batch, pa.RecordBatch))
+        for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+                yield rows, bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                return
+
+
+class _Looking(MagnetarSource):
+    @classmethod
+    def name(cls) -> str:
+        return "looking"
+
+    def schema(self) -> t.StructType:
+        return t.StructType([t.StructField("rows", t.LongType()), t.StructField("is_set", t.BooleanType())])
+
+    def reader(self, schema: t.StructType) -> DataSourceReader:
+        return _LookingReader(super().reader(super().schema()))
+
+
+def test_workers_do_not_wait_for_their_jvms_acknowledgements(
+    client: pulsar.Client, spark: SparkSession, load: Load
+) -> None:
+    send_all(client, "acknowledged", numbers(0, 20))
+    spark.dataSource.register(_Looking)
+    assert load("acknowledged", source="looking").collect() == [(20, True)]
 
 
 def test_partitions_are_read_as_the_client_sees_them(client: pulsar.Client, load: Load, standalone: Standalone) -> None:
