@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.url import open_store
@@ -35,8 +35,12 @@ DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
 HOUR_BEGINS_MS: Final = DAY_BEGINS_MS + 13 * HOUR_MS
 
-# Appended and not acknowledged yet: some 20 MB at most.
+# Appended and not acknowledged yet, in all partitions: some 20 MB at most.
 IN_FLIGHT_MAX: Final = 20
+
+# What is under way in one partition was published within so many milliseconds, or is one entry: a ledger that is closed
+# meanwhile is closed by the clock of the last of them, and a search by time believes that.
+IN_FLIGHT_MS: Final = 30_000
 
 FOREVER_MS: Final = 10 * 365 * DAY_MS
 
@@ -58,6 +62,12 @@ class Topic:
     @property
     def entries(self) -> int:
         return self.count // BATCH
+
+    @property
+    def in_flight_max(self) -> int:
+        """Entries of one partition that may be under way together."""
+        apart_ms = DAY_MS * self.partitions // self.entries
+        return max(min(IN_FLIGHT_MAX // self.partitions, IN_FLIGHT_MS // apart_ms), 1)
 
     def published_ms(self, number: int) -> int:
         """The time of the entry with this number."""
@@ -109,7 +119,8 @@ def packed_entries(size: int) -> Entry:
 
 
 class _DayClock(LoopClock):
-    """The wall shows the publish time of what is appended, so that ledgers are closed at the time of their messages."""
+    """Of one partition: the wall shows the publish time of what is appended to it, so that its ledgers are closed at
+    the time of their messages."""
 
     def __init__(self) -> None:
         self.now_ms = DAY_BEGINS_MS
@@ -121,8 +132,8 @@ class _DayClock(LoopClock):
 class _Receipts:
     """Limits the number of appends under way."""
 
-    def __init__(self) -> None:
-        self.room = asyncio.Semaphore(IN_FLIGHT_MAX)
+    def __init__(self, in_flight_max: int) -> None:
+        self.room = asyncio.Semaphore(in_flight_max)
         self.failed: Exception | None = None
 
     def on_appended(self, ledger_id: int, first_entry_id: int, contexts: Sequence[Any]) -> None:
@@ -144,11 +155,18 @@ class _Receipts:
             raise self.failed
 
 
+class _Partition(NamedTuple):
+    factory: ManagedLedgerFactory
+    ledger: ManagedLedger
+    clock: _DayClock
+    receipts: _Receipts
+
+
 async def write_topic(metadata_url: str, topic: Topic) -> None:
     """Write *topic* into a running cluster; its ledgers are closed at the end."""
-    clock = _DayClock()
-    store = await open_store(metadata_url, clock)
-    bookkeeper = BookKeeper(store, clock)
+    real = LoopClock()
+    store = await open_store(metadata_url, real)
+    bookkeeper = BookKeeper(store, real)
     await bookkeeper.open()
     entries_max = max(topic.entries // topic.partitions // LEDGERS, 1)
     config = ManagedLedgerConfig(
@@ -158,24 +176,26 @@ async def write_topic(metadata_url: str, topic: Topic) -> None:
         retention=RetentionRule(time_ms=-1, bytes_max=-1),
         rollover=RolloverRule(entries_max=entries_max, bytes_max=2**40, age_max_ms=FOREVER_MS, age_min_ms=0),
     )
-    factory = ManagedLedgerFactory(bookkeeper, store, clock, config)
     await store.put(
         f"/admin/partitioned-topics/public/default/persistent/{topic.name}",
         json.dumps({"partitions": topic.partitions}).encode(),
     )
     entry = packed_entries(topic.size) if topic.packed else partial(batch_entry, size=topic.size)
-    receipts = _Receipts()
-    ledgers: list[ManagedLedger] = []
+    parts: list[_Partition] = []
     for number in range(topic.partitions):
+        clock, receipts = _DayClock(), _Receipts(topic.in_flight_max)
+        factory = ManagedLedgerFactory(bookkeeper, store, clock, config)
         ledger = await factory.open(f"public/default/persistent/{topic.name}-partition-{number}")
         ledger.listener = receipts
-        ledgers.append(ledger)
+        parts.append(_Partition(factory, ledger, clock, receipts))
     for number in range(topic.entries):
-        await receipts.acquire()
-        clock.now_ms = topic.published_ms(number)
-        ledgers[number % topic.partitions].append([entry(number, clock.now_ms)], [number])
-    for _ in range(IN_FLIGHT_MAX):
-        await receipts.acquire()
-    await factory.close()
+        part = parts[number % topic.partitions]
+        await part.receipts.acquire()
+        part.clock.now_ms = topic.published_ms(number)
+        part.ledger.append([entry(number, part.clock.now_ms)], [number])
+    for part in parts:
+        for _ in range(topic.in_flight_max):
+            await part.receipts.acquire()
+        await part.factory.close()
     await bookkeeper.close()
     await store.close()
