@@ -42,7 +42,7 @@ from bench.apache.table import (
 from bench.broker_load import Publish
 from bench.many_takeovers import Cost, Gaps, cost
 from bench.process_facts import CpuSamples
-from bench.spark_topics import DAY_BEGINS_MS, DAY_MS
+from bench.spark_topics import DAY_BEGINS_MS, DAY_MS, IN_FLIGHT_MS
 from broker.wire.frames import parse_send
 from managed_ledger.messages import messages_of
 
@@ -289,6 +289,16 @@ def test_topics_for_spark_spread_over_a_day_of_which_an_hour_has_its_share() -> 
     assert times[0] == DAY_BEGINS_MS
     assert max(times) < DAY_BEGINS_MS + DAY_MS
     assert topic_of("t", 100, 1, 16).count == 24_000 * 16, "every partition has messages of each hour"
+
+
+def test_what_is_under_way_in_a_partition_was_published_within_half_a_minute_or_is_one_entry() -> None:
+    """A ledger is closed by the clock of the last of them, which the search for an hour believes."""
+    few, many = topic_of("t", 1_000, 600_000, 16), topic_of("t", 100, 100_000_000, 4, packed=True)
+    assert few.in_flight_max == 1
+    assert many.in_flight_max == 5
+    for topic in (few, many):
+        apart_ms = topic.published_ms(topic.partitions) - topic.published_ms(0)
+        assert topic.in_flight_max == 1 or topic.in_flight_max * apart_ms <= IN_FLIGHT_MS
 
 
 def test_a_ratio_is_made_of_figures_of_one_round_and_side() -> None:
