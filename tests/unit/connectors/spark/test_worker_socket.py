@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the options are Linux's")
-
 CONNECTED = """
 import gc, os, socket
 from connectors.spark.worker_socket import answer_at_once
