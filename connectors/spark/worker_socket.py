@@ -27,7 +27,8 @@ _OLDEST: Final = 2
 
 _numbers: dict[int, list[int]] = {}
 """Descriptors of connections, by process: a worker that was forked from a process with tasks looks for its own. Numbers
-only, so that a connection ends when its owner closes it; one that is given to another connection does it no harm."""
+only, so that a connection ends when its owner closes it; should a later one get its number, that is acknowledged at
+once, too."""
 
 
 def answer_at_once() -> None:
