@@ -16,6 +16,7 @@ from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.names import ROOT, ledger_path
 from managed_ledger.preparing import Preparations
+from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.records import decode_cursor_info, decode_ledger_info
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class ManagedLedgerFactory:
         """*on_damage* is told of entries that no bookie can give."""
         self.cache = EntryCache(cache_bytes_max)
         """The newest entries of all of them."""
+        self.ahead = AheadBudget()
+        """What the cursors of all of them read ahead."""
         self._maintenance_interval_s = maintenance_interval_s
         self._on_damage = on_damage
         self._bookkeeper = bookkeeper
@@ -80,7 +83,9 @@ class ManagedLedgerFactory:
         if former is not None:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
-        ledger = ManagedLedger(name, self._bookkeeper, self._store, self._clock, config, self.cache, self._on_damage)
+        ledger = ManagedLedger(
+            name, self._bookkeeper, self._store, self._clock, config, self.cache, self._on_damage, self.ahead
+        )
         ledger.on_ended = self._forget_ended
         ledger.changes = self.changes
         try:

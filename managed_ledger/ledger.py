@@ -52,6 +52,7 @@ from managed_ledger.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCur
 from managed_ledger.ledger_lifecycle import LedgerLifecycle
 from managed_ledger.position import LATEST, Position
 from managed_ledger.preparing import Prepared
+from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.record import TopicRecord, set_properties
 from managed_ledger.retention import RetentionRule
@@ -75,9 +76,10 @@ class ManagedLedger:
         config: ManagedLedgerConfig,
         cache: EntryCache,
         on_damage: OnDamage = ignore_damage,
+        ahead: AheadBudget | None = None,
     ) -> None:
         """*cache* may be shared with others: ledger ids are unique in a cluster. *on_damage* is told of entries that no
-        bookie can give."""
+        bookie can give. *ahead*: of what all cursors read ahead, shared as well; None: a budget of its own."""
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
@@ -100,7 +102,8 @@ class ManagedLedger:
         self._lifecycle = LedgerLifecycle(
             name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended
         )
-        self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config)
+        ahead = ahead or AheadBudget()
+        self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config, ahead)
         self._writing = Writing(name, self._appending, self._lifecycle, self._ledgers, cache, clock, config)
         self.compacted = CompactedLedgers(name, bookkeeper, config)
         """The ledgers that hold what compaction kept."""

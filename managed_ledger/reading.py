@@ -82,6 +82,10 @@ class Reading:
             return [Entry(ledger_id, entry_id, data) for entry_id, data in enumerate(found, start=position.entry_id)]
         return self._read_cold(position, last, max_bytes)
 
+    def ceiling(self, position: Position) -> Position:
+        """*position* if it has an entry, else the next one that has or will have one."""
+        return self._ledgers.ceiling(position)
+
     async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
         ledger_id = position.ledger_id
         try:

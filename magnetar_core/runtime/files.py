@@ -15,6 +15,7 @@ part of the later changes.
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import posixpath
 import random
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from magnetar_core.runtime.types import Buffer, Buffers
+from magnetar_core.runtime.types import MIB, Buffer, Buffers
 
 # POSIX promises at least 16 buffers for one writev, and Linux takes 1,024. More buffers need several calls.
 IOVECS_MAX = 1024
@@ -33,6 +34,14 @@ SECTOR_BYTES = 512
 
 # Not every system has it. It only saves memory and time.
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
+
+
+# Reads past the system's cache begin and end at multiples of this, of any disk's sectors, and are at most so long.
+# Each thread that makes them keeps as much memory, as far as it was used.
+_DIRECT_UNIT_BYTES = 4096
+DIRECT_BYTES_MAX = 4 * MIB
+
+_OF_THREAD = threading.local()
 
 
 class DiskUsage(NamedTuple):
@@ -62,6 +71,11 @@ class File(Protocol):
 
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         """Up to *size_bytes* from *offset*; shorter only at the end of the file."""
+        ...
+
+    def read_once_at(self, offset: int, size_bytes: int) -> bytes:
+        """As `read_at`, for a large part that will hardly be read again soon: past the system's cache where that is
+        possible."""
         ...
 
     def size_bytes(self) -> int: ...
@@ -158,11 +172,13 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
 
 
 class _OsFile:
-    __slots__ = ("_end", "_fd", "_path")
+    __slots__ = ("_direct_fd", "_end", "_fd", "_path")
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
+        self._direct_fd: int | None = None
+        """For reads past the cache; None: not opened yet, -1: the file system does not have them."""
         self._end = os.fstat(fd).st_size
 
     @property
@@ -203,6 +219,29 @@ class _OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def read_once_at(self, offset: int, size_bytes: int) -> bytes:
+        start = offset - offset % _DIRECT_UNIT_BYTES
+        stop = offset + size_bytes
+        stop += -stop % _DIRECT_UNIT_BYTES
+        fd = self._direct_fd
+        if fd is None:
+            fd = self._direct_fd = _open_direct(self._fd)
+        if fd < 0 or stop - start > DIRECT_BYTES_MAX:
+            return self.read_at(offset, size_bytes)
+        room = _direct_room()[: stop - start]
+        try:
+            found = os.preadv(fd, [room], start)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            os.close(fd)
+            self._direct_fd = -1  # opened, but its units are others
+            return self.read_at(offset, size_bytes)
+        found -= offset - start
+        if found < size_bytes:  # the end of the file, or a read that was cut short
+            return self.read_at(offset, size_bytes)
+        return bytes(room[offset - start : offset - start + size_bytes])
+
     def size_bytes(self) -> int:
         return self._end
 
@@ -229,6 +268,26 @@ class _OsFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            if self._direct_fd is not None and self._direct_fd >= 0:
+                os.close(self._direct_fd)
+            self._direct_fd = -1
+
+
+def _open_direct(fd: int) -> int:
+    """The file that is open as *fd* once more, for reads past the system's cache; -1: not possible here."""
+    try:  # by its number, since its name may be another file's by now
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except (OSError, AttributeError):
+        return -1
+
+
+def _direct_room() -> memoryview:
+    """Memory of this thread into which a disk can write, used again for each read: the first touch of new memory costs
+    more than the copy out of it."""
+    room: memoryview | None = getattr(_OF_THREAD, "room", None)
+    if room is None:
+        room = _OF_THREAD.room = memoryview(mmap.mmap(-1, DIRECT_BYTES_MAX))
+    return room
 
 
 class _OsLock:
@@ -357,6 +416,9 @@ class _MemoryFile:
     def read_at(self, offset: int, size_bytes: int) -> bytes:
         with self._files.guard:
             return bytes(self._inode.cached[offset : offset + size_bytes])
+
+    def read_once_at(self, offset: int, size_bytes: int) -> bytes:
+        return self.read_at(offset, size_bytes)
 
     def size_bytes(self) -> int:
         return len(self._inode.cached)

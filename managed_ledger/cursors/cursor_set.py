@@ -27,6 +27,7 @@ from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.reading import Reading
 
 
@@ -62,8 +63,9 @@ class CursorSet:
         store: MetadataStore,
         clock: Clock,
         config: ManagedLedgerConfig,
+        ahead: AheadBudget,
     ) -> None:
-        """*name* is that of the managed ledger."""
+        """*name* is that of the managed ledger. *ahead*: what its cursors may read before they are asked for."""
         self.config = config
         self.by_name: dict[str, ManagedCursor] = {}
         self._name = name
@@ -72,6 +74,7 @@ class CursorSet:
         self._bookkeeper = bookkeeper
         self._store = store
         self._clock = clock
+        self._ahead = ahead
 
     # ------------------------------------------------------------------------------ making and deleting
 
@@ -156,7 +159,8 @@ class CursorSet:
         )
 
     def _cursor(self, owner: CursorOwner, name: str, state: CursorState, store: CursorStore | None) -> ManagedCursor:
-        return ManagedCursor(owner, self._reading, name, state, self._clock, store, self.config.mark_delete_interval_s)
+        interval_s = self.config.mark_delete_interval_s
+        return ManagedCursor(owner, self._reading, name, state, self._clock, store, interval_s, self._ahead)
 
     def _mark_delete_before(self, start: Position) -> Position:
         """The mark-delete position of a cursor that reads *start* first."""

@@ -18,6 +18,7 @@ from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorCounts, CursorSnapshot, CursorStore
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.read_ahead import AheadBudget, ReadAhead
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.records import ranges_bytes
 
@@ -95,9 +96,14 @@ class ManagedCursor:
         clock: Clock,
         store: CursorStore | None,
         mark_delete_interval_s: float,
+        ahead: AheadBudget,
     ) -> None:
+        """*ahead*: what it may read before it is asked for, together with others."""
         self._ledger = ledger
         self._reading = reading
+        self._budget = ahead
+        self._ahead: ReadAhead | None = None
+        """None: everything that was read came from memory."""
         self.name = name
         self._state = state
         self._clock = clock
@@ -219,7 +225,7 @@ class ManagedCursor:
             self._state.skip_deleted()
             if not self._state.has_more():
                 return []
-            found = self._reading.read(self._state.read_position, max_entries, max_bytes)
+            found = self._read_on(self._state.read_position, max_entries, max_bytes)
             if not isinstance(found, Sequence):
                 return self._read_cold(found, max_entries, max_bytes, self._reads_valid)
             if not found:
@@ -227,6 +233,17 @@ class ManagedCursor:
             taken = self._take(found)
             if taken:
                 return taken
+
+    def _read_on(
+        self, first: Position, max_entries: int, max_bytes: int
+    ) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
+        if self._ahead is not None:
+            return self._ahead.read(first, max_entries, max_bytes)
+        found = self._reading.read(first, max_entries, max_bytes)
+        if isinstance(found, Sequence):
+            return found
+        self._ahead = ReadAhead(self._reading, self._budget)
+        return self._ahead.after(found)
 
     async def _read_cold(
         self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, valid: int
@@ -332,6 +349,8 @@ class ManagedCursor:
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         self._reads_valid += 1
+        if self._ahead is not None:
+            self._ahead.drop()
         self._state.rewind()
 
     # --------------------------------------------------------------------------------- changes
@@ -476,6 +495,7 @@ class ManagedCursor:
         if self.is_closed:
             return
         self._stop_timer()
+        self._stop_reading_ahead()
         async with self._writing:
             self.is_closed = True
             if self._store is not None:
@@ -484,6 +504,7 @@ class ManagedCursor:
     def abandon(self) -> None:
         """Stop without writing anything: another broker owns the topic now."""
         self._stop_timer()
+        self._stop_reading_ahead()
         self.is_closed = True
         self._reads_valid += 1
 
@@ -505,6 +526,10 @@ class ManagedCursor:
                 self.abandon()
         finally:
             self._changed()
+
+    def _stop_reading_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -36,6 +36,7 @@ NO_LIMITS: Final = {
     "bookie.serving.tls_listener:_HEAD_BYTES": "the format of a frame",
     "bookie.storage.entry_log.files:_LARGE_ENTRY_BYTES": "from where on less is read beyond an entry",
     "bookie.storage.entry_log.files:_PAGE_BYTES": "the system's pages",
+    "bookie.storage.entry_log.files:_PIECE_BYTES": "a unit",
     "bookie.storage.entry_log.format:HEADER_BYTES": "the format of a log",
     "bookie.storage.journal.format:HEADER_BYTES": "the format of a journal",
     "bookie.storage.journal.format:OLD_HEADER_BYTES": "the format of a journal",

@@ -12,7 +12,9 @@ Rules:
    would evict everything else; and reused pages are much cheaper than new ones.
 7. What is read ahead is said here and is little: the system's own read-ahead may be many MiB (a setting of the
    device), and where a device takes one request after the other a sync of the journal waits for all of it.
-8. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
+8. A large read of what is in the page cache no more goes past it; of what was read so before, through it, which keeps
+   it for the next readers. New pages are dear (rule 6), and a backlog is mostly read once.
+9. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
 """
 
 import contextlib
@@ -37,6 +39,13 @@ _READ_AHEAD_BYTES = 256 * KIB
 
 # From this size on twice an average entry is too much to read for one whose size is not known: an eighth more it is.
 _LARGE_ENTRY_BYTES = 64 * KIB
+
+# Rule 8: smaller reads gain more by what is read ahead of them.
+_PAST_CACHE_BYTES_MIN = 256 * KIB
+
+# Rule 8: what was read is remembered in such pieces, a byte each, for so many logs: 1 MiB for 64 logs of 1 GiB.
+_PIECE_BYTES = 64 * KIB
+_REMEMBERED_LOGS_MAX = 64
 
 # Ledgers whose last read is remembered; of more than that the oldest is forgotten and reads ahead one read later.
 _READ_LEDGERS_MAX = 1_000
@@ -87,6 +96,30 @@ class ReadAhead:
         return ahead
 
 
+class ReadBefore:
+    """Which parts of the logs of a directory were read past the page cache (rule 8). Used by any thread: at worst a
+    part is read once more in the other way."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, bytearray] = {}
+
+    def check(self, log_id: int, offset: int, size_bytes: int) -> bool:
+        """Whether the part, of two pieces at least, was read before; it is from now on."""
+        first, stop = -(-offset // _PIECE_BYTES), (offset + size_bytes) // _PIECE_BYTES
+        pieces = self._logs.get(log_id)
+        if pieces is None:
+            if len(self._logs) >= _REMEMBERED_LOGS_MAX:
+                with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # another thread was there first
+                    del self._logs[next(iter(self._logs))]
+            pieces = self._logs[log_id] = bytearray()
+        if len(pieces) < stop:
+            pieces.extend(bytes(stop - len(pieces)))
+        if pieces[first]:
+            return True
+        pieces[first:stop] = b"\1" * (stop - first)
+        return False
+
+
 class EntryLogs:
     """The logs in one directory. One thread appends; any thread reads."""
 
@@ -104,6 +137,7 @@ class EntryLogs:
         self._open: dict[int, File] = {}
         self._retired: deque[File] = deque()
         self._read_ahead = ReadAhead()
+        self._read_before = ReadBefore()
         self._opening = threading.Lock()
         self._numbering = threading.Lock()
         self._current_log_id: int | None = None
@@ -222,7 +256,9 @@ class EntryLogs:
         if len(head) >= stop:
             return head[skipped:stop]
         # The head is read again: that costs less than to copy the rest of a large entry behind it.
-        record = file.read_at(start + skipped, stop - skipped)
+        reads_once = self._goes_past_cache(log_id, start, stop)
+        read = file.read_once_at if reads_once else file.read_at
+        record = read(start + skipped, stop - skipped)
         if len(record) < stop - skipped:
             found = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
             raise self._damage(log_id, offset, ledger_id, entry_id, found)
@@ -280,11 +316,16 @@ class EntryLogs:
         average = span // (count - 1)
         last_bytes = 2 * average if average < _LARGE_ENTRY_BYTES else average + average // 8
         file = self._reader(log_id)
-        data = file.read_at(first_offset - fmt.SIZE.size, span + max(last_bytes, 4096))
-        end = len(data)
-        ahead = self._read_ahead.after(ledger_id, location, location + end)
-        if ahead is not None:
-            file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
+        start, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
+        if self._goes_past_cache(log_id, start, size):
+            data = file.read_once_at(start, size)
+            end = len(data)
+        else:
+            data = file.read_at(start, size)
+            end = len(data)
+            ahead = self._read_ahead.after(ledger_id, location, location + end)
+            if ahead is not None:
+                file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
         spans: list[tuple[int, int, int]] = []
         head = fmt.RECORD_HEAD.unpack_from
         for entry_id, following in wanted[:count]:
@@ -306,6 +347,14 @@ class EntryLogs:
             # The first entry is too large for this read, or damaged: `_read_span` finds out which.
             return self._read_span(ledger_id, entry_id, location)
         return data, spans
+
+    def _goes_past_cache(self, log_id: int, offset: int, size_bytes: int) -> bool:
+        """Rule 8, of a read of a log."""
+        if size_bytes < _PAST_CACHE_BYTES_MIN or not self._page_cache_bytes:
+            return False
+        if log_id == self._current_log_id and offset + size_bytes > self._forgotten:
+            return False
+        return not self._read_before.check(log_id, offset, size_bytes)
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
         """As `_read_spans`, for a single entry of any size."""

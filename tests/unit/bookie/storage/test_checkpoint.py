@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bookie.storage.checkpoint import Checkpointer
-from bookie.storage.entry_log.files import EntryLogs, ReadAhead
+from bookie.storage.entry_log.files import EntryLogs, ReadAhead, ReadBefore
 from bookie.storage.ledger_storage import FLUSH_ENTRIES_MAX
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
@@ -224,6 +224,7 @@ class WatchedFile:
 
     def __init__(self, file: File, told: list[tuple[int, int] | None]) -> None:
         self._file, self._told = file, told
+        self.past_cache: list[tuple[int, int]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -234,15 +235,24 @@ class WatchedFile:
     def will_need(self, offset: int, size_bytes: int) -> None:
         self._told.append((offset, size_bytes))
 
+    def read_once_at(self, offset: int, size_bytes: int) -> bytes:
+        self.past_cache.append((offset, size_bytes))
+        return self._file.read_at(offset, size_bytes)
+
 
 class WatchedFiles(MemoryFiles):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[tuple[int, int] | None] = []
 
+        self.logs: dict[str, WatchedFile] = {}
+
     def open(self, path: str, *, writable: bool = False) -> File:
         file = super().open(path, writable=writable)
-        return WatchedFile(file, self.told) if path.endswith(".log") else file
+        if not path.endswith(".log"):
+            return file
+        self.logs[path] = WatchedFile(file, self.told)
+        return self.logs[path]
 
 
 def test_the_system_reads_no_more_of_a_log_than_it_is_told() -> None:
@@ -260,3 +270,56 @@ def test_the_system_reads_no_more_of_a_log_than_it_is_told() -> None:
     end = wanted[39][1] + KIB & 0xFFFFFFFF
     assert end < ahead[0] < end + 4 * KIB
     assert ahead[1] == 256 * KIB
+
+
+def full_log(page_cache_bytes: int) -> tuple[WatchedFiles, EntryLogs, list[tuple[int, int]]]:
+    """Forty entries of 64 KiB in a log that still grows, and their locations."""
+    files = WatchedFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 16 * MIB, page_cache_bytes)
+    located = logs.append([(1, n, stored_entry(1, n, bytes(64 * KIB))) for n in range(40)])
+    logs.sync()
+    return files, logs, [(entry_id, location) for _, entry_id, location in located]
+
+
+def test_a_large_read_goes_past_the_page_cache_once() -> None:
+    files, logs, wanted = full_log(512 * KIB)
+    for _ in range(3):  # readers whose reads begin elsewhere
+        for first in range(0, 20, 5):
+            run = logs.read_run(1, wanted[first : first + 5], 512 * KIB)
+            assert [entry_id for entry_id, _ in run] == list(range(first, first + 5))
+            assert all(entry == stored_entry(1, entry_id, bytes(64 * KIB)) for entry_id, entry in run)
+    assert [offset // (64 * KIB) for offset, _ in files.logs["/l/0.log"].past_cache] == [0, 5, 10, 15]
+    logs.read_run(1, wanted[2:7], 512 * KIB)
+    assert len(files.logs["/l/0.log"].past_cache) == 4, "read before, in other parts"
+    logs.read_run(1, wanted[20:22], 512 * KIB)
+    assert len(files.logs["/l/0.log"].past_cache) == 4, "a small one"
+
+
+def test_what_is_still_in_the_page_cache_is_read_there() -> None:
+    files, logs, wanted = full_log(1024 * KIB)
+    logs.read_run(1, wanted[30:36], 512 * KIB)
+    assert not files.logs["/l/0.log"].past_cache, "the newest part of the log that grows"
+    files, logs, wanted = full_log(0)
+    logs.read_run(1, wanted[:6], 512 * KIB)
+    assert not files.logs["/l/0.log"].past_cache, "nothing was dropped"
+
+
+def test_a_large_entry_is_read_past_the_page_cache() -> None:
+    files = WatchedFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 16 * MIB, 4 * KIB)
+    entries = [(1, n, stored_entry(1, n, bytes([n]) * MIB)) for n in range(3)]
+    located = logs.append(entries)
+    logs.sync()
+    for _, entry_id, location in located[:2]:
+        assert logs.read(location, 1, entry_id) == entries[entry_id][2]
+    assert [size >> 20 for _, size in files.logs["/l/0.log"].past_cache] == [1, 1]
+
+
+def test_of_many_logs_those_are_read_past_the_cache_again_that_were_read_first() -> None:
+    before = ReadBefore()
+    for log_id in range(65):
+        assert not before.check(log_id, 10, 256 * KIB)
+    assert before.check(64, 10, 256 * KIB)
+    assert not before.check(0, 10, 256 * KIB)

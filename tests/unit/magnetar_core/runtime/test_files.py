@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_core.runtime.files import Files, MemoryFiles, OsFiles, read_file, replace_file
+from magnetar_core.runtime.files import DIRECT_BYTES_MAX, Files, MemoryFiles, OsFiles, read_file, replace_file
 
 
 @pytest.fixture(params=["os", "memory"])
@@ -28,6 +28,79 @@ def test_appends_stand_one_behind_the_other(place: tuple[Files, str]) -> None:
     assert read_file(files, directory + "/a") == b"X2abcdef"
     file.truncate(2)
     assert file.append([b"!"]) == 2
+    file.close()
+
+
+PARTS = [(0, 0), (0, 1), (1, 4095), (4095, 2), (4096, 8192), (5000, 100_000), (0, 300_001), (300_000, 1)]
+
+
+def test_a_read_past_the_cache_is_as_one_through_it(place: tuple[Files, str]) -> None:
+    files, directory = place
+    file = files.create(directory + "/a")
+    data = random.Random(7).randbytes(300_001)
+    file.append([data])
+    for is_synced in (False, True):
+        for offset, size_bytes in [*PARTS, (0, 400_000), (290_000, 90_000), (300_001, 10), (500_000, 10)]:
+            assert file.read_once_at(offset, size_bytes) == data[offset : offset + size_bytes], (offset, is_synced)
+        file.sync()
+    file.append([b"more"])
+    assert file.read_once_at(299_000, 1_005) == data[299_000:] + b"more"
+    files.remove(directory + "/a")
+    assert file.read_once_at(5_000, 200_000) == data[5_000:205_000], "its name is gone, it is not"
+    file.close()
+
+
+def test_what_was_read_past_the_cache_is_not_changed_by_the_next_read(tmp_path: Path) -> None:
+    file = OsFiles().create(f"{tmp_path}/a")
+    file.append([b"a" * 4096, b"b" * 4096])
+    first, second = file.read_once_at(0, 4096), file.read_once_at(4096, 4096)
+    assert (first, second) == (b"a" * 4096, b"b" * 4096)
+    file.close()
+
+
+def test_a_part_too_large_to_be_read_past_the_cache_is_read_through_it(tmp_path: Path) -> None:
+    file = OsFiles().create(f"{tmp_path}/a")
+    data = random.Random(8).randbytes(DIRECT_BYTES_MAX + 5)
+    file.append([data])
+    assert file.read_once_at(0, len(data)) == data
+    assert file.read_once_at(3, DIRECT_BYTES_MAX) == data[3 : 3 + DIRECT_BYTES_MAX]
+    file.close()
+
+
+@pytest.mark.parametrize("where", ["open", "preadv"])
+def test_a_file_system_without_reads_past_its_cache_is_read_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    file = OsFiles().create(f"{tmp_path}/a")
+    file.append([b"abc" * 5000])
+    asked = 0
+
+    def refuse(*_: object) -> int:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os, where, refuse)
+    for _ in range(2):
+        assert file.read_once_at(3, 10_000) == b"abc" * 3333 + b"a"
+    monkeypatch.undo()
+    assert asked == 1, "it is remembered"
+    file.close()
+
+
+def test_a_disk_that_fails_is_told_and_not_read_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OsFiles().create(f"{tmp_path}/a")
+    file.append([bytes(5000)])
+    file.sync()
+    if file.read_once_at(0, 4096) and file._direct_fd == -1:  # type: ignore[attr-defined]
+        pytest.skip("this file system has no reads past its cache")
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "bad sector")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match="bad sector"):
+        file.read_once_at(0, 4096)
     file.close()
 
 
