@@ -27,7 +27,7 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_ml_NumberOfMessagesInBacklog": "entries that durable subscriptions have not acknowledged",
     "pulsar_ml_ReadEntriesErrors": "reads from bookies that failed, in the last period",
     "pulsar_ml_ReadEntriesRate": "entries read by subscriptions a second",
-    "pulsar_ml_ReadEntriesOpsCacheMissesRate": "those of them that came from bookies",
+    "pulsar_ml_ReadEntriesOpsCacheMissesRate": "those of them that were not in memory when a consumer could take them",
     "pulsar_ml_ReadEntriesSucceeded": "entries read by subscriptions in the last period",
     "pulsar_ml_StoredMessagesSize": "bytes stored, all copies",
     "pulsar_ml_MarkDeleteRate": "states of cursors stored a second",
