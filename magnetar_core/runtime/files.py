@@ -42,6 +42,7 @@ _DIRECT_UNIT_BYTES = 4096
 DIRECT_BYTES_MAX = 4 * MIB
 
 _OF_THREAD = threading.local()
+_OPENING = threading.Lock()
 
 
 class DiskUsage(NamedTuple):
@@ -172,13 +173,15 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
 
 
 class _OsFile:
-    __slots__ = ("_direct_fd", "_end", "_fd", "_path")
+    __slots__ = ("_direct_fd", "_end", "_fd", "_goes_direct", "_path")
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
         self._direct_fd: int | None = None
-        """For reads past the cache; None: not opened yet, -1: the file system does not have them."""
+        """For reads past the cache; None: not opened yet, -1: not possible."""
+        self._goes_direct = True
+        """Whether the file system has them, as far as is known."""
         self._end = os.fstat(fd).st_size
 
     @property
@@ -223,10 +226,12 @@ class _OsFile:
         start = offset - offset % _DIRECT_UNIT_BYTES
         stop = offset + size_bytes
         stop += -stop % _DIRECT_UNIT_BYTES
+        if self._direct_fd is None:
+            with _OPENING:
+                if self._direct_fd is None:
+                    self._direct_fd = _open_direct(self._fd)
         fd = self._direct_fd
-        if fd is None:
-            fd = self._direct_fd = _open_direct(self._fd)
-        if fd < 0 or stop - start > DIRECT_BYTES_MAX:
+        if fd < 0 or not self._goes_direct or stop - start > DIRECT_BYTES_MAX:
             return self.read_at(offset, size_bytes)
         room = _direct_room()[: stop - start]
         try:
@@ -234,8 +239,7 @@ class _OsFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            os.close(fd)
-            self._direct_fd = -1  # opened, but its units are others
+            self._goes_direct = False  # it stays open, since other threads may be reading with it
             return self.read_at(offset, size_bytes)
         found -= offset - start
         if found < size_bytes:  # the end of the file, or a read that was cut short

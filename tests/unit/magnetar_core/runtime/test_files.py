@@ -1,6 +1,8 @@
 import errno
 import os
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,29 @@ def test_a_file_system_without_reads_past_its_cache_is_read_through_it(
     monkeypatch.undo()
     assert asked == 1, "it is remembered"
     file.close()
+
+
+def test_threads_that_read_at_once_share_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = OsFiles().create(f"{tmp_path}/a")
+    data = random.Random(9).randbytes(64 * 4096)
+    file.append([data])
+    whole, opened = os.open, list[int]()
+
+    def slow(path: str, flags: int) -> int:
+        time.sleep(0.05)
+        opened.append(whole(path, flags))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", slow)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda at: file.read_once_at(at * 4096 + 7, 8192), range(60)))
+    monkeypatch.undo()
+    assert found == [data[at * 4096 + 7 : at * 4096 + 7 + 8192] for at in range(60)]
+    assert len(opened) <= 1
+    file.close()
+    for fd in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
 def test_a_disk_that_fails_is_told_and_not_read_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
