@@ -48,8 +48,8 @@ class ManagedLedgerFactory:
         """*on_damage* is told of entries that no bookie can give."""
         self.cache = EntryCache(cache_bytes_max)
         """The newest entries of all of them."""
-        self.ahead = AheadBudget()
-        """What the cursors of all of them read ahead."""
+        self.ahead_budget = AheadBudget(clock)
+        """Of what the cursors of all of them read ahead."""
         self._maintenance_interval_s = maintenance_interval_s
         self._on_damage = on_damage
         self._bookkeeper = bookkeeper
@@ -84,7 +84,7 @@ class ManagedLedgerFactory:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(
-            name, self._bookkeeper, self._store, self._clock, config, self.cache, self._on_damage, self.ahead
+            name, self._bookkeeper, self._store, self._clock, config, self.cache, self.ahead_budget, self._on_damage
         )
         ledger.on_ended = self._forget_ended
         ledger.changes = self.changes

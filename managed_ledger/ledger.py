@@ -75,11 +75,11 @@ class ManagedLedger:
         clock: Clock,
         config: ManagedLedgerConfig,
         cache: EntryCache,
+        ahead_budget: AheadBudget,
         on_damage: OnDamage = ignore_damage,
-        ahead: AheadBudget | None = None,
     ) -> None:
-        """*cache* may be shared with others: ledger ids are unique in a cluster. *on_damage* is told of entries that no
-        bookie can give. *ahead*: of what all cursors read ahead, shared as well; None: a budget of its own."""
+        """*cache* and *ahead_budget*, of what its cursors read ahead, may be shared with others: ledger ids are unique
+        in a cluster. *on_damage* is told of entries that no bookie can give."""
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
@@ -102,8 +102,7 @@ class ManagedLedger:
         self._lifecycle = LedgerLifecycle(
             name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended
         )
-        ahead = ahead or AheadBudget()
-        self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config, ahead)
+        self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config, ahead_budget)
         self._writing = Writing(name, self._appending, self._lifecycle, self._ledgers, cache, clock, config)
         self.compacted = CompactedLedgers(name, bookkeeper, config)
         """The ledgers that hold what compaction kept."""

@@ -11,7 +11,9 @@ Rules:
 
 1. Nothing is read ahead of a first read, of one at another place, or where memory has what follows.
 2. A step is twice the bytes that the cursor took last, within limits, and at least one entry. One is under way at most.
-3. All cursors together hold `AheadBudget.bytes_max`. The cursor that asked longest ago gives up what it holds.
+3. All cursors together hold `AheadBudget.bytes_max`, with what is under way, whether it is still wanted or not. Without
+   room a cursor reads as if there were no steps. Room comes from cursors that have not asked for a while; from others
+   it would only be read twice.
 4. A step that fails is dropped: the cursor's own read meets the failure, and tells it.
 """
 
@@ -19,8 +21,10 @@ import asyncio
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Sequence
+from itertools import islice
 from typing import Final
 
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, MIB
 from managed_ledger.errors import ManagedLedgerError
@@ -38,35 +42,46 @@ STEP_ENTRIES_MAX: Final = 1_000
 # Of all cursors of a process: sixteen that read as fast as they can.
 AHEAD_BYTES_MAX: Final = 32 * MIB
 
+# A cursor that has not asked for so long gives up what it holds when others need the room, so many cursors at a time.
+IDLE_S: Final = 1.0
+GIVE_UP_AT_ONCE: Final = 16
+
 
 class AheadBudget:
     """What all cursors together hold of entries that nobody asked for yet, in bytes."""
 
-    def __init__(self, bytes_max: int = AHEAD_BYTES_MAX) -> None:
+    def __init__(self, clock: Clock, bytes_max: int = AHEAD_BYTES_MAX) -> None:
         """*bytes_max* 0: nothing is read ahead."""
         self.bytes_max = bytes_max
         self.bytes_used = 0
-        self._held: OrderedDict[weakref.ref[ReadAhead], int] = OrderedDict()  # who asked longest ago comes first
+        self._clock = clock
+        # Bytes, and when it asked last, in seconds; the one that asked longest ago comes first.
+        self._held: OrderedDict[weakref.ref[ReadAhead], tuple[int, float]] = OrderedDict()
 
     def hold(self, holder: "weakref.ref[ReadAhead]", size_bytes: int) -> None:
         """*holder* holds so much now, whatever it held before, and has just asked."""
-        self.bytes_used += size_bytes - self._held.pop(holder, 0)
+        before, _ = self._held.pop(holder, (0, 0.0))
+        self.bytes_used += size_bytes - before
         if size_bytes:
-            self._held[holder] = size_bytes
-        while self.bytes_used > self.bytes_max:
-            oldest, held_bytes = self._held.popitem(last=False)
-            self.bytes_used -= held_bytes
-            found = oldest()
-            if found is not None:
-                found.drop()
+            self._held[holder] = size_bytes, self._clock.monotonic()
         assert self.bytes_used >= 0, f"{self.bytes_used} bytes are used"
+
+    def make_room(self, size_bytes: int) -> bool:
+        """Whether there is room for so much more (rule 3)."""
+        if self.bytes_used + size_bytes > self.bytes_max:
+            idle_since_s = self._clock.monotonic() - IDLE_S
+            for holder in tuple(islice(self._held, GIVE_UP_AT_ONCE)):
+                found = holder()
+                if found is not None and self._held[holder][1] <= idle_since_s:
+                    found.drop()
+        return self.bytes_used + size_bytes <= self.bytes_max
 
 
 class ReadAhead:
     """Reads of one cursor. In place of `Reading.read`, which it calls."""
 
     __slots__ = ("__weakref__", "_behind", "_budget", "_entries", "_left_bytes", "_me", "_reading", "_run_bytes",
-                 "_step_bytes", "_task", "_tasks", "_wanted")  # fmt: skip
+                 "_step_bytes", "_task", "_tasks", "_under_way_bytes", "_wanted")  # fmt: skip
 
     def __init__(self, reading: Reading, budget: AheadBudget) -> None:
         self._reading = reading
@@ -82,8 +97,11 @@ class ReadAhead:
         """The position behind what the cursor got last; None: that came from memory."""
         self._step_bytes = STEP_BYTES_MIN
         self._task: asyncio.Task[None] | None = None
+        """The step under way."""
+        self._under_way_bytes = 0
+        """What it may bring."""
         self._wanted: Position | None = None
-        """Where the step under way begins; None: what it brings is not wanted any more."""
+        """Where that step begins; None: there is none, or what it brings is not wanted any more."""
         budget.hold(self._me, 0)
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
@@ -118,13 +136,7 @@ class ReadAhead:
         self._entries.clear()
         self._left_bytes = self._run_bytes = 0
         self._behind = self._wanted = None
-        self._budget.hold(self._me, 0)
-
-    def close(self) -> None:
-        """As `drop`, and do not wait for a step under way."""
-        self.drop()
-        if self._task is not None:
-            self._task.cancel()
+        self._budget.hold(self._me, self._under_way_bytes)
 
     async def _after_step(
         self, step: "asyncio.Task[None]", first: Position, max_entries: int, max_bytes: int
@@ -149,23 +161,29 @@ class ReadAhead:
     def _note(self, taken: Sequence[Entry]) -> None:
         """The cursor gets *taken*."""
         self._behind = _behind(taken[-1])
-        size_bytes = sum(len(entry.data) for entry in taken)
-        self._step_bytes = min(max(2 * size_bytes, STEP_BYTES_MIN), STEP_BYTES_MAX)
+        sizes = [len(entry.data) for entry in taken]
+        # The next entry is probably no larger than these: it counts for what it takes, where a step is a single one.
+        self._step_bytes = max(min(max(2 * sum(sizes), STEP_BYTES_MIN), STEP_BYTES_MAX), *sizes)
 
     def _go_on(self) -> None:
-        """Begin the next step if it is due."""
+        """Begin the next step if it is due and there is room."""
         entries = self._entries
         if not entries:
             self._run_bytes = 0
-        is_due = self._task is None and 2 * self._left_bytes < self._step_bytes and self._budget.bytes_max > 0
+        self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
+        if self._task is not None or 2 * self._left_bytes >= self._step_bytes:
+            return
         behind = _behind(entries[-1]) if entries else self._behind
-        if is_due and behind is not None:
-            begin = self._reading.ceiling(behind)
-            found = self._reading.read(begin, STEP_ENTRIES_MAX, self._step_bytes)
-            if not isinstance(found, Sequence):  # else the end, or what memory has
-                self._wanted = begin
-                self._task = self._tasks.spawn(self._step(found), "step")
-        self._budget.hold(self._me, self._run_bytes + (self._step_bytes if self._wanted else 0))
+        if behind is None or not self._budget.make_room(self._step_bytes):
+            return
+        begin = self._reading.ceiling(behind)
+        found = self._reading.read(begin, STEP_ENTRIES_MAX, self._step_bytes)
+        if isinstance(found, Sequence):  # the end, or what memory has
+            return
+        self._wanted = begin
+        self._under_way_bytes = self._step_bytes
+        self._task = self._tasks.spawn(self._step(found), "step")
+        self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
 
     async def _step(self, pending: Awaitable[Sequence[Entry]]) -> None:
         try:
@@ -174,6 +192,8 @@ class ReadAhead:
             found = ()  # rule 4
         finally:
             self._task = None
+            self._under_way_bytes = 0
+            self._budget.hold(self._me, self._run_bytes)
         if self._wanted is None:
             return
         self._wanted = None

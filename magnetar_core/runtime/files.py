@@ -42,7 +42,6 @@ _DIRECT_UNIT_BYTES = 4096
 DIRECT_BYTES_MAX = 4 * MIB
 
 _OF_THREAD = threading.local()
-_OPENING = threading.Lock()
 
 
 class DiskUsage(NamedTuple):
@@ -75,8 +74,13 @@ class File(Protocol):
         ...
 
     def read_once_at(self, offset: int, size_bytes: int) -> bytes:
-        """As `read_at`, for a large part that will hardly be read again soon: past the system's cache where that is
-        possible."""
+        """As `read_at`, for a large part that will hardly be read again soon: past the system's cache, if
+        `prepare_read_once` found that possible."""
+        ...
+
+    def prepare_read_once(self) -> None:
+        """Before threads share the file, so that they need no lock: make `read_once_at` go past the system's cache.
+        The file is open twice from then on."""
         ...
 
     def size_bytes(self) -> int: ...
@@ -178,10 +182,10 @@ class _OsFile:
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._direct_fd: int | None = None
-        """For reads past the cache; None: not opened yet, -1: not possible."""
-        self._goes_direct = True
-        """Whether the file system has them, as far as is known."""
+        self._direct_fd = -1
+        """For reads past the cache."""
+        self._goes_direct = False
+        """Whether there are such reads here, as far as is known."""
         self._end = os.fstat(fd).st_size
 
     @property
@@ -226,16 +230,11 @@ class _OsFile:
         start = offset - offset % _DIRECT_UNIT_BYTES
         stop = offset + size_bytes
         stop += -stop % _DIRECT_UNIT_BYTES
-        if self._direct_fd is None:
-            with _OPENING:
-                if self._direct_fd is None:
-                    self._direct_fd = _open_direct(self._fd)
-        fd = self._direct_fd
-        if fd < 0 or not self._goes_direct or stop - start > DIRECT_BYTES_MAX:
+        if not self._goes_direct or stop - start > DIRECT_BYTES_MAX:
             return self.read_at(offset, size_bytes)
         room = _direct_room()[: stop - start]
         try:
-            found = os.preadv(fd, [room], start)
+            found = os.preadv(self._direct_fd, [room], start)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
@@ -245,6 +244,10 @@ class _OsFile:
         if found < size_bytes:  # the end of the file, or a read that was cut short
             return self.read_at(offset, size_bytes)
         return bytes(room[offset - start : offset - start + size_bytes])
+
+    def prepare_read_once(self) -> None:
+        self._direct_fd = _open_direct(self._fd)
+        self._goes_direct = self._direct_fd >= 0
 
     def size_bytes(self) -> int:
         return self._end
@@ -272,9 +275,9 @@ class _OsFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-            if self._direct_fd is not None and self._direct_fd >= 0:
+            if self._direct_fd >= 0:
                 os.close(self._direct_fd)
-            self._direct_fd = -1
+                self._direct_fd = -1
 
 
 def _open_direct(fd: int) -> int:
@@ -423,6 +426,9 @@ class _MemoryFile:
 
     def read_once_at(self, offset: int, size_bytes: int) -> bytes:
         return self.read_at(offset, size_bytes)
+
+    def prepare_read_once(self) -> None:
+        pass
 
     def size_bytes(self) -> int:
         return len(self._inode.cached)

@@ -63,9 +63,9 @@ class CursorSet:
         store: MetadataStore,
         clock: Clock,
         config: ManagedLedgerConfig,
-        ahead: AheadBudget,
+        ahead_budget: AheadBudget,
     ) -> None:
-        """*name* is that of the managed ledger. *ahead*: what its cursors may read before they are asked for."""
+        """*name* is that of the managed ledger. *ahead_budget*: what its cursors may read before they are asked for."""
         self.config = config
         self.by_name: dict[str, ManagedCursor] = {}
         self._name = name
@@ -74,7 +74,7 @@ class CursorSet:
         self._bookkeeper = bookkeeper
         self._store = store
         self._clock = clock
-        self._ahead = ahead
+        self._ahead_budget = ahead_budget
 
     # ------------------------------------------------------------------------------ making and deleting
 
@@ -160,7 +160,7 @@ class CursorSet:
 
     def _cursor(self, owner: CursorOwner, name: str, state: CursorState, store: CursorStore | None) -> ManagedCursor:
         interval_s = self.config.mark_delete_interval_s
-        return ManagedCursor(owner, self._reading, name, state, self._clock, store, interval_s, self._ahead)
+        return ManagedCursor(owner, self._reading, name, state, self._clock, store, interval_s, self._ahead_budget)
 
     def _mark_delete_before(self, start: Position) -> Position:
         """The mark-delete position of a cursor that reads *start* first."""

@@ -96,12 +96,12 @@ class ManagedCursor:
         clock: Clock,
         store: CursorStore | None,
         mark_delete_interval_s: float,
-        ahead: AheadBudget,
+        ahead_budget: AheadBudget,
     ) -> None:
-        """*ahead*: what it may read before it is asked for, together with others."""
+        """*ahead_budget*: what it may read before it is asked for, together with others."""
         self._ledger = ledger
         self._reading = reading
-        self._budget = ahead
+        self._ahead_budget = ahead_budget
         self._ahead: ReadAhead | None = None
         """None: everything that was read came from memory."""
         self.name = name
@@ -242,7 +242,7 @@ class ManagedCursor:
         found = self._reading.read(first, max_entries, max_bytes)
         if isinstance(found, Sequence):
             return found
-        self._ahead = ReadAhead(self._reading, self._budget)
+        self._ahead = ReadAhead(self._reading, self._ahead_budget)
         return self._ahead.after(found)
 
     async def _read_cold(
@@ -349,8 +349,7 @@ class ManagedCursor:
     def rewind(self) -> None:
         """Read again from the first entry that is not acknowledged."""
         self._reads_valid += 1
-        if self._ahead is not None:
-            self._ahead.drop()
+        self._drop_ahead()
         self._state.rewind()
 
     # --------------------------------------------------------------------------------- changes
@@ -495,7 +494,7 @@ class ManagedCursor:
         if self.is_closed:
             return
         self._stop_timer()
-        self._stop_reading_ahead()
+        self._drop_ahead()
         async with self._writing:
             self.is_closed = True
             if self._store is not None:
@@ -504,7 +503,7 @@ class ManagedCursor:
     def abandon(self) -> None:
         """Stop without writing anything: another broker owns the topic now."""
         self._stop_timer()
-        self._stop_reading_ahead()
+        self._drop_ahead()
         self.is_closed = True
         self._reads_valid += 1
 
@@ -527,9 +526,9 @@ class ManagedCursor:
         finally:
             self._changed()
 
-    def _stop_reading_ahead(self) -> None:
+    def _drop_ahead(self) -> None:
         if self._ahead is not None:
-            self._ahead.close()
+            self._ahead.drop()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

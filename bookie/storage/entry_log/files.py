@@ -12,8 +12,8 @@ Rules:
    would evict everything else; and reused pages are much cheaper than new ones.
 7. What is read ahead is said here and is little: the system's own read-ahead may be many MiB (a setting of the
    device), and where a device takes one request after the other a sync of the journal waits for all of it.
-8. A large read of what is in the page cache no more goes past it; of what was read so before, through it, which keeps
-   it for the next readers. New pages are dear (rule 6), and a backlog is mostly read once.
+8. A large read of what is no longer in the page cache goes past it the first time: new pages are dear (rule 6), and a
+   backlog is mostly read once. When it is read again, it goes through the page cache and stays there for others.
 9. The flusher appends here. Compaction writes separate logs (`compacting.py`) and takes their ids from here.
 """
 
@@ -103,8 +103,8 @@ class ReadBefore:
     def __init__(self) -> None:
         self._logs: dict[int, bytearray] = {}
 
-    def check(self, log_id: int, offset: int, size_bytes: int) -> bool:
-        """Whether the part, of two pieces at least, was read before; it is from now on."""
+    def mark(self, log_id: int, offset: int, size_bytes: int) -> bool:
+        """Note that the part, of two pieces at least, is read. Returns whether it was before."""
         first, stop = -(-offset // _PIECE_BYTES), (offset + size_bytes) // _PIECE_BYTES
         pieces = self._logs.get(log_id)
         if pieces is None:
@@ -256,8 +256,7 @@ class EntryLogs:
         if len(head) >= stop:
             return head[skipped:stop]
         # The head is read again: that costs less than to copy the rest of a large entry behind it.
-        reads_once = self._goes_past_cache(log_id, start, stop)
-        read = file.read_once_at if reads_once else file.read_at
+        read = file.read_once_at if self._goes_past_cache(log_id, start, stop) else file.read_at
         record = read(start + skipped, stop - skipped)
         if len(record) < stop - skipped:
             found = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
@@ -317,15 +316,12 @@ class EntryLogs:
         last_bytes = 2 * average if average < _LARGE_ENTRY_BYTES else average + average // 8
         file = self._reader(log_id)
         start, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
-        if self._goes_past_cache(log_id, start, size):
-            data = file.read_once_at(start, size)
-            end = len(data)
-        else:
-            data = file.read_at(start, size)
-            end = len(data)
-            ahead = self._read_ahead.after(ledger_id, location, location + end)
-            if ahead is not None:
-                file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
+        past_cache = self._goes_past_cache(log_id, start, size)
+        data = file.read_once_at(start, size) if past_cache else file.read_at(start, size)
+        end = len(data)
+        ahead = None if past_cache else self._read_ahead.after(ledger_id, location, location + end)
+        if ahead is not None:
+            file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
         spans: list[tuple[int, int, int]] = []
         head = fmt.RECORD_HEAD.unpack_from
         for entry_id, following in wanted[:count]:
@@ -349,12 +345,12 @@ class EntryLogs:
         return data, spans
 
     def _goes_past_cache(self, log_id: int, offset: int, size_bytes: int) -> bool:
-        """Rule 8, of a read of a log."""
+        """Whether this read of a log does (rule 8), which is noted for the next one."""
         if size_bytes < _PAST_CACHE_BYTES_MIN or not self._page_cache_bytes:
             return False
         if log_id == self._current_log_id and offset + size_bytes > self._forgotten:
             return False
-        return not self._read_before.check(log_id, offset, size_bytes)
+        return not self._read_before.mark(log_id, offset, size_bytes)
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
         """As `_read_spans`, for a single entry of any size."""
@@ -413,6 +409,7 @@ class EntryLogs:
                     path = posixpath.join(self._directory, file_name(log_id))
                     file = self._files.open(path)
                     file.without_read_ahead()
+                    file.prepare_read_once()
                     if len(self._open) >= _OPEN_LOGS_MAX:
                         self._retire(next(iter(self._open)))
                     self._open[log_id] = file

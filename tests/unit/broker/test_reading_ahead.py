@@ -148,3 +148,23 @@ async def test_several_subscriptions_read_at_their_own_places(world: World) -> N
 
     found = await asyncio.to_thread(work)
     assert found == [list(range(COUNT))] * 3 + [list(range(150))] * 2
+
+
+async def test_large_messages_come_once_and_in_order(world: World) -> None:
+    """Each is more than a step."""
+
+    def work() -> None:
+        with client(world.url) as c:
+            large = f"{TOPIC}-large"
+            consumers = [c.subscribe(large, f"s{n}", receiver_queue_size=1) for n in range(2)]
+            producer = c.create_producer(large, batching_enabled=False)
+            for n in range(12):
+                producer.send(bytes([n]) * (3 << 20))
+            for consumer in consumers:
+                for n in range(12):
+                    message = consumer.receive(TIMEOUT_MS)
+                    assert message.data() == bytes([n]) * (3 << 20)
+                    consumer.acknowledge(message)
+                assert nothing_more(consumer)
+
+    await asyncio.to_thread(work)

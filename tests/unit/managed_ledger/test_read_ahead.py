@@ -1,5 +1,6 @@
 """What a cursor reads before it is asked: the same entries in the same order, sooner, and within its limits."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Awaitable, Sequence
@@ -8,11 +9,21 @@ from typing import Any
 
 import pytest
 
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import KIB, MIB
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.read_ahead import STEP_BYTES_MAX, STEP_BYTES_MIN, STEP_ENTRIES_MAX, AheadBudget, ReadAhead
+from managed_ledger.read_ahead import (
+    AHEAD_BYTES_MAX,
+    GIVE_UP_AT_ONCE,
+    IDLE_S,
+    STEP_BYTES_MAX,
+    STEP_BYTES_MIN,
+    STEP_ENTRIES_MAX,
+    AheadBudget,
+    ReadAhead,
+)
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.retention import RolloverRule
 from tests.support.waiting import settle
@@ -24,13 +35,15 @@ LONG = replace(CONFIG, rollover=RolloverRule(entries_max=1_000, bytes_max=1 << 3
 
 
 class Asked(Reading):
-    """Entries of one endless ledger of 100 entries each; what is asked of the bookies is answered by `answer`."""
+    """Endless ledgers of 100 entries; remembers what the bookies are asked, who answer when `gate` is open."""
 
     def __init__(self, size_bytes: int = KIB) -> None:
         self.size_bytes = size_bytes
         self.asked: list[tuple[int, int, int]] = []
         self.in_memory_from = 1 << 40
         self.failure: StorageUnavailable | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     def ceiling(self, position: Position) -> Position:
         ledger_id, entry_id = position
@@ -45,9 +58,23 @@ class Asked(Reading):
         return self._cold(found)
 
     async def _cold(self, found: Sequence[Entry]) -> Sequence[Entry]:
+        await self.gate.wait()
         if self.failure is not None:
             raise self.failure
         return found
+
+
+class Watch(LoopClock):
+    """Its time is set."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def budget_of(bytes_max: int = AHEAD_BYTES_MAX) -> AheadBudget:
+    return AheadBudget(Watch(), bytes_max)
 
 
 async def taken(ahead: ReadAhead, first: int, max_entries: int = 4, max_bytes: int = MIB, ledger_id: int = 0) -> Any:
@@ -114,7 +141,7 @@ async def test_a_rewind_and_a_seek_begin_anew(world: SharedStorage) -> None:
 
 async def test_a_step_that_fails_is_not_told_and_the_next_read_is() -> None:
     reading = Asked()
-    ahead = ReadAhead(reading, AheadBudget())
+    ahead = ReadAhead(reading, budget_of())
     assert await taken(ahead, 0) == [0, 1, 2, 3]
     reading.failure = StorageUnavailable("away")
     with pytest.raises(StorageUnavailable, match="away"):
@@ -131,7 +158,7 @@ async def test_a_step_that_fails_is_not_told_and_the_next_read_is() -> None:
 
 async def test_nothing_is_read_ahead_of_a_first_read_or_of_one_elsewhere() -> None:
     reading = Asked()
-    ahead = ReadAhead(reading, AheadBudget())
+    ahead = ReadAhead(reading, budget_of())
     for first in (0, 50, 20):
         await taken(ahead, first)
         await settle()
@@ -143,7 +170,7 @@ async def test_nothing_is_read_ahead_of_a_first_read_or_of_one_elsewhere() -> No
 async def test_nothing_is_read_ahead_of_what_memory_has() -> None:
     reading = Asked()
     reading.in_memory_from = 8
-    budget = AheadBudget()
+    budget = budget_of()
     ahead = ReadAhead(reading, budget)
     for first in range(0, 40, 4):
         assert await taken(ahead, first) == list(range(first, first + 4))
@@ -154,11 +181,11 @@ async def test_nothing_is_read_ahead_of_what_memory_has() -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "step_bytes"),
-    [(10, STEP_BYTES_MIN), (50 * KIB, 400 * KIB), (5 * MIB, STEP_BYTES_MAX)],
+    [(10, STEP_BYTES_MIN), (50 * KIB, 400 * KIB), (MIB, STEP_BYTES_MAX), (5 * MIB, 5 * MIB)],
 )
 async def test_a_step_is_twice_what_was_taken_within_limits(size_bytes: int, step_bytes: int) -> None:
     reading = Asked(size_bytes)
-    ahead = ReadAhead(reading, AheadBudget())
+    ahead = ReadAhead(reading, budget_of())
     await taken(ahead, 0, max_bytes=64 * MIB)
     await taken(ahead, 4, max_bytes=64 * MIB)
     assert reading.asked[2:] == [(8, STEP_ENTRIES_MAX, step_bytes)]
@@ -166,7 +193,7 @@ async def test_a_step_is_twice_what_was_taken_within_limits(size_bytes: int, ste
 
 async def test_a_read_ends_with_its_ledger_and_its_bytes() -> None:
     reading = Asked()
-    ahead = ReadAhead(reading, AheadBudget())
+    ahead = ReadAhead(reading, budget_of())
     await taken(ahead, 80)
     await taken(ahead, 84)
     await settle()
@@ -176,33 +203,85 @@ async def test_a_read_ends_with_its_ledger_and_its_bytes() -> None:
     assert await taken(ahead, 3, max_bytes=1, ledger_id=1) == [3], "at least one"
 
 
+async def begun(budget: AheadBudget) -> tuple[ReadAhead, Asked]:
+    """A cursor that has read twice, so that a step is under way if there is room."""
+    reading = Asked()
+    ahead = ReadAhead(reading, budget)
+    await taken(ahead, 0)
+    await taken(ahead, 4)
+    return ahead, reading
+
+
 async def test_all_cursors_together_hold_no_more_than_the_budget() -> None:
-    budget = AheadBudget(5 * STEP_BYTES_MIN // 2)
-    readings = [Asked() for _ in range(3)]
-    cursors = [ReadAhead(reading, budget) for reading in readings]
-    for ahead in cursors[:2]:
-        await taken(ahead, 0)
-        await taken(ahead, 4)
+    """A thousand consumers that read at the same time, from bookies that are slow."""
+    budget = budget_of(8 * STEP_BYTES_MIN)
+    cursors = [await begun(budget) for _ in range(5)]
+    await settle()
+    assert budget.bytes_used == 5 * 92 * KIB, "what the steps brought"
+    for reading in [reading for _, reading in cursors]:
+        reading.gate.clear()
+    more = []
+    for _ in range(1_000):
+        one = await begun(budget)
+        one[1].gate.clear()
+        more.append(one)
+        assert budget.bytes_used <= budget.bytes_max
+    assert sum(len(reading.asked) - 2 for _, reading in more) == 6, "a step counts whole while it is under way"
+    for ahead, reading in [*cursors, *more]:
+        reading.gate.set()
+        assert await taken(ahead, 8) == [8, 9, 10, 11], "whether there was room or not"
+        assert budget.bytes_used <= budget.bytes_max
+    assert all(8 not in [first for first, *_ in reading.asked[3:]] for _, reading in cursors), "nothing is read twice"
+
+
+async def test_a_step_that_is_not_wanted_any_more_counts_until_it_has_ended() -> None:
+    budget = budget_of(STEP_BYTES_MIN)
+    ahead, reading = await begun(budget)
+    reading.gate.clear()
+    ahead.drop()
+    assert budget.bytes_used == STEP_BYTES_MIN
+    _, other = await begun(budget)
+    assert len(other.asked) == 2, "no room"
+    reading.gate.set()
+    await settle()
+    assert budget.bytes_used == 0
+    await begun(budget)
+    assert budget.bytes_used == STEP_BYTES_MIN
+
+
+async def test_a_cursor_that_asks_no_more_gives_up_what_it_holds_when_others_need_the_room() -> None:
+    watch = Watch()
+    budget = AheadBudget(watch, STEP_BYTES_MIN)
+    idle, reading = await begun(budget)
+    await settle()
+    watch.now_s += IDLE_S / 2
+    _, other = await begun(budget)
+    assert len(other.asked) == 2, "it may still go on"
+    watch.now_s += IDLE_S
+    ahead, other = await begun(budget)
+    assert len(other.asked) == 3
+    assert await taken(idle, 8) == [8, 9, 10, 11]
+    assert reading.asked[3:] == [(8, 4, MIB)], "read again"
+    await settle()
+    assert await taken(ahead, 8) == [8, 9, 10, 11]
+
+
+async def test_so_many_idle_cursors_give_up_theirs_at_once() -> None:
+    watch = Watch()
+    budget = AheadBudget(watch, 25 * STEP_BYTES_MIN)
+    cursors = []
+    for _ in range(40):
+        cursors.append(await begun(budget))
         await settle()
-    assert budget.bytes_used == 2 * 92 * KIB, "what the steps brought"
-    await taken(cursors[2], 0)
-    await taken(cursors[2], 4)
-    assert budget.bytes_used == 2 * 92 * KIB + STEP_BYTES_MIN, "a step counts whole until it has come"
-    for ahead in cursors:
-        assert await taken(ahead, 8) == [8, 9, 10, 11]
-        await settle()
-    assert 0 < budget.bytes_used <= budget.bytes_max
-    budget.bytes_max = 300 * KIB
-    assert await taken(cursors[2], 12) == [12, 13, 14, 15]
-    assert 0 < budget.bytes_used <= budget.bytes_max
-    assert 12 not in [first for first, *_ in readings[0].asked]
-    assert await taken(cursors[0], 12) == [12, 13, 14, 15]
-    assert 12 in [first for first, *_ in readings[0].asked], "it gave up what it held"
+    watch.now_s += IDLE_S
+    before = budget.bytes_used
+    assert not budget.make_room(25 * STEP_BYTES_MIN)
+    assert budget.bytes_used == before - GIVE_UP_AT_ONCE * 92 * KIB
 
 
 async def test_without_a_budget_nothing_is_read_ahead() -> None:
     reading = Asked()
-    ahead = ReadAhead(reading, AheadBudget(0))
+    ahead = ReadAhead(reading, budget_of(0))
     for first in range(0, 20, 4):
         await taken(ahead, first)
         await settle()
@@ -210,7 +289,7 @@ async def test_without_a_budget_nothing_is_read_ahead() -> None:
 
 
 async def test_a_cursor_that_is_gone_holds_nothing() -> None:
-    budget = AheadBudget()
+    budget = budget_of()
     ahead = ReadAhead(Asked(), budget)
     await taken(ahead, 0)
     await taken(ahead, 4)
@@ -231,7 +310,7 @@ async def test_a_closed_cursor_gives_up_what_it_holds(world: SharedStorage) -> N
     for _ in range(2):
         await read(cursor)
         await settle()
-    budget = world.factories[-1].ahead
+    budget = world.factories[-1].ahead_budget
     assert budget.bytes_used > 0
     await cursor.close()
     assert budget.bytes_used == 0

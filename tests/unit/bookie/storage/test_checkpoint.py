@@ -244,7 +244,6 @@ class WatchedFiles(MemoryFiles):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[tuple[int, int] | None] = []
-
         self.logs: dict[str, WatchedFile] = {}
 
     def open(self, path: str, *, writable: bool = False) -> File:
@@ -320,6 +319,6 @@ def test_a_large_entry_is_read_past_the_page_cache() -> None:
 def test_of_many_logs_those_are_read_past_the_cache_again_that_were_read_first() -> None:
     before = ReadBefore()
     for log_id in range(65):
-        assert not before.check(log_id, 10, 256 * KIB)
-    assert before.check(64, 10, 256 * KIB)
-    assert not before.check(0, 10, 256 * KIB)
+        assert not before.mark(log_id, 10, 256 * KIB)
+    assert before.mark(64, 10, 256 * KIB)
+    assert not before.mark(0, 10, 256 * KIB)

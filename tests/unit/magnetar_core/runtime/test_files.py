@@ -1,13 +1,13 @@
 import errno
 import os
 import random
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from magnetar_core.runtime.files import DIRECT_BYTES_MAX, Files, MemoryFiles, OsFiles, read_file, replace_file
+from magnetar_core.runtime.files import DIRECT_BYTES_MAX, File, Files, MemoryFiles, OsFiles, read_file, replace_file
 
 
 @pytest.fixture(params=["os", "memory"])
@@ -36,9 +36,12 @@ def test_appends_stand_one_behind_the_other(place: tuple[Files, str]) -> None:
 PARTS = [(0, 0), (0, 1), (1, 4095), (4095, 2), (4096, 8192), (5000, 100_000), (0, 300_001), (300_000, 1)]
 
 
-def test_a_read_past_the_cache_is_as_one_through_it(place: tuple[Files, str]) -> None:
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_read_past_the_cache_is_as_one_through_it(place: tuple[Files, str], is_prepared: bool) -> None:
     files, directory = place
     file = files.create(directory + "/a")
+    if is_prepared:
+        file.prepare_read_once()
     data = random.Random(7).randbytes(300_001)
     file.append([data])
     for is_synced in (False, True):
@@ -52,81 +55,101 @@ def test_a_read_past_the_cache_is_as_one_through_it(place: tuple[Files, str]) ->
     file.close()
 
 
-def test_what_was_read_past_the_cache_is_not_changed_by_the_next_read(tmp_path: Path) -> None:
+@pytest.fixture
+def direct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> File:
+    """A file that was prepared; on any file system, and as if it had reads past its cache."""
     file = OsFiles().create(f"{tmp_path}/a")
-    file.append([b"a" * 4096, b"b" * 4096])
-    first, second = file.read_once_at(0, 4096), file.read_once_at(4096, 4096)
+    whole = os.open
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lambda path, flags: whole(path, flags & ~os.O_DIRECT))
+        file.prepare_read_once()
+    return file
+
+
+def test_what_was_read_past_the_cache_is_not_changed_by_the_next_read(direct: File) -> None:
+    direct.append([b"a" * 4096, b"b" * 4096])
+    first, second = direct.read_once_at(0, 4096), direct.read_once_at(4096, 4096)
     assert (first, second) == (b"a" * 4096, b"b" * 4096)
-    file.close()
+    direct.close()
 
 
-def test_a_part_too_large_to_be_read_past_the_cache_is_read_through_it(tmp_path: Path) -> None:
-    file = OsFiles().create(f"{tmp_path}/a")
+def test_a_part_too_large_to_be_read_past_the_cache_is_read_through_it(direct: File) -> None:
     data = random.Random(8).randbytes(DIRECT_BYTES_MAX + 5)
-    file.append([data])
-    assert file.read_once_at(0, len(data)) == data
-    assert file.read_once_at(3, DIRECT_BYTES_MAX) == data[3 : 3 + DIRECT_BYTES_MAX]
-    file.close()
+    direct.append([data])
+    assert direct.read_once_at(0, len(data)) == data
+    assert direct.read_once_at(3, DIRECT_BYTES_MAX) == data[3 : 3 + DIRECT_BYTES_MAX]
+    direct.close()
 
 
-@pytest.mark.parametrize("where", ["open", "preadv"])
-def test_a_file_system_without_reads_past_its_cache_is_read_through_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+def test_a_file_that_cannot_be_opened_past_the_cache_is_read_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = OsFiles().create(f"{tmp_path}/a")
     file.append([b"abc" * 5000])
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os, "open", refuse)
+    file.prepare_read_once()
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert file.read_once_at(3, 10_000) == b"abc" * 3333 + b"a"
+    monkeypatch.undo()
+    file.close()
+
+
+def test_a_disk_that_wants_other_parts_is_read_through_the_cache_from_then_on(
+    direct: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct.append([b"abc" * 5000])
     asked = 0
 
     def refuse(*_: object) -> int:
         nonlocal asked
         asked += 1
-        raise OSError(errno.EINVAL, "not here")
+        raise OSError(errno.EINVAL, "not so")
 
-    monkeypatch.setattr(os, where, refuse)
+    monkeypatch.setattr(os, "preadv", refuse)
     for _ in range(2):
-        assert file.read_once_at(3, 10_000) == b"abc" * 3333 + b"a"
+        assert direct.read_once_at(3, 10_000) == b"abc" * 3333 + b"a"
+    assert asked == 1
     monkeypatch.undo()
-    assert asked == 1, "it is remembered"
-    file.close()
+    direct.close()
 
 
-def test_threads_that_read_at_once_share_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = OsFiles().create(f"{tmp_path}/a")
+def test_threads_read_past_the_cache_into_memory_of_their_own(direct: File) -> None:
     data = random.Random(9).randbytes(64 * 4096)
-    file.append([data])
-    whole, opened = os.open, list[int]()
+    direct.append([data])
+    begin = threading.Barrier(8)
 
-    def slow(path: str, flags: int) -> int:
-        time.sleep(0.05)
-        opened.append(whole(path, flags))
-        return opened[-1]
+    def read(thread: int) -> bool:
+        begin.wait()
+        parts = [(thread + number) % 60 * 4096 + 7 for number in range(300)]
+        return all(direct.read_once_at(at, 8192) == data[at : at + 8192] for at in parts)
 
-    monkeypatch.setattr(os, "open", slow)
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda at: file.read_once_at(at * 4096 + 7, 8192), range(60)))
-    monkeypatch.undo()
-    assert found == [data[at * 4096 + 7 : at * 4096 + 7 + 8192] for at in range(60)]
-    assert len(opened) <= 1
-    file.close()
-    for fd in opened:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
+        assert all(threads.map(read, range(8)))
+    direct.close()
 
 
-def test_a_disk_that_fails_is_told_and_not_read_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = OsFiles().create(f"{tmp_path}/a")
-    file.append([bytes(5000)])
-    file.sync()
-    if file.read_once_at(0, 4096) and file._direct_fd == -1:  # type: ignore[attr-defined]
-        pytest.skip("this file system has no reads past its cache")
+def test_a_disk_that_fails_is_told_and_not_read_in_another_way(direct: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    direct.append([bytes(5000)])
 
     def fail(*_: object) -> int:
         raise OSError(errno.EIO, "bad sector")
 
     monkeypatch.setattr(os, "preadv", fail)
     with pytest.raises(OSError, match="bad sector"):
-        file.read_once_at(0, 4096)
+        direct.read_once_at(0, 4096)
+    direct.close()
+
+
+def test_a_file_that_is_closed_is_closed_twice(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    file = OsFiles().create(f"{tmp_path}/a")
+    file.prepare_read_once()
     file.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_short_write_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
