@@ -167,6 +167,15 @@ async def test_nothing_is_read_ahead_of_a_first_read_or_of_one_elsewhere() -> No
     assert [first for first, *_ in reading.asked] == [0, 50, 20, 24, 28]
 
 
+async def test_what_was_acknowledged_is_passed_over_and_the_rest_is_not_read_again() -> None:
+    ahead, reading = await begun(budget_of())
+    await settle()
+    before = len(reading.asked)
+    assert await taken(ahead, 20) == [20, 21, 22, 23]
+    assert await taken(ahead, 31) == [31, 32, 33, 34]
+    assert [first for first, *_ in reading.asked[before:]] == [0], "what follows them, in the next ledger"
+
+
 async def test_nothing_is_read_ahead_of_what_memory_has() -> None:
     reading = Asked()
     reading.in_memory_from = 8
