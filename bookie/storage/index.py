@@ -55,6 +55,9 @@ FLAG_NEEDS_INTEGRITY_CHECK: Final = 1
 BATCH_OPERATIONS_MAX: Final = 1_000
 
 
+# Locations that are looked up at once by whoever reads no more than so many bytes: a batch of large entries is few.
+_WITHIN_AT_ONCE: Final = 32
+
 LOCATIONS: Final = "locations"
 LEDGERS: Final = "ledgers"
 REBUILDING: Final = "REBUILDING"
@@ -103,8 +106,14 @@ class Index(Protocol):
         """The location of an entry; 0 if the index does not have it."""
         ...
 
-    def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
-        """(entry id, location) of up to *count* entries from *first_entry_id* on, ascending; gaps are possible."""
+    def locations(
+        self, ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+    ) -> list[tuple[int, int]]:
+        """(entry id, location) of up to *count* entries from *first_entry_id* on, ascending; gaps are possible.
+
+        *within_bytes*: whoever asks reads no more of a log at once. The list may end behind an entry that stands so far
+        behind the first one, or before it, or in another log.
+        """
         ...
 
     def last_entry_id(self, ledger_id: int) -> int:
@@ -183,22 +192,31 @@ class RocksIndex:
         value = _checked(self._locations.get, _KEY.pack(ledger_id, entry_id))
         return 0 if value is None else int(_LOCATION.unpack(value)[0])
 
-    def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+    def locations(
+        self, ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+    ) -> list[tuple[int, int]]:
         options = ReadOptions()
         options.set_iterate_upper_bound(_END.pack(ledger_id + 1))
         first = _KEY.pack(ledger_id, first_entry_id)
         items = cast(Iterator[tuple[bytes, bytes]], self._locations.items(from_key=first, read_opt=options))
-        pairs: list[tuple[bytes, bytes]] = _checked(lambda: list(islice(items, count)))
-        if len(pairs) < count:
+        pairs: list[tuple[bytes, bytes]] = []
+        at_once = count if within_bytes is None else _WITHIN_AT_ONCE
+        wanted = 0
+        while wanted == len(pairs) < count:
+            wanted = min(wanted + at_once, count)
+            pairs += _checked(lambda some: list(islice(items, some)), wanted - len(pairs))
+            if within_bytes is not None and pairs and not _is_within(pairs[0][1], pairs[-1][1], within_bytes):
+                break
+        if len(pairs) < wanted:
             # `items` ends in the same way at the end and on an error.
             iterator = self._locations.iter(options)
             _checked(iterator.seek, pairs[-1][0] if pairs else first)
             if pairs and iterator.valid():
                 iterator.next()
-            while len(pairs) < count and iterator.valid():
+            while len(pairs) < wanted and iterator.valid():
                 pairs.append((iterator.key(), iterator.value()))
                 iterator.next()
-            if len(pairs) < count:
+            if len(pairs) < wanted:
                 _checked(iterator.status)
         if not pairs:
             return []
@@ -228,6 +246,11 @@ class RocksIndex:
     def close(self) -> None:
         self._locations.close()
         self._ledgers.close()
+
+
+def _is_within(first: bytes, last: bytes, within_bytes: int) -> bool:
+    """Whether the location *last* stands less than so far behind *first*. Those of two logs are 2 GiB apart or more."""
+    return 0 <= int.from_bytes(last) - int.from_bytes(first) < within_bytes
 
 
 def _checked(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -319,10 +342,17 @@ class MemoryIndex:
     def location(self, ledger_id: int, entry_id: int) -> int:
         return self._locations.get((ledger_id, entry_id), 0)
 
-    def locations(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+    def locations(
+        self, ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+    ) -> list[tuple[int, int]]:
         ids = self._order.get(ledger_id, [])
         at = bisect_left(ids, first_entry_id)
-        return [(entry_id, self._locations[ledger_id, entry_id]) for entry_id in ids[at : at + count]]
+        found = [(entry_id, self._locations[ledger_id, entry_id]) for entry_id in ids[at : at + count]]
+        if within_bytes is not None:  # as early as it may end
+            for number, (_, location) in enumerate(found, start=1):
+                if not 0 <= location - found[0][1] < within_bytes:
+                    return found[:number]
+        return found
 
     def last_entry_id(self, ledger_id: int) -> int:
         ids = self._order.get(ledger_id, [])

@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 # One read of a log fetches at most this much for a run of entries.
 READ_BYTES_MAX = 512 * KIB
 
+# An entry of less that is read in vain does no harm.
+_SMALL_BYTES = 4 * KIB
+
 # Index entries that one scan looks up. A batch read of small entries makes another scan if more of them fit into its
 # answer.
 BATCH_ENTRIES = 1_000
@@ -328,7 +331,7 @@ class LedgerStorage:
         """An entry, and those that follow it closely. Raises Corruption and OSError."""
         directory = self.directory_of(ledger_id)
         for is_last_try in (False, True):
-            located = directory.index.locations(ledger_id, entry_id, self._read_ahead_entries)
+            located = directory.index.locations(ledger_id, entry_id, self._read_ahead_entries, READ_BYTES_MAX)
             if not located or located[0][0] != entry_id:
                 break
             try:
@@ -354,11 +357,14 @@ class LedgerStorage:
         count = size = 0
         while count < max_count and (not count or size < max_bytes):
             if not located:
-                located = self._gapless(directory, ledger_id, first + count, min(max_count - count, BATCH_ENTRIES))
+                wanted = min(max_count - count, BATCH_ENTRIES)
+                located = self._gapless(directory, ledger_id, first + count, wanted, max_bytes - size)
                 if not located:
                     break
+            if size > count * max(max_bytes - size, _SMALL_BYTES):
+                break  # the next one, if it is like the others, would be read in vain
             try:
-                ends, parts = directory.logs.read_records(ledger_id, located, min(max_bytes, READ_BYTES_MAX))
+                ends, parts = directory.logs.read_records(ledger_id, located, min(max_bytes - size, READ_BYTES_MAX))
             except (Corruption, OSError) as error:
                 if not count:
                     raise
@@ -379,9 +385,11 @@ class LedgerStorage:
         return Block(count, buffers, size)
 
     @staticmethod
-    def _gapless(directory: LedgerDirectory, ledger_id: int, first: int, count: int) -> list[tuple[int, int]]:
-        """(entry id, location) from *first* on, up to the first missing entry."""
-        located = directory.index.locations(ledger_id, first, count)
+    def _gapless(
+        directory: LedgerDirectory, ledger_id: int, first: int, count: int, within_bytes: int
+    ) -> list[tuple[int, int]]:
+        """(entry id, location) from *first* on, up to the first missing entry; see `Index.locations`."""
+        located = directory.index.locations(ledger_id, first, count, within_bytes)
         for at, (entry_id, _) in enumerate(located):
             if entry_id != first + at:
                 return located[:at]

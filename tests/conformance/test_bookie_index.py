@@ -27,6 +27,28 @@ def test_locations_are_found_by_entry_by_run_and_from_the_end(index: Index) -> N
     assert [index.last_entry_id(ledger_id) for ledger_id in range(4)] == [9, 300, 0, -1]
 
 
+@pytest.mark.parametrize("within_bytes", [1, 100, 3_000, 2**40])
+def test_a_list_within_bytes_ends_where_it_may_at_the_earliest(index: Index, within_bytes: int) -> None:
+    other_log = 1 << 32
+    located = [(1, n, 1_000 + 100 * n) for n in range(60)] + [(1, n, other_log + n) for n in range(60, 100)]
+    index.put_locations([*located, (1, 100, 500), (1, 101, 7_000), (2, 0, 9)])
+    for first in (0, 1, 31, 32, 59, 60, 99, 100, 101):
+        whole = index.locations(1, first, 1_000)
+        assert len(whole) == 102 - first
+        for count in (1, 31, 32, 33, 64, 1_000):
+            found = index.locations(1, first, count, within_bytes)
+            assert found == whole[: len(found)]
+            behind = [n for n, (_, at) in enumerate(whole, 1) if not 0 <= at - whole[0][1] < within_bytes]
+            assert min(count, len(whole), *behind[:1]) <= len(found) <= min(count, len(whole))
+    assert index.locations(1, 102, 10, within_bytes) == index.locations(3, 0, 10, within_bytes) == []
+
+
+def test_a_list_within_bytes_is_much_shorter_than_the_ledger(index: Index) -> None:
+    index.put_locations([(1, n, 100_000 * n) for n in range(1_000)])
+    assert 2 <= len(index.locations(1, 0, 1_000, 150_000)) <= 40
+    assert index.locations(1, 0, 1_000, 2**40) == [(n, 100_000 * n) for n in range(1_000)]
+
+
 def test_the_newest_location_counts(index: Index) -> None:
     index.put_locations([(1, 0, 5), (1, 0, 6)])
     index.put_locations([(1, 0, 7)])

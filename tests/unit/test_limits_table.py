@@ -35,6 +35,8 @@ NO_LIMITS: Final = {
     "bookie.serving.recovery_lane:REST_S_MAX": "a wait",
     "bookie.serving.tls_listener:_HEAD_BYTES": "the format of a frame",
     "bookie.storage.entry_log.files:_LARGE_ENTRY_BYTES": "from where on less is read beyond an entry",
+    "bookie.storage.index:_WITHIN_AT_ONCE": "looked up before it is asked whether more is needed",
+    "bookie.storage.ledger_storage:_SMALL_BYTES": "entries of less may be read in vain",
     "bookie.storage.entry_log.files:_PAGE_BYTES": "the system's pages",
     "bookie.storage.entry_log.files:_PIECE_BYTES": "a unit",
     "bookie.storage.entry_log.format:HEADER_BYTES": "the format of a log",

@@ -41,7 +41,7 @@ _READ_AHEAD_BYTES = 256 * KIB
 _LARGE_ENTRY_BYTES = 64 * KIB
 
 # Rule 8: smaller reads gain more by what is read ahead of them.
-_PAST_CACHE_BYTES_MIN = 256 * KIB
+_PAST_CACHE_BYTES_MIN = 128 * KIB
 
 # Rule 8: what was read is remembered in such pieces, a byte each, for so many logs: 1 MiB for 64 logs of 1 GiB.
 _PIECE_BYTES = 64 * KIB
@@ -103,9 +103,16 @@ class ReadBefore:
     def __init__(self) -> None:
         self._logs: dict[int, bytearray] = {}
 
-    def mark(self, log_id: int, offset: int, size_bytes: int) -> bool:
-        """Note that the part, of two pieces at least, is read. Returns whether it was before."""
-        first, stop = -(-offset // _PIECE_BYTES), (offset + size_bytes) // _PIECE_BYTES
+    def has(self, log_id: int, offset: int) -> bool:
+        """Whether what begins there was read: the first piece that is wholly behind *offset*."""
+        first, pieces = -(-offset // _PIECE_BYTES), self._logs.get(log_id, b"")
+        return first < len(pieces) and bool(pieces[first])
+
+    def mark(self, log_id: int, offset: int, end: int) -> None:
+        """Note that the log was read from *offset* to *end*: the pieces that are wholly in there."""
+        first, stop = -(-offset // _PIECE_BYTES), end // _PIECE_BYTES
+        if first >= stop:
+            return
         pieces = self._logs.get(log_id)
         if pieces is None:
             if len(self._logs) >= _REMEMBERED_LOGS_MAX:
@@ -114,10 +121,7 @@ class ReadBefore:
             pieces = self._logs[log_id] = bytearray()
         if len(pieces) < stop:
             pieces.extend(bytes(stop - len(pieces)))
-        if pieces[first]:
-            return True
         pieces[first:stop] = b"\1" * (stop - first)
-        return False
 
 
 class EntryLogs:
@@ -256,8 +260,11 @@ class EntryLogs:
         if len(head) >= stop:
             return head[skipped:stop]
         # The head is read again: that costs less than to copy the rest of a large entry behind it.
-        read = file.read_once_at if self._goes_past_cache(log_id, start, stop) else file.read_at
-        record = read(start + skipped, stop - skipped)
+        if self._goes_past_cache(log_id, start, stop):
+            record = file.read_once_at(start + skipped, stop - skipped)
+            self._read_before.mark(log_id, start, start + stop)
+        else:
+            record = file.read_at(start + skipped, stop - skipped)
         if len(record) < stop - skipped:
             found = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
             raise self._damage(log_id, offset, ledger_id, entry_id, found)
@@ -315,9 +322,9 @@ class EntryLogs:
         average = span // (count - 1)
         last_bytes = 2 * average if average < _LARGE_ENTRY_BYTES else average + average // 8
         file = self._reader(log_id)
-        start, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
-        past_cache = self._goes_past_cache(log_id, start, size)
-        data = file.read_once_at(start, size) if past_cache else file.read_at(start, size)
+        first_start, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
+        past_cache = self._goes_past_cache(log_id, first_start, size)
+        data = file.read_once_at(first_start, size) if past_cache else file.read_at(first_start, size)
         end = len(data)
         ahead = None if past_cache else self._read_ahead.after(ledger_id, location, location + end)
         if ahead is not None:
@@ -342,15 +349,17 @@ class EntryLogs:
                 break
             # The first entry is too large for this read, or damaged: `_read_span` finds out which.
             return self._read_span(ledger_id, entry_id, location)
+        if past_cache:  # but for the last entry, which may be too much for who asked, and asked for again
+            self._read_before.mark(log_id, first_start, first_start + spans[-1][1] - fmt.SIZE.size)
         return data, spans
 
     def _goes_past_cache(self, log_id: int, offset: int, size_bytes: int) -> bool:
-        """Whether this read of a log does (rule 8), which is noted for the next one."""
+        """Whether this read of a log does (rule 8)."""
         if size_bytes < _PAST_CACHE_BYTES_MIN or not self._page_cache_bytes:
             return False
         if log_id == self._current_log_id and offset + size_bytes > self._forgotten:
             return False
-        return not self._read_before.mark(log_id, offset, size_bytes)
+        return not self._read_before.has(log_id, offset)
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
         """As `_read_spans`, for a single entry of any size."""

@@ -237,8 +237,10 @@ async def test_reads_go_on_while_their_log_is_replaced(world: LyingWorld) -> Non
         found: list[list[tuple[int, int]]] = []
         located = storage.directories[0].index.locations
 
-        def old_locations(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
-            answer = located(ledger_id, first_entry_id, count)
+        def old_locations(
+            ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+        ) -> list[tuple[int, int]]:
+            answer = located(ledger_id, first_entry_id, count, within_bytes)
             if not found:  # the log goes between the look-up and the read
                 found.append(answer)
                 done = asyncio.run_coroutine_threadsafe(rounds(bookie, force_major=True), loop)

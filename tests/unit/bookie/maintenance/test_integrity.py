@@ -221,7 +221,9 @@ async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the
     async with world.serving() as bookie:
         (index,) = world.indexes.values()
 
-        def damaged(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+        def damaged(
+            ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+        ) -> list[tuple[int, int]]:
             raise IndexCorrupt("RocksDB: Corruption: block checksum mismatch")
 
         index.locations = damaged  # type: ignore[method-assign]

@@ -56,9 +56,11 @@ async def test_the_reads_of_all_connections_together_are_limited(world: BookieMa
         (index,) = world.indexes.values()
         located, may_read = index.locations, threading.Event()
 
-        def slow(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+        def slow(
+            ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+        ) -> list[tuple[int, int]]:
             may_read.wait(20)
-            return located(ledger_id, first_entry_id, count)
+            return located(ledger_id, first_entry_id, count, within_bytes)
 
         index.locations = slow  # type: ignore[method-assign]
         wires = [await Wire.connect(bookie) for _ in range(4)]
@@ -84,10 +86,12 @@ async def test_recovery_reads_do_not_wait_behind_catch_up_reads(world: BookieMac
         (index,) = world.indexes.values()
         located, may_read = index.locations, threading.Event()
 
-        def slow(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+        def slow(
+            ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+        ) -> list[tuple[int, int]]:
             if ledger_id == 1:
                 may_read.wait(20)
-            return located(ledger_id, first_entry_id, count)
+            return located(ledger_id, first_entry_id, count, within_bytes)
 
         index.locations = slow  # type: ignore[method-assign]
         wire = await Wire.connect(bookie)

@@ -101,9 +101,11 @@ async def test_the_unanswered_reads_of_a_connection_hold_it(world: BookieMachine
         located, wire = index.locations, await Wire.connect(bookie)
         with Gate() as scans:
 
-            def slow(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+            def slow(
+                ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+            ) -> list[tuple[int, int]]:
                 scans.hold()
-                return located(ledger_id, first_entry_id, count)
+                return located(ledger_id, first_entry_id, count, within_bytes)
 
             index.locations = slow  # type: ignore[method-assign]
             wire.send(*(v2.read_request(1, entry_id) for entry_id in range(100)))
@@ -143,9 +145,11 @@ async def test_a_list_of_entries_is_read_in_several_jobs(
         (index,) = world.indexes.values()
         located, scans = index.locations, []
 
-        def noting(ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+        def noting(
+            ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+        ) -> list[tuple[int, int]]:
             scans.append((first_entry_id, count))
-            return located(ledger_id, first_entry_id, count)
+            return located(ledger_id, first_entry_id, count, within_bytes)
 
         index.locations = noting  # type: ignore[method-assign]
         wire = await Wire.connect(bookie)

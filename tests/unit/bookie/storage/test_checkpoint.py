@@ -291,8 +291,16 @@ def test_a_large_read_goes_past_the_page_cache_once() -> None:
     assert [offset // (64 * KIB) for offset, _ in files.logs["/l/0.log"].past_cache] == [0, 5, 10, 15]
     logs.read_run(1, wanted[2:7], 512 * KIB)
     assert len(files.logs["/l/0.log"].past_cache) == 4, "read before, in other parts"
-    logs.read_run(1, wanted[20:22], 512 * KIB)
+    logs.read_run(1, wanted[20:21], 512 * KIB)
     assert len(files.logs["/l/0.log"].past_cache) == 4, "a small one"
+
+
+def test_what_was_read_but_did_not_fit_goes_past_the_page_cache_again() -> None:
+    """A block ends with an entry that is read, does not fit and is asked for again: that is no second reader."""
+    files, logs, wanted = full_log(512 * KIB)
+    for first in range(0, 20, 4):
+        logs.read_run(1, wanted[first : first + 5], 512 * KIB)
+    assert [offset // (64 * KIB) for offset, _ in files.logs["/l/0.log"].past_cache] == [0, 4, 8, 12, 16]
 
 
 def test_what_is_still_in_the_page_cache_is_read_there() -> None:
@@ -319,6 +327,17 @@ def test_a_large_entry_is_read_past_the_page_cache() -> None:
 def test_of_many_logs_those_are_read_past_the_cache_again_that_were_read_first() -> None:
     before = ReadBefore()
     for log_id in range(65):
-        assert not before.mark(log_id, 10, 256 * KIB)
-    assert before.mark(64, 10, 256 * KIB)
-    assert not before.mark(0, 10, 256 * KIB)
+        assert not before.has(log_id, 10)
+        before.mark(log_id, 10, 256 * KIB)
+    assert before.has(64, 10)
+    assert not before.has(0, 10)
+
+
+def test_only_pieces_that_were_read_as_a_whole_count_as_read() -> None:
+    before = ReadBefore()
+    before.mark(0, 64 * KIB - 1, 128 * KIB - 1)
+    assert not before.has(0, 0)
+    assert not before.has(0, 64 * KIB)
+    before.mark(0, 64 * KIB - 1, 192 * KIB)
+    assert [before.has(0, at) for at in (0, 1, 64 * KIB, 64 * KIB + 1, 128 * KIB, 128 * KIB + 1)] == [
+        False, True, True, True, True, False]  # fmt: skip

@@ -76,16 +76,29 @@ def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch
 
 
 class Scans:
-    """The calls of an index: first entry and count."""
+    """The calls of an index: first entry and count, and how many it found."""
 
     def __init__(self, directory: LedgerDirectory) -> None:
         self._locations = directory.index.locations
         directory.index.locations = self  # type: ignore[method-assign]
         self.asked: list[tuple[int, int]] = []
+        self.found: list[int] = []
 
-    def __call__(self, ledger_id: int, first_entry_id: int, count: int) -> list[tuple[int, int]]:
+    def __call__(
+        self, ledger_id: int, first_entry_id: int, count: int, within_bytes: int | None = None
+    ) -> list[tuple[int, int]]:
         self.asked.append((first_entry_id, count))
-        return self._locations(ledger_id, first_entry_id, count)
+        located = self._locations(ledger_id, first_entry_id, count, within_bytes)
+        self.found.append(len(located))
+        return located
+
+
+def test_no_more_of_the_index_is_looked_up_than_the_answer_holds(opened: OpenedDisk) -> None:
+    scans = Scans(directory_of(opened))
+    size = len(entry(0)) + fmt.LENGTH.size
+    assert opened.storage.read_block(1, 0, COUNT, 5 * size).entries == 5
+    assert opened.storage.read_block(1, 5, COUNT, 5 * size).entries == 5
+    assert scans.found == [6, 6]  # the index in memory ends as early as it may
 
 
 def test_one_scan_of_the_index_finds_so_many_entries(opened: OpenedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
