@@ -75,6 +75,24 @@ def test_one_read_of_a_log_fetches_so_many_bytes(opened: OpenedDisk, monkeypatch
     assert [entry_id for entry_id, _ in run] == list(range(5))
 
 
+def test_no_large_entry_is_read_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = [stored_entry(1, n, bytes([n]) * 8 * KIB) for n in range(10)]
+    size = len(large[0]) + fmt.LENGTH.size
+    monkeypatch.setattr("bookie.storage.ledger_storage.READ_BYTES_MAX", 3 * size)
+    opened = Disk().open(SETTINGS)
+    for n, stored in enumerate(large):
+        opened.add(1, n, stored)
+    opened.sync()
+    opened.checkpoint()
+    logs: Any = directory_of(opened).logs
+    reads = logs._open[0] = Reads(logs._reader(0))
+    block = opened.storage.read_block(1, 0, 10, 6 * size + size // 2)
+    assert (block.entries, block.size_bytes, len(reads.sizes)) == (6, 6 * size, 2)
+    assert b"".join(block.buffers) == b"".join(fmt.LENGTH.pack(len(stored)) + stored for stored in large[:6])
+    block = opened.storage.read_block(1, 6, 10, 100)
+    assert (block.entries, block.size_bytes) == (1, size), "the first one is read, however large"
+
+
 class Scans:
     """The calls of an index: first entry and count, and how many it found."""
 
