@@ -124,10 +124,12 @@ NOT_MET: Final = """\
   ones, and read most of them through the page cache; now 1.1 s. Of 100 B the broker takes 0.6 s, Apache's 0.3 s: a
   consumer asks for 500 messages at a time, half an entry, and each such turn of the dispatcher costs 0.3 ms.
 - **Publishing**: with 10,000 messages under way the p99 is what the rate makes of it. At 5,000 a second it is the sync
-  of three journals on one disk; the p99 was 1.03 times Apache's on the machine of 2026-11-26, 2.5 and 3.0 times on that
-  of 2026-11-27, evening, which is half as fast. What made 20 ms of 8 there is not known.
-- **Batches from our bookies, read by our client** (no goal): on the machine of that evening 0.7 of the rate with
-  Apache's bookies where it was 1.5 on the one before, by the same code. Not understood; the Java client has 1.2 to 4.6.
+  of three journals on one disk; the p99 was 1.03 times Apache's on the machine of 2026-11-26. On that of
+  2026-11-27, evening, which is half as fast, it was 23 and 17 ms beside Apache's 172 and 91 in new clusters, and 19 and
+  20 beside 8 and 7 after half an hour of load: their virtual machines are warm then. A journal's sync took 0.7 ms
+  there, one in a hundred 7 ms, and a message waits for two.
+- **Batches read by our client** (no goal): of the 0.2 s for 20,000 entries 0.13 are the client's own work on the
+  machine of that evening, 0.06 a bookie's of ours; so the ratio is near 1 there, with Apache's bookies warm 0.7.
 - **Lost copies** (goal 10): ten times what Apache's copies of 16 KiB entries would be more than this disk writes; of
   entries of 1 KiB it was 23 times, of small ledgers 10.1 times in this run and 9.7 in the one before.
 - **p99 beside lost copies** (goal 1.5, met in this run): what a slow add waits for was traced (2026-11-26) down to the
