@@ -251,6 +251,27 @@ MUTANTS = (
     ),
     # -- index, ledgers, reads
     Mutant(
+        "what was read and did not fit passes for a second reader",
+        "bookie/storage/entry_log/files.py",
+        "first_start + spans[-1][1] - fmt.SIZE.size)",
+        "first_start + len(data))",
+        (f"{UNIT}/storage/test_checkpoint.py",),
+    ),
+    Mutant(
+        "a thousand places are looked up for a few large entries",
+        "bookie/storage/index.py",
+        "if within_bytes is not None and pairs and not _is_within(pairs[0][1], pairs[-1][1], within_bytes):",
+        "if False:",
+        ("tests/conformance/test_bookie_index.py",),
+    ),
+    Mutant(
+        "a large entry is read to be left out",
+        "bookie/storage/ledger_storage.py",
+        "            if size > count * max(max_bytes - size, _SMALL_BYTES):\n",
+        "            if False:\n",
+        (f"{UNIT}/storage/test_limits.py",),
+    ),
+    Mutant(
         "what a location leads to is not checked",
         "bookie/storage/entry_log/files.py",
         "        if size < fmt.ENTRY_BYTES_MIN or (found_ledger_id, found_entry_id) != (ledger_id, entry_id):\n",
