@@ -55,7 +55,7 @@ FLAG_NEEDS_INTEGRITY_CHECK: Final = 1
 BATCH_OPERATIONS_MAX: Final = 1_000
 
 
-# Locations that are looked up at once by whoever reads no more than so many bytes: a batch of large entries is few.
+# Steps of a look-up that ends where the caller's read does. A read of 512 KiB holds few large entries.
 _WITHIN_AT_ONCE: Final = 32
 
 LOCATIONS: Final = "locations"
@@ -111,8 +111,8 @@ class Index(Protocol):
     ) -> list[tuple[int, int]]:
         """(entry id, location) of up to *count* entries from *first_entry_id* on, ascending; gaps are possible.
 
-        *within_bytes*: whoever asks reads no more of a log at once. The list may end behind an entry that stands so far
-        behind the first one, or before it, or in another log.
+        *within_bytes*: the caller reads at most so many bytes of a log from the first entry on. Entries that lie beyond
+        them, before the first one or in another log are of no use to it, so the list may end behind any of these.
         """
         ...
 

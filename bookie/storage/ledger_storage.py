@@ -356,13 +356,13 @@ class LedgerStorage:
         located: list[tuple[int, int]] = []
         count = size = 0
         while count < max_count and (not count or size < max_bytes):
+            if size > count * max(max_bytes - size, _SMALL_BYTES):
+                break  # the next one, if it is like the others, would be read in vain
             if not located:
                 wanted = min(max_count - count, BATCH_ENTRIES)
                 located = self._gapless(directory, ledger_id, first + count, wanted, max_bytes - size)
                 if not located:
                     break
-            if size > count * max(max_bytes - size, _SMALL_BYTES):
-                break  # the next one, if it is like the others, would be read in vain
             try:
                 ends, parts = directory.logs.read_records(ledger_id, located, min(max_bytes - size, READ_BYTES_MAX))
             except (Corruption, OSError) as error:

@@ -253,8 +253,8 @@ MUTANTS = (
     Mutant(
         "what was read and did not fit passes for a second reader",
         "bookie/storage/entry_log/files.py",
-        "first_start + spans[-1][1] - fmt.SIZE.size)",
-        "first_start + len(data))",
+        "begin + spans[-1][1] - fmt.SIZE.size)",
+        "begin + len(data))",
         (f"{UNIT}/storage/test_checkpoint.py",),
     ),
     Mutant(

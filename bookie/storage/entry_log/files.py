@@ -322,9 +322,9 @@ class EntryLogs:
         average = span // (count - 1)
         last_bytes = 2 * average if average < _LARGE_ENTRY_BYTES else average + average // 8
         file = self._reader(log_id)
-        first_start, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
-        past_cache = self._goes_past_cache(log_id, first_start, size)
-        data = file.read_once_at(first_start, size) if past_cache else file.read_at(first_start, size)
+        begin, size = first_offset - fmt.SIZE.size, span + max(last_bytes, 4096)
+        past_cache = self._goes_past_cache(log_id, begin, size)
+        data = file.read_once_at(begin, size) if past_cache else file.read_at(begin, size)
         end = len(data)
         ahead = None if past_cache else self._read_ahead.after(ledger_id, location, location + end)
         if ahead is not None:
@@ -350,7 +350,7 @@ class EntryLogs:
             # The first entry is too large for this read, or damaged: `_read_span` finds out which.
             return self._read_span(ledger_id, entry_id, location)
         if past_cache:  # but for the last entry, which may be too much for who asked, and asked for again
-            self._read_before.mark(log_id, first_start, first_start + spans[-1][1] - fmt.SIZE.size)
+            self._read_before.mark(log_id, begin, begin + spans[-1][1] - fmt.SIZE.size)
         return data, spans
 
     def _goes_past_cache(self, log_id: int, offset: int, size_bytes: int) -> bool:
