@@ -30,6 +30,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from bench.apache import quiet
 from bench.apache.parts import MANY_ROWS, MOST_ENTRIES, PARTS
 from bench.apache.rig import ROOT, memory_mb
 from bench.apache.table import Table, merged, merged_rows, plain, row_to
@@ -71,6 +72,7 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Se
     """*parts* and *more* go to a group with parts; then rows of an earlier run of other parts are kept."""
     table, notes, began = Table(), list[str](), time.perf_counter()
     print(f"{name}: {rounds} rounds, {seconds:g} s a run", flush=True)
+    since, before = quiet.stolen(), quiet.times()
     group: Group = import_module(f"bench.apache.{name}").run
     if name in PARTS:
         group = partial(group, parts=parts, **more)
@@ -82,6 +84,7 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Se
         print(f"  {name} failed: {failed}", flush=True)
     finally:
         shutil.rmtree(directory / name, ignore_errors=True)
+    was_quiet = quiet.record(before, quiet.times(), since, quiet.stolen())
     found = {
         "rows": merged_rows(load_results().get(name, {}).get("rows", ()) if parts else (), map(row_to, table.rows)),
         "notes": notes,
@@ -94,9 +97,11 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Se
             [f"python -m bench.apache {name} --rounds {rounds} --seconds {seconds:g}", *(f"--part {p}" for p in parts)]
         ),
         "machine": machine(),
+        "quiet": was_quiet,
     }
     save_results(name, found)
-    print(plain(table.rows), f"{name} took {time.perf_counter() - began:.0f} s", sep="\n", flush=True)
+    took = f"{name} took {time.perf_counter() - began:.0f} s"
+    print(plain(table.rows), took, quiet.told(was_quiet), sep="\n", flush=True)
 
 
 def _interrupt(number: int, _: object) -> None:
@@ -124,6 +129,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0, help="of the messages in spark's other parts (1)")
     parser.add_argument("--write-docs", action="store_true", help="render docs/BENCHMARKS.md and its pictures")
     parser.add_argument("--docs-only", action="store_true", help="run nothing, render what is known")
+    parser.add_argument(
+        "--earlier", type=Path, metavar="PAGE", help="with the page: one of another run, to show its ratios beside"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]
     if unknown:
@@ -147,7 +155,7 @@ def main() -> None:
     if options.write_docs or options.docs_only:
         from bench.apache.document import write
 
-        write(load_results())
+        write(load_results(), options.earlier.read_text() if options.earlier else "")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.apache.quiet import told
 from bench.apache.rig import ROOT
 from bench.apache.table import SIDES, Row, markdown, row_from
 
@@ -89,50 +90,47 @@ METHOD: Final = """\
 While one side is measured, the processes of the other are stopped (`SIGSTOP`), so both keep what they have
 warmed up, and what either wrote before is flushed to the disk first (`sync`). A first run of each kind is not
 counted. Apache's bookies and brokers have the settings and the memory that they are shipped with, but for
-ports, addresses and the limits of a full disk; retention is without limit on both sides. Each side has a
-ZooKeeper of its own, of the same version and settings. Both bookies sync before they confirm
-(`journalSyncData=true`, as shipped)."""
+ports, addresses, the limits of a full disk and the number of flushed journals that are kept (one, on both sides);
+retention is without limit on both sides. Each side has a ZooKeeper of its own, of the same version and settings.
+Both bookies sync before they confirm (`journalSyncData=true`, as shipped)."""
+
+EARLIER: Final = """\
+The last column, "earlier", has the ratios of another run (of what has no ratio: what was ours), and whether the goal
+was met:
+
+{machine}"""
 
 NOT_MET: Final = """\
 ## What is not met, and why
 
-- **Adds at 1/1/1, and of 64 KiB at 3/3/2** (goal 1.5): both sides take all that the generator sends (150,000 a second
-  of 100 B over v2, 67,000 over v3, 1,200 of 64 KiB): a ratio of 1.5 cannot be seen. Magnetar's client sends more, see
-  its rows.
-- **Adds at 3/3/2, and of 1 KiB over v2 at 1/1/1** (goal 1.5): the generator's virtual machine takes most of two cores
-  while it warms up, in a run of five seconds; what is left for the bookies differs from run to run, by half for either
-  side: of 1 KiB at 3/3/2 v2 was 1.67, 1.50, 1.24 and 0.79 in four runs of 2026-11-26, v3 2.04, 1.56, 1.05 and 1.14;
-  ours alone at 1/1/1 v3 was 47,000 to 66,000 a second in four runs after the one of the table. The bookies' processor
-  time for an add was 0.29 to 1.1 times theirs. Magnetar's client (goal 1.3) saw 1.24 to 1.33 times. On a machine half
-  as fast (2026-11-27, evening; a run of the same five seconds) neither side's bookies took more than 14,000 a second
-  from the generator at 3/3/2: of 1 KiB v2 0.91, v3 1.02, at 1/1/1 1.50 and 1.08; of 100 B 1.02, 1.77, 1.07 and 0.96;
-  Magnetar's client 1.06, 1.27, 1.19 and 0.87.
+The whole page is of one night (2026-11-27 to 28) and one state of the code, on a machine that was not quiet: the same
+work took 0.9 s now and 1.8 s a second later, and two loaded cores did a third of what the machine of the column
+"earlier" did (its additions took 0.5 to 0.6 s). Where a goal is met in one column only, the machine decides, not the
+code.
+
+- **Adds at saturation** (goal 1.5, with Magnetar's client 1.3): the generator's virtual machine takes most of two cores
+  while it warms up, in a run of five seconds. On this machine neither side got 20,000 adds a second from it at 3/3/2.
+  On the quicker one both sides took all that it sends at 1/1/1 (150,000 a second of 100 B over v2, 67,000 over v3) and
+  of 64 KiB (1,200): a ratio of 1.5 cannot be seen there. At 3/3/2 the ratio differs from run to run, v2 of 1 KiB 1.67,
+  1.50, 1.24 and 0.79 in four runs of 2026-11-26, v3 2.04, 1.56, 1.05 and 1.14. Our bookies' processor time for an add
+  was 0.29 to 1.1 times theirs. Magnetar's client, 1.24 to 1.33 on the quicker machine, takes as much of this one as
+  three bookies do, so that the ratio is near 1.
 - **p99 of adds**: at saturation it is the length of the generator's queue, and at 20,000/s that of its first second: it
-  begins with 20,000 adds at once. Sent evenly by Magnetar's client, to warm bookies, the p99 was 0.1 to 1.1 times
-  Apache's in this run (see its rows; on the machine of that evening 1.14, 0.05, 0.43 and 0.10 times). Until 2026-11-26
+  begins with 20,000 adds at once. Sent evenly by Magnetar's client, to warm bookies, the p99 was 0.03 to 1.7 times
+  Apache's in this run, 0.1 to 1.1 in the one before, 0.05 to 1.1 in another of that evening. Until 2026-11-26
   it was 0.7 to 2.2 times: a flush sorted and listed all entries of the write cache and freed them at once, and the
   bookie's other threads waited 3 to 13 ms for the interpreter's lock
   (without flushes 3 to 4 ms were left of 8 to 12). What is left is the sync of the journals (0.2 ms alone, 2 to 4 ms
-  where three journals and the entry logs share the device) and turns on two cores: the median is 0.6 times
-  theirs, with some 0.5 ms that the load waits for its own tick.
-- **Consuming large batches** (goal 1.2 of 1 KiB, 1 of 100 B): the tool's virtual machine takes most of the two cores:
-  of a backlog of 2,000,000 messages of 1 KiB (2026-11-27, evening) 9 to 10 s of processor time a million, Apache's
-  servers 3.3 s, ours 2.5 s; of a backlog of 300,000, as in runs of 5 s, it takes 36 to 60 s a million.
-  Another run of 20 s, the same evening, had 1.14 for one topic and 1.08 for four partitions of 1 KiB, 0.98 and 1.07 of
-  100 B. If ours took nothing at all it would be 1.3. The first read of a backlog had cost our bookies
-  2.0 to 3.1 s a million until that day: they looked up 1,000 entries of their index for each read of a few large
-  ones, and read most of them through the page cache; now 1.1 s. Of 100 B the broker takes 0.6 s, Apache's 0.3 s: a
-  consumer asks for 500 messages at a time, half an entry, and each such turn of the dispatcher costs 0.3 ms.
-- **Publishing**: with 10,000 messages under way the p99 is what the rate makes of it. At 5,000 a second it is the sync
-  of three journals on one disk; the p99 was 1.03 times Apache's on the machine of 2026-11-26. On that of
-  2026-11-27, evening, which is half as fast, it was 23 and 17 ms beside Apache's 172 and 91 in new clusters, and 19 and
-  20 beside 8 and 7 after half an hour of load: their virtual machines are warm then. A journal's sync took 0.7 ms
-  there, one in a hundred 7 ms, and a message waits for two.
-- **Batches read by our client** (no goal): of the 0.2 s for 20,000 entries 0.13 are the client's own work on the
-  machine of that evening, 0.06 a bookie's of ours; so the ratio is near 1 there, with Apache's bookies warm 0.7.
+  where three journals and the entry logs share the device) and turns on two cores.
+- **Batches read by our client** (no goal): of the 0.2 s for 20,000 entries 0.13 are the client's own work on this
+  machine, 0.06 a bookie's of ours; so the ratio is near 1 here.
+- **A polite stop under 1,000 topics** (goal 0.5 s): 0.75 s on this machine, 0.19 on the quicker one (see below), Apache
+  27 s. **Opening a topic** (goal 2.5 ms): 2.83 ms here, 1.5 there.
+- **Memory of a quiet topic with its producer** (goal 15 KB): 15.5 KB with 1,000 topics, 14.7 with 10,000; what a
+  process allocates for itself meanwhile is spread over fewer topics in the first row.
 - **Lost copies** (goal 10): ten times what Apache's copies of 16 KiB entries would be more than this disk writes; of
-  entries of 1 KiB it was 23 times, of small ledgers 10.1 times in this run and 9.7 in the one before.
-- **p99 beside lost copies** (goal 1.5, met in this run): what a slow add waits for was traced (2026-11-26) down to the
+  entries of 1 KiB it was 23 times on the quicker machine, of small ledgers 10.1 and 9.7 times.
+- **p99 beside lost copies** (goal 1.5, met in both runs): what a slow add waits for was traced (2026-11-26) down to the
   device: what was read ahead for copies and pieces of a flush, both cut to 256 KiB since, and the groups of the copies.
   With a writer on all three bookies, p99 beside copies divided by p99 before: 1.50, 1.91 and 1.34 where copies rest
   thirty-two times as long as they take, 1.44, 1.87 and 1.57 with sixty-four, 1.23, 1.20 and 1.10 with a hundred, which
@@ -216,8 +214,9 @@ PICTURED_ROWS: Final = {"spark": ", 4 partitions, "}
 """Where a picture of all rows would be too long: the words of those that it shows."""
 
 
-def write(results: Mapping[str, Any]) -> None:
-    """Write the page and the pictures. What the page says of groups without a result here stays, with its date."""
+def write(results: Mapping[str, Any], earlier: str = "") -> None:
+    """Write the page and the pictures. What the page says of groups without a result here stays, with its date.
+    *earlier*: such a page of another run (`document`)."""
     DOCS.mkdir(exist_ok=True)
     for name, units in PICTURED.items():
         rows = [row_from(raw) for raw in results.get(name, {}).get("rows", ())]
@@ -227,21 +226,22 @@ def write(results: Mapping[str, Any]) -> None:
             shown = [row for row in rows if PICTURED_ROWS.get(name, "") in row.what]
             draw(shown, units, TITLES[name], DOCS / f"bench-{name}.png")
     page = DOCS / "BENCHMARKS.md"
-    page.write_text(document(results, page.read_text() if page.exists() else ""))
+    page.write_text(document(results, page.read_text() if page.exists() else "", earlier))
 
 
-def document(results: Mapping[str, Any], before: str = "") -> str:
-    """*before*: the page so far."""
+def document(results: Mapping[str, Any], before: str = "", earlier: str = "") -> str:
+    """*before*: the page so far. *earlier*: the page of another run, whose ratios stand beside those of *results*."""
     parts = [
         "# Benchmarks",
         INTRODUCTION,
         "```\nmake bench-apache\n```",
         machine_text(results, before),
         METHOD,
+        EARLIER.format(machine=machine_text({}, earlier)) if earlier else "",
     ]
     for name, title in TITLES.items():
         kept = None if name in results else section_of(before, title)
-        parts.append(kept or section(name, title, results.get(name)))
+        parts.append(kept or section(name, title, results.get(name), section_of(earlier, title) or ""))
     parts.append(NOT_MET)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -274,7 +274,7 @@ def machine_text(results: Mapping[str, Any], before: str = "") -> str:
     return "\n".join(f"- {', '.join(names)}: {line}" for line, names in lines.items())
 
 
-def section(name: str, title: str, found: Mapping[str, Any] | None) -> str:
+def section(name: str, title: str, found: Mapping[str, Any] | None, earlier: str = "") -> str:
     parts = [f"## {title}", TEXTS[name]]
     if found is None:
         return "\n\n".join([*parts, f"Not run yet: `python -m bench.apache {name}`."])
@@ -282,7 +282,7 @@ def section(name: str, title: str, found: Mapping[str, Any] | None) -> str:
     if found["failed"]:
         parts.append(f"**The group failed**: {found['failed']}")
     if rows:
-        parts.append(markdown(rows))
+        parts.append(markdown(rows, earlier))
     if name in PICTURED and any(row.values for row in rows):
         parts.append(f"![{title}](bench-{name}.png)")
     blocks = [note for note in found["notes"] if "\n" in note]
@@ -291,6 +291,8 @@ def section(name: str, title: str, found: Mapping[str, Any] | None) -> str:
         parts.append("\n".join(f"- {note}" for note in lines))
     parts += [f"```\n{block}\n```" for block in blocks]
     parts.append(f"`{found['command']}`, {found['took_s'] / 60:.1f} minutes.")
+    if "quiet" in found:
+        parts[-1] += f" {told(found['quiet'])}"
     return "\n\n".join(parts)
 
 

@@ -44,6 +44,9 @@ TOOL_MEMORY: Final = "-Xms256m -Xmx1g -XX:MaxDirectMemorySize=1g"
 DISK_FREE_MIN_BYTES: Final = 6 * 1024 * MIB
 """Free space without which no run is started: it could fill the disk."""
 
+DISK_SETTINGS: Final = {"journalMaxBackups": 1, "diskUsageThreshold": 0.99, "diskUsageWarnThreshold": 0.98}
+"""Of both sides: six bookies that keep five flushed journals of 2 GB each, as shipped, need 60 GB for these alone."""
+
 
 class BenchError(Exception):
     """A run failed; the text says why."""
@@ -74,6 +77,9 @@ class ApacheCluster(MixedCluster):
                      "BOOKIE_MIN_HEAP_MEMORY", "BOOKIE_MAX_DIRECT_MEMORY"):  # fmt: skip
             found.pop(name, None)
         return found | {"PULSAR_MEM": self.server_memory, "BOOKIE_MEM": self.server_memory}
+
+    def _bookie_settings(self, place: Path, port: int) -> dict[str, object]:
+        return {**super()._bookie_settings(place, port), **DISK_SETTINGS}
 
     def _small_bookie_settings(self) -> dict[str, object]:
         return {}

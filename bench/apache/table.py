@@ -140,11 +140,11 @@ def cell(row: Row, side: Side) -> str:
     values, reason = row.values.get(side), row.failures.get(side)
     if values:
         return spread(values) + (f" (one failed: {reason})" if reason else "")
-    return f"failed: {reason}" if reason else "–"
+    return f"failed: {reason}" if reason else NOTHING
 
 
 def ratio_text(row: Row) -> str:
-    return "–" if row.ratio is None else figure(row.ratio)
+    return NOTHING if row.ratio is None else figure(row.ratio)
 
 
 def goal_text(row: Row) -> str:
@@ -154,6 +154,7 @@ def goal_text(row: Row) -> str:
     return {None: shown, True: f"{shown}: met", False: f"{shown}: **not met**"}[row.goal_met]
 
 
+NOTHING: Final = "–"
 HEAD: Final = ("what", "unit", "Apache", "ours", "goal", "ratio")
 
 
@@ -162,10 +163,33 @@ def cells(row: Row) -> tuple[str, ...]:
     return (what, row.unit, cell(row, "apache"), cell(row, "ours"), goal_text(row), ratio_text(row))
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    lines = ["| " + " | ".join(HEAD) + " |", "|---|---|---|---|---|---:|"]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
+def markdown(rows: Iterable[Row], earlier: str = "") -> str:
+    """*earlier*: such a table of another run, whose ratios stand in a column of their own."""
+    before = _of_earlier(earlier)
+    lines = ["| " + " | ".join((*HEAD, "earlier") if before else HEAD) + " |"]
+    lines.append("|---|---|---|---|---|---:|" + "---:|" * bool(before))
+    for row in rows:
+        more = (_earlier_of(row, before),) if before else ()
+        lines.append("| " + " | ".join((*cells(row), *more)) + " |")
     return "\n".join(lines)
+
+
+def _of_earlier(text: str) -> dict[tuple[str, str], str]:
+    """(what, unit) → the ratio, or what is ours alone, and whether the goal was met."""
+    found = {}
+    for line in text.splitlines():
+        columns = [column.strip() for column in line.strip("|").split("|")]
+        if line.startswith("| ") and len(columns) >= len(HEAD) and columns[0] != HEAD[0]:
+            what, unit, _, ours, goal, ratio = columns[: len(HEAD)]
+            verdict = ", not met" if "not met" in goal else ", met" if goal.endswith(": met") else ""
+            found[what, unit] = (ours if ratio == NOTHING else ratio) + verdict
+    return found
+
+
+def _earlier_of(row: Row, before: Mapping[tuple[str, str], str]) -> str:
+    """Notes may have been others: they do not count."""
+    noted = (text for (what, unit), text in before.items() if unit == row.unit and what.startswith(f"{row.what} ("))
+    return before.get((row.what, row.unit)) or next(noted, NOTHING)
 
 
 def plain(rows: Iterable[Row]) -> str:

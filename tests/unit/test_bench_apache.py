@@ -20,6 +20,8 @@ from bench.apache.outputs import (
     warm_latency,
 )
 from bench.apache.profile import report
+from bench.apache.quiet import Stolen, is_quiet, stolen, told
+from bench.apache.quiet import record as record_quiet
 from bench.apache.spark import topic_of
 from bench.apache.spark_jobs import summed
 from bench.apache.spark_reads import Rates, add_ratios
@@ -234,6 +236,55 @@ def test_the_document_names_machine_command_and_what_is_missing() -> None:
     assert "Not run yet: `python -m bench.apache bookie`." in text
     assert "```\ntwo\nlines\n```" in text
     assert "- one line" in text
+    assert "The machine was" not in text
+    found["quiet"] = {"additions_s": [0.9, 1.6], "stolen": 0.002}
+    assert "1.5 minutes. The machine was not quiet: 10 million additions in Python took 0.90 to 1.60 s" in document(
+        {"disk": found}
+    )
+
+
+def test_the_ratios_of_another_run_stand_beside_those_of_this_one() -> None:
+    machine = {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}}
+    result = {"notes": [], "failed": "", "took_s": 60, "date": "2026-03-04", "command": "c", "machine": machine}
+
+    def page(*rows: Row, date: str = "2026-03-04", earlier: str = "") -> str:
+        return document({"disk": {**result, "date": date, "rows": list(map(row_to, rows))}}, "", earlier)
+
+    earlier = page(
+        Row("adds", "/s", {"apache": [10.0], "ours": [16.0]}, goal=">= 1.5", note="a limit"),
+        Row("adds", "ms", {"apache": [10.0], "ours": [16.0]}, goal="<= 0.5"),
+        Row("memory", "MB", {"ours": [90.0]}),
+        date="2026-01-02",
+    )
+    text = page(
+        Row("adds", "/s", {"apache": [10.0], "ours": [12.0]}, goal=">= 1.5"),
+        Row("adds", "ms", {"apache": [10.0], "ours": [4.0]}, goal="<= 0.5"),
+        Row("memory", "MB", {"ours": [80.0]}),
+        Row("new", "MB", {"ours": [70.0]}),
+        earlier=earlier,
+    )
+    assert "| goal | ratio | earlier |" in text
+    assert "| adds | /s | 10.0 | 12.0 | ≥ 1.5: **not met** | 1.20 | 1.60, met |" in text
+    assert "| adds | ms | 10.0 | 4.00 | ≤ 0.5: met | 0.40 | 1.60, not met |" in text
+    assert "| memory | MB | – | 80.0 |  | – | 90.0 |" in text
+    assert "| new | MB | – | 70.0 |  | – | – |" in text
+    assert text.index("2026-03-04") < text.index("of another run") < text.index("2026-01-02; 2 cores")
+    assert "| earlier |" not in earlier
+
+
+def test_a_machine_is_quiet_while_the_same_work_takes_the_same_time_and_nothing_is_stolen() -> None:
+    now = stolen("cpu  100 0 50 700 20 0 5 25 40 0\ncpu0 1 2 3\n")
+    assert now == Stolen(25, 900)  # what guests of this machine took is part of the first two
+    since = Stolen(21, 100)
+    quiet = record_quiet([0.50, 0.55], [0.52, 0.6], since, now)
+    assert quiet == {"additions_s": [0.50, 0.60], "stolen": 0.005}
+    assert is_quiet(quiet)
+    assert told(quiet) == (
+        "The machine was quiet: 10 million additions in Python took 0.50 to 0.60 s before and after, 0.5 % of the time "
+        "went to others on the host."
+    )
+    assert not is_quiet(record_quiet([0.50, 0.55], [0.52, 0.7], since, now))
+    assert not is_quiet(record_quiet([0.5], [0.5], Stolen(0, 100), now))
 
 
 def test_what_the_page_says_of_groups_that_were_not_run_again_stays() -> None:

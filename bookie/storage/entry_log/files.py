@@ -71,7 +71,7 @@ def list_logs(files: Files, directory: str) -> list[int]:
     return sorted(ids)
 
 
-class ReadAhead:
+class SystemReadAhead:
     """What the readers of a directory will need next. Used by any thread: at worst something is told twice, or not."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class EntryLogs:
         self._bytes_of_ledgers: dict[int, int] = {}
         self._open: dict[int, File] = {}
         self._retired: deque[File] = deque()
-        self._read_ahead = ReadAhead()
+        self._read_ahead = SystemReadAhead()
         self._read_before = ReadBefore()
         self._opening = threading.Lock()
         self._numbering = threading.Lock()

@@ -7,7 +7,7 @@ import pytest
 
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.entry_log import format as fmt
-from bookie.storage.entry_log.files import EntryLogs, ReadAhead, ReadBefore
+from bookie.storage.entry_log.files import EntryLogs, SystemReadAhead, ReadBefore
 from bookie.storage.ledger_storage import FLUSH_ENTRIES_MAX
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
@@ -201,7 +201,7 @@ def test_what_is_forgotten_is_still_there(tmp_path: Path) -> None:
 
 def test_what_follows_is_read_ahead_once_reads_of_a_ledger_follow_each_other() -> None:
     """Locations of two logs differ by 2³² and more: nothing is read ahead over the end of a log."""
-    at, ahead = 5 << 32, ReadAhead()
+    at, ahead = 5 << 32, SystemReadAhead()
     assert ahead.after(7, at, at + 100 * KIB) is None, "it may be the only one"
     assert ahead.after(7, at + 90 * KIB, at + 200 * KIB) == (at + 200 * KIB, 256 * KIB)
     assert ahead.after(7, at + 200 * KIB, at + 300 * KIB) is None, "more than half of that is still to come"
@@ -213,7 +213,7 @@ def test_what_follows_is_read_ahead_once_reads_of_a_ledger_follow_each_other() -
 
 
 def test_of_many_ledgers_those_are_forgotten_that_were_read_first() -> None:
-    ahead = ReadAhead()
+    ahead = SystemReadAhead()
     for ledger_id in range(1_001):
         assert ahead.after(ledger_id, 0, KIB) is None
     assert ahead.after(0, KIB, 2 * KIB) is None
