@@ -6,6 +6,7 @@
 The ratio is ours divided by Apache's, of the medians. A cell shows the median of the rounds, least and most.
 """
 
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -155,6 +156,7 @@ def goal_text(row: Row) -> str:
 
 
 NOTHING: Final = "–"
+_MILLIONS: Final = re.compile(r"\d{1,3}(?:,\d{3}){2,}")
 HEAD: Final = ("what", "unit", "Apache", "ours", "goal", "ratio")
 
 
@@ -182,14 +184,20 @@ def _of_earlier(text: str) -> dict[tuple[str, str], str]:
         if line.startswith("| ") and len(columns) >= len(HEAD) and columns[0] != HEAD[0]:
             what, unit, _, ours, goal, ratio = columns[: len(HEAD)]
             verdict = ", not met" if "not met" in goal else ", met" if goal.endswith(": met") else ""
-            found[what, unit] = (ours if ratio == NOTHING else ratio) + verdict
+            found[_in_millions(what), unit] = (ours if ratio == NOTHING else ratio) + verdict
     return found
 
 
 def _earlier_of(row: Row, before: Mapping[tuple[str, str], str]) -> str:
     """Notes may have been others: they do not count."""
-    noted = (text for (what, unit), text in before.items() if unit == row.unit and what.startswith(f"{row.what} ("))
-    return before.get((row.what, row.unit)) or next(noted, NOTHING)
+    wanted = _in_millions(row.what)
+    noted = (text for (what, unit), text in before.items() if unit == row.unit and what.startswith(f"{wanted} ("))
+    return before.get((wanted, row.unit)) or next(noted, NOTHING)
+
+
+def _in_millions(what: str) -> str:
+    """*what* with its very large numbers rounded: a run that ends after some seconds has a few entries more or less."""
+    return _MILLIONS.sub(lambda number: f"{round(int(number[0].replace(',', '')), -6):,}", what)
 
 
 def plain(rows: Iterable[Row]) -> str:

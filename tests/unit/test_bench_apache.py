@@ -254,6 +254,7 @@ def test_the_ratios_of_another_run_stand_beside_those_of_this_one() -> None:
         Row("adds", "/s", {"apache": [10.0], "ours": [16.0]}, goal=">= 1.5", note="a limit"),
         Row("adds", "ms", {"apache": [10.0], "ours": [16.0]}, goal="<= 0.5"),
         Row("memory", "MB", {"ours": [90.0]}),
+        Row("holds 5,000,153 entries of 10,000", "MB", {"ours": [60.0]}),
         date="2026-01-02",
     )
     text = page(
@@ -261,6 +262,7 @@ def test_the_ratios_of_another_run_stand_beside_those_of_this_one() -> None:
         Row("adds", "ms", {"apache": [10.0], "ours": [4.0]}, goal="<= 0.5"),
         Row("memory", "MB", {"ours": [80.0]}),
         Row("new", "MB", {"ours": [70.0]}),
+        Row("holds 5,001,404 entries of 10,000", "MB", {"ours": [65.0]}),
         earlier=earlier,
     )
     assert "| goal | ratio | earlier |" in text
@@ -268,6 +270,7 @@ def test_the_ratios_of_another_run_stand_beside_those_of_this_one() -> None:
     assert "| adds | ms | 10.0 | 4.00 | ≤ 0.5: met | 0.40 | 1.60, not met |" in text
     assert "| memory | MB | – | 80.0 |  | – | 90.0 |" in text
     assert "| new | MB | – | 70.0 |  | – | – |" in text
+    assert "| holds 5,001,404 entries of 10,000 | MB | – | 65.0 |  | – | 60.0 |" in text
     assert text.index("2026-03-04") < text.index("of another run") < text.index("2026-01-02; 2 cores")
     assert "| earlier |" not in earlier
 

@@ -7,7 +7,7 @@ import pytest
 
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.entry_log import format as fmt
-from bookie.storage.entry_log.files import EntryLogs, SystemReadAhead, ReadBefore
+from bookie.storage.entry_log.files import EntryLogs, ReadBefore, SystemReadAhead
 from bookie.storage.ledger_storage import FLUSH_ENTRIES_MAX
 from magnetar_core.runtime.files import File, MemoryFiles, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
