@@ -78,7 +78,15 @@ Samples of the main thread's processor time, the load as above.""",
     "growth": """\
 One bookie, or one broker on one bookie, from one ledger, topic, consumer or entry to very many; 1/1/1, 100 B, loads
 that speak the wire protocols on the same cores. Apache's servers do not run here. A flat line means that one more costs
-what the first did.""",
+what the first did.
+
+What is not flat is what is handled in groups. The loads have as much under way whatever the number of topics, ledgers
+or consumers is: 2,000 messages of one topic come some hundreds in a write and become runs of adds and receipts, of
+1,000 topics each is a run of its own. Measured beside (2026-11-28, µs of the broker's processor time a message): one
+topic 25, with 8 messages under way 58; 100 topics 87, with 20,000 under way 54; 1,000 topics 85 and 59. In the same way
+one consumer with 1,000 permits costs 19, with 20 permits 32, with 4 permits 103; 1,000 consumers 46. Adds are sent
+ten of a ledger in a row, which are longer runs only where there is one ledger. The memory for a backlog stays what it
+is from 10 million messages on.""",
 }
 
 INTRODUCTION: Final = """\
