@@ -84,7 +84,7 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Se
         print(f"  {name} failed: {failed}", flush=True)
     finally:
         shutil.rmtree(directory / name, ignore_errors=True)
-    was_quiet = quiet.record(before, quiet.times(), since, quiet.stolen())
+    how_quiet = quiet.Quiet.of(before, quiet.times(), since, quiet.stolen())
     found = {
         "rows": merged_rows(load_results().get(name, {}).get("rows", ()) if parts else (), map(row_to, table.rows)),
         "notes": notes,
@@ -97,11 +97,11 @@ def run_group(name: str, directory: Path, rounds: int, seconds: float, parts: Se
             [f"python -m bench.apache {name} --rounds {rounds} --seconds {seconds:g}", *(f"--part {p}" for p in parts)]
         ),
         "machine": machine(),
-        "quiet": was_quiet,
+        "quiet": how_quiet._asdict(),
     }
     save_results(name, found)
     took = f"{name} took {time.perf_counter() - began:.0f} s"
-    print(plain(table.rows), took, quiet.told(was_quiet), sep="\n", flush=True)
+    print(plain(table.rows), took, how_quiet.told, sep="\n", flush=True)
 
 
 def _interrupt(number: int, _: object) -> None:
@@ -130,8 +130,9 @@ def main() -> None:
     parser.add_argument("--write-docs", action="store_true", help="render docs/BENCHMARKS.md and its pictures")
     parser.add_argument("--docs-only", action="store_true", help="run nothing, render what is known")
     parser.add_argument(
-        "--earlier", type=Path, metavar="PAGE", help="with the page: one of another run, to show its ratios beside"
-    )
+        "--earlier", type=Path, metavar="PAGE",
+        help="with --write-docs or --docs-only: a BENCHMARKS.md of another run, whose ratios get a column of their own",
+    )  # fmt: skip
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]
     if unknown:
@@ -141,6 +142,10 @@ def main() -> None:
         parser.error(f"{', '.join(stray)}: no part of the groups that are named; {known}")
     if options.rounds < 1 or options.seconds < 1:
         parser.error("at least one round of one second")
+    if options.earlier and not (options.write_docs or options.docs_only):
+        parser.error("--earlier is for --write-docs and --docs-only")
+    if options.earlier and not options.earlier.is_file():  # said now, not after an hour of runs
+        parser.error(f"--earlier: there is no file {options.earlier}")
     if not is_there() or not BENCHMARK_JAR.exists():
         sys.exit("Apache's servers are not there yet: python -m deploy.fetch_apache")
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks end what they started

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.apache.quiet import told
+from bench.apache.quiet import Quiet
 from bench.apache.rig import ROOT
 from bench.apache.table import SIDES, Row, markdown, row_from
 
@@ -315,7 +315,7 @@ def section(name: str, title: str, found: Mapping[str, Any] | None, earlier: str
     parts += [f"```\n{block}\n```" for block in blocks]
     parts.append(f"`{found['command']}`, {found['took_s'] / 60:.1f} minutes.")
     if "quiet" in found:
-        parts[-1] += f" {told(found['quiet'])}"
+        parts[-1] += f" {Quiet(**found['quiet']).told}"
     return "\n\n".join(parts)
 
 

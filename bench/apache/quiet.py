@@ -7,7 +7,7 @@ A virtual machine shares its cores with others. Figures of a group mean little w
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 ADDITIONS: Final = 10_000_000
 PIECES: Final = 6
@@ -18,6 +18,7 @@ PAUSE_S: Final = 0.3
 SPREAD_MAX: Final = 1.25
 """A quiet machine's slowest piece by its fastest."""
 STOLEN_MAX: Final = 0.01
+"""The share of its time that a quiet machine's host may take."""
 
 _STEAL: Final = 7
 _GUEST: Final = 8
@@ -50,23 +51,32 @@ def stolen(text: str | None = None) -> Stolen:
     return Stolen(ticks[_STEAL], sum(ticks[:_GUEST]))
 
 
-def record(before: Sequence[float], after: Sequence[float], since: Stolen, now: Stolen) -> dict[str, Any]:
-    """What is kept of a group: seconds for ADDITIONS, least and most, and the share of its time that was stolen."""
-    found = [*before, *after]
-    share = (now.stolen - since.stolen) / max(now.all - since.all, 1)
-    return {"additions_s": [min(found), max(found)], "stolen": round(share, 4)}
+class Quiet(NamedTuple):
+    """What is kept of a group."""
 
+    additions_s: Sequence[float]
+    """Seconds for ADDITIONS, least and most."""
+    stolen: float
+    """The share of the time of all cores."""
 
-def is_quiet(found: dict[str, Any]) -> bool:
-    least, most = found["additions_s"]
-    return bool(most <= least * SPREAD_MAX and found["stolen"] <= STOLEN_MAX)
+    @classmethod
+    def of(cls, before: Sequence[float], after: Sequence[float], since: Stolen, now: Stolen) -> Self:
+        """From `times` and `stolen` before the group and after it."""
+        found = [*before, *after]
+        share = (now.stolen - since.stolen) / max(now.all - since.all, 1)
+        return cls([min(found), max(found)], round(share, 4))
 
+    @property
+    def is_quiet(self) -> bool:
+        least, most = self.additions_s
+        return most <= least * SPREAD_MAX and self.stolen <= STOLEN_MAX
 
-def told(found: dict[str, Any]) -> str:
-    """One line of it."""
-    least, most = found["additions_s"]
-    verdict = "quiet" if is_quiet(found) else "not quiet"
-    return (
-        f"The machine was {verdict}: {ADDITIONS // 1_000_000} million additions in Python took {least:.2f} to "
-        f"{most:.2f} s before and after, {100 * found['stolen']:.1f} % of the time went to others on the host."
-    )
+    @property
+    def told(self) -> str:
+        """One line of it."""
+        least, most = self.additions_s
+        verdict = "quiet" if self.is_quiet else "not quiet"
+        return (
+            f"The machine was {verdict}: {ADDITIONS // 1_000_000} million additions in Python took {least:.2f} to "
+            f"{most:.2f} s before and after, {100 * self.stolen:.1f} % of the time went to others on the host."
+        )

@@ -166,7 +166,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def markdown(rows: Iterable[Row], earlier: str = "") -> str:
-    """*earlier*: such a table of another run, whose ratios stand in a column of their own."""
+    """*earlier*: such a table of another run, whose ratios stand in a column of their own. It is read back from its
+    page, since that is what the repository keeps of a run."""
     before = _of_earlier(earlier)
     lines = ["| " + " | ".join((*HEAD, "earlier") if before else HEAD) + " |"]
     lines.append("|---|---|---|---|---|---:|" + "---:|" * bool(before))

@@ -20,8 +20,7 @@ from bench.apache.outputs import (
     warm_latency,
 )
 from bench.apache.profile import report
-from bench.apache.quiet import Stolen, is_quiet, stolen, told
-from bench.apache.quiet import record as record_quiet
+from bench.apache.quiet import Quiet, Stolen, stolen
 from bench.apache.spark import topic_of
 from bench.apache.spark_jobs import summed
 from bench.apache.spark_reads import Rates, add_ratios
@@ -279,15 +278,15 @@ def test_a_machine_is_quiet_while_the_same_work_takes_the_same_time_and_nothing_
     now = stolen("cpu  100 0 50 700 20 0 5 25 40 0\ncpu0 1 2 3\n")
     assert now == Stolen(25, 900)  # what guests of this machine took is part of the first two
     since = Stolen(21, 100)
-    quiet = record_quiet([0.50, 0.55], [0.52, 0.6], since, now)
-    assert quiet == {"additions_s": [0.50, 0.60], "stolen": 0.005}
-    assert is_quiet(quiet)
-    assert told(quiet) == (
+    quiet = Quiet.of([0.50, 0.55], [0.52, 0.6], since, now)
+    assert quiet == Quiet([0.50, 0.60], 0.005)
+    assert quiet.is_quiet
+    assert quiet.told == (
         "The machine was quiet: 10 million additions in Python took 0.50 to 0.60 s before and after, 0.5 % of the time "
         "went to others on the host."
     )
-    assert not is_quiet(record_quiet([0.50, 0.55], [0.52, 0.7], since, now))
-    assert not is_quiet(record_quiet([0.5], [0.5], Stolen(0, 100), now))
+    assert not Quiet.of([0.50, 0.55], [0.52, 0.7], since, now).is_quiet
+    assert not Quiet.of([0.5], [0.5], Stolen(0, 100), now).is_quiet
 
 
 def test_what_the_page_says_of_groups_that_were_not_run_again_stays() -> None:
