@@ -352,6 +352,9 @@ class MixedCluster:
             "journalDirectory": place / "journal",
             "ledgerDirectories": place / "ledgers",
             "metadataServiceUri": f"zk://{self.zookeeper_address}/ledgers",
+            # Disks that are fuller than 95 % would make a bookie read-only.
+            "diskUsageThreshold": 0.99,
+            "diskUsageWarnThreshold": 0.98,
         }
 
     def _apache_bookie_settings(self, web_port: int) -> dict[str, object]:
@@ -361,9 +364,6 @@ class MixedCluster:
             "httpServerPort": web_port,
             "prometheusStatsHttpPort": web_port,
             "autoRecoveryDaemonEnabled": "false",
-            # Disks that are fuller than 95 % would make a bookie read-only.
-            "diskUsageThreshold": 0.99,
-            "diskUsageWarnThreshold": 0.98,
             **self._small_bookie_settings(),
         }
 
