@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 
 def main(mode: str, url: str, service: str, topic: str, other: str, folder: str) -> None:
     spark = SparkSession.builder.appName(mode).getOrCreate()
+    # A kill may come while the first batch is noted, and Spark would refuse what that leaves.
+    spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
     spark.sparkContext.setLogLevel("ERROR")
     reader = spark.readStream.format("magnetar").option("metadata.url", url).option("topic", topic)
     stream = reader.option("startingOffsets", "earliest").load().select("value", "__key")

@@ -208,6 +208,26 @@ def test_a_subscription_that_others_use_is_refused(
     other.close()
 
 
+EMPTY_AT_FIRST = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"  # Spark 4.1 and later
+
+
+def test_a_driver_that_was_killed_while_it_noted_its_first_batch_comes_back_without_sparks_check(
+    spark: SparkSession, client: pulsar.Client, follow: Follow, tmp_path: Path
+) -> None:
+    send_all(client, "stream-first", numbers(0, 20))
+    offsets = tmp_path / "state" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.0c5a2e0e-50a1-4d7b-8f0e-3f1d1ad5a3f1.tmp").write_bytes(b"v1\n")  # it is renamed when it is whole
+    with pytest.raises(StreamingQueryException, match="CHECKPOINT_LOCATION_NOT_EMPTY"):
+        run(follow("stream-first"), tmp_path)
+    spark.conf.set(EMPTY_AT_FIRST, "false")
+    try:
+        run(follow("stream-first"), tmp_path)
+    finally:
+        spark.conf.unset(EMPTY_AT_FIRST)
+    assert written(spark, tmp_path) == numbers(0, 20)
+
+
 KILLS = 2
 
 
