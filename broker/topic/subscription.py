@@ -308,10 +308,11 @@ class Subscription:
             size = self._batch_size(position, words, message_id.batch_size)
             if size is None:
                 continue
-            whole = self.cursor.acknowledge_batch(position, words, size)
-            if dispatcher is not None:
-                remaining = 0 if whole else count_bits(self.cursor.batch_ack_set(position) or ())
-                dispatcher.on_acked(position, remaining)
+            self.cursor.acknowledge_batch(position, words, size)
+            left = self.cursor.batch_ack_set(position)
+            # With neither of both the cursor keeps no part of this batch: it stays with its consumer as a whole.
+            if dispatcher is not None and (left is not None or self.cursor.is_deleted(position)):
+                dispatcher.on_acked(position, count_bits(left or ()))
         if done:
             self.cursor.delete(done)
             if dispatcher is not None:

@@ -311,6 +311,25 @@ async def test_single_messages_of_a_batch_leave_the_others() -> None:
     assert bench.cursor.backlog() == 0
 
 
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
+async def test_a_batch_of_which_no_part_can_be_kept_any_more_stays_with_its_consumer_and_comes_again(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managed_ledger.cursors.cursor.PARTIAL_BATCHES_MAX", 1)
+    bench = Bench()
+    await bench.append(entry(0, batch=3), entry(3, batch=3))
+    bench.join(1, kind, permits=10)
+    bench.ack(1, 0, ack_set=[0b110])
+    bench.ack(1, 1, ack_set=[0b110])
+    assert [messages for messages, _ in bench.consumers[1].pending.values()] == [2, 3]
+    assert bench.consumers[1].unacked_messages == 5
+    other = bench.join(2, kind, permits=10)
+    bench.leave(1)
+    assert other.got == [0, 1]
+    bench.ack(2, 0, 1, ack_set=[0])
+    assert bench.consumers[2].unacked_messages == bench.cursor.backlog() == 0
+
+
 async def test_a_cumulative_ack_inside_a_batch_keeps_its_rest() -> None:
     bench = Bench()
     await bench.append(entry(0), entry(1, batch=10), entry(11))
