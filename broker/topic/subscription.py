@@ -251,7 +251,7 @@ class Subscription:
         """The namespace's policies changed."""
         self.limits = limits
         if self._dispatcher is not None:
-            self._dispatcher.limits = limits
+            self._dispatcher.use_limits(limits)
             self.pump()
 
     # -------------------------------------------------------------------------------- requests

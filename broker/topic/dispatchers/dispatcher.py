@@ -124,6 +124,10 @@ class Dispatcher(Protocol):
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None: ...
 
+    def use_limits(self, limits: DispatchLimits) -> None:
+        """The limits are others from now on."""
+        ...
+
     def use_cursor(self, cursor: CursorPort) -> None:
         """Go on with *cursor*, which stands for the same subscription."""
         ...

@@ -66,6 +66,17 @@ class SharedDispatcher:
             # consumer starts at the first unacknowledged entry.
             self.reset()
 
+    def use_limits(self, limits: DispatchLimits) -> None:
+        former, self.limits = self.limits, limits
+        # Another limit holds at once. Who waited for half of the former one may have nothing to acknowledge by itself.
+        most = limits.unacked_per_consumer_max
+        if most != former.unacked_per_consumer_max:
+            for consumer in self.consumers:
+                consumer.is_blocked = 0 < most <= consumer.unacked_messages
+        most = limits.unacked_per_subscription_max
+        if most != former.unacked_per_subscription_max:
+            self._is_full = 0 < most <= self._unacked
+
     def use_cursor(self, cursor: CursorPort) -> None:
         self._cursor = cursor
 

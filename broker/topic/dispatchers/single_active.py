@@ -141,6 +141,9 @@ class SingleActiveDispatcher:
         if consumer is self.active and self._active_from_ms is None:
             self._cursor.rewind()
 
+    def use_limits(self, limits: DispatchLimits) -> None:
+        self.limits = limits
+
     def use_cursor(self, cursor: CursorPort) -> None:
         self._cursor = cursor
 

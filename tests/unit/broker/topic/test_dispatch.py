@@ -297,6 +297,20 @@ async def test_a_subscription_with_too_much_unacknowledged_waits() -> None:
     assert len(one.got) + len(two.got) == 3
 
 
+@pytest.mark.parametrize("limit", ["unacked_per_consumer_max", "unacked_per_subscription_max"])
+@pytest.mark.parametrize("changed", [0, 5])
+async def test_who_waits_with_too_much_unacknowledged_goes_on_when_more_is_allowed(limit: str, changed: int) -> None:
+    before: dict[str, Any] = {limit: 2}
+    after: dict[str, Any] = {limit: changed}
+    bench = Bench(**before, read_entries_max=1)
+    await bench.append(*map(entry, range(6)))
+    peer = bench.join(1, SHARED, permits=10)
+    assert peer.got == [0, 1]
+    bench.subscription.apply_limits(replace(bench.subscription.limits, **after))
+    bench.check()
+    assert peer.got == list(range(changed or 6))
+
+
 async def test_single_messages_of_a_batch_leave_the_others() -> None:
     bench = Bench()
     await bench.append(entry(0, batch=10))
