@@ -330,16 +330,15 @@ class Subscription:
         message_id = ack.message_id[0]
         position = _checked(message_id)
         if message_id.ack_set:
-            if not self.limits.batch_index_acks:
-                return
             self._ledger.check_within(
                 position
             )  # beyond the end, the position before it would be the last entry of the topic
-            words = list(message_id.ack_set)
             self.cursor.mark_delete(self._ledger.previous_position(position))
-            size = self._batch_size(position, words, message_id.batch_size)
-            if size is not None:
-                self.cursor.acknowledge_batch(position, words, size)
+            if self.limits.batch_index_acks:
+                words = list(message_id.ack_set)
+                size = self._batch_size(position, words, message_id.batch_size)
+                if size is not None:
+                    self.cursor.acknowledge_batch(position, words, size)
         else:
             self.cursor.mark_delete(position)
         consumer.acked_messages += 1

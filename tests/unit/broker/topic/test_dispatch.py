@@ -355,6 +355,17 @@ async def test_a_cumulative_ack_inside_a_batch_keeps_its_rest() -> None:
     assert list(peer.messages[3].ack_set) == [1008]
 
 
+async def test_a_cumulative_ack_inside_a_batch_acknowledges_what_is_before_it_where_no_parts_are_kept() -> None:
+    bench = Bench(batch_index_acks=False)
+    await bench.append(entry(0), entry(1, batch=10), entry(11))
+    peer = bench.join(1, EXCLUSIVE, permits=100)
+    bench.ack(1, 1, cumulative=True, ack_set=[1008])
+    assert bench.cursor.mark_delete_position == (1, 0)
+    bench.redeliver(1)
+    assert peer.got == [0, 1, 2, 1, 2]
+    assert list(peer.messages[3].ack_set) == []
+
+
 async def test_a_cumulative_ack_on_shared_moves_nothing() -> None:
     bench = Bench()
     await bench.append(*map(entry, range(3)))
