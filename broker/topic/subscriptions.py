@@ -87,10 +87,10 @@ class Subscriptions:
     def apply_limits(self, limits: TopicLimits) -> None:
         """The namespace's policies changed."""
         self._limits = limits
+        self._use_rates()  # before the pumps below: who waits for an old rate has a timer that may be hours away
         for subscription in self.by_name.values():
             subscription.consumers_max = limits.consumers_per_subscription_max
             subscription.apply_limits(limits.dispatch)
-        self._use_rates()
 
     def _use_rates(self) -> None:
         limits, now_ms = self._limits, self._clock.wall_ms()

@@ -180,6 +180,21 @@ async def test_consumers_get_no_more_than_the_rate_and_everything_in_the_end(sta
     assert sum(value for name, value in told.items() if name.startswith("dispatchThrottledMsg")) > 0
 
 
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
+async def test_a_rate_that_is_taken_back_lets_consumers_go_on_that_would_wait_for_hours(
+    stage: Stage, policy: str
+) -> None:
+    await stage.filled(3, size=1)
+    await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600})
+    throttles = stage.topic.subscriptions["s"].throttles
+    await eventually(lambda: any(one.is_on for one in throttles))
+    await stage.consumer.subscribe(str(NAME), subscription="s", subType=wire.CommandSubscribe.Shared)
+    await stage.consumer.expect(BaseCommand.MESSAGE)
+    await stage.call("DELETE", f"{TOPIC}/{policy}")
+    for _ in range(2):
+        await stage.consumer.expect(BaseCommand.MESSAGE)
+
+
 async def test_a_consumer_that_subscribes_too_often_is_refused(stage: Stage) -> None:
     rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600}
     await stage.call("POST", f"{TOPIC}/subscribeRate", rate)
