@@ -23,6 +23,7 @@ from broker.errors import (
     storage_error,
 )
 from broker.names import is_internal_subscription, is_reserved_subscription
+from broker.policy_types import DispatchRate
 from broker.topic.compacted_view import CompactedView, start_of
 from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
 from broker.topic.limits import TopicLimits, has_room_for_host
@@ -100,8 +101,10 @@ class Subscriptions:
             self._use_rate(name, subscription.throttles[1])
 
     def _use_rate(self, name: str, throttle: DispatchThrottle) -> None:
-        rate = self._limits.subscription_rates.get(name, self._limits.subscription_rate)
-        throttle.use(rate, self._published, self._clock.wall_ms())
+        throttle.use(self._rate_of(name), self._published, self._clock.wall_ms())
+
+    def _rate_of(self, name: str) -> DispatchRate:
+        return self._limits.subscription_rates.get(name, self._limits.subscription_rate)
 
     def change_group(self, before: ResourceGroup | None) -> None:
         """The topic is in another resource group than *before*."""
@@ -362,9 +365,14 @@ class Subscriptions:
         return any(one.consumers for one in self.by_name.values())
 
     def take_rates(self, now_ms: int, published: tuple[float, float]) -> None:
-        """Work out the rates of the period that ends now."""
-        for subscription in self.by_name.values():
+        """Work out the rates of the period that ends now, in which so many messages and bytes came in a second."""
+        self._published = published
+        if self._limits.dispatch_rate.is_relative:
+            self.dispatch_throttle.use(self._limits.dispatch_rate, published, now_ms)
+        for name, subscription in self.by_name.items():
             subscription.take_rates(now_ms)
+            if self._rate_of(name).is_relative:
+                self._use_rate(name, subscription.throttles[1])
 
     def _forget(self, subscription: Subscription) -> None:
         """*subscription* is removed; what went to its consumers counts for the topic on."""

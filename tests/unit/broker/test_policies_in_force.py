@@ -195,6 +195,19 @@ async def test_a_rate_that_is_taken_back_lets_consumers_go_on_that_would_wait_fo
         await stage.consumer.expect(BaseCommand.MESSAGE)
 
 
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
+async def test_a_rate_that_is_relative_grows_by_what_is_published(stage: Stage, policy: str) -> None:
+    rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600, "relativeToPublishRate": True}
+    await stage.filled(10, size=1)
+    await stage.call("POST", f"{TOPIC}/{policy}", rate)
+    throttles = stage.topic.subscriptions["s"].throttles
+    await eventually(lambda: any(one.is_on for one in throttles))
+    began_ms = stage.side.broker.clock.wall_ms()
+    stage.topic.take_rates(began_ms + 1_000)
+    messages = max(one.room(began_ms + 10_000_000)[0] or 0 for one in throttles)
+    assert messages == 1 + int(stage.topic.rates.values[0] * 3600) > 1_000
+
+
 async def test_a_consumer_that_subscribes_too_often_is_refused(stage: Stage) -> None:
     rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 3600}
     await stage.call("POST", f"{TOPIC}/subscribeRate", rate)
