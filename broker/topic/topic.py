@@ -531,6 +531,9 @@ class Topic:
         wanted = self._limits.inactive
         if not wanted.is_on or self.is_in_use or self.last_active_ms > now_ms - wanted.idle_s * 1000:
             return False
+        retained_ms = self.ledger.config.retention.time_ms
+        if retained_ms < 0 or self.last_active_ms > now_ms - retained_ms:  # its messages are to be kept, as in Apache's
+            return False
         if wanted.mode == CAUGHT_UP:
             return not any(one.cursor.backlog() for one in self.subscriptions.values())
         return not self.has_subscriptions

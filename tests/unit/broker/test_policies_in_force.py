@@ -492,6 +492,26 @@ async def test_a_topic_s_own_idle_time_counts(stage: Stage) -> None:
     assert NAME not in stage.side.broker.topics
 
 
+@pytest.mark.parametrize("minutes", [-1, 5])
+async def test_a_topic_that_nobody_uses_stays_as_long_as_its_messages_are_retained(stage: Stage, minutes: int) -> None:
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 0,
+        "deleteWhileInactive": True,
+    }
+    await stage.call("POST", f"{SPACE}/retention", {"retentionTimeInMinutes": minutes, "retentionSizeInMB": -1})
+    await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", policy)
+    await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
+    await asyncio.sleep(0.01)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME in stage.side.broker.topics
+    assert stage.topic.is_idle(stage.topic.last_active_ms + 5 * 60_000 + 1) == (minutes > 0)
+    await stage.call("DELETE", f"{SPACE}/retention")
+    await eventually(lambda: not stage.topic.ledger.config.retention.time_ms)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME not in stage.side.broker.topics
+
+
 async def test_a_topic_goes_when_its_subscriptions_have_caught_up(stage: Stage) -> None:
     policy = {
         "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
