@@ -439,7 +439,7 @@ class ManagedLedger:
 
     def _trimmable(self, retention: RetentionRule | None = None) -> list[int]:
         """Ledgers that all durable cursors have consumed and that retention does not keep."""
-        if not self._appending.takes_appends:
+        if not self._appending.takes_appends and not self.is_terminated:
             return []
         return self._lifecycle.trimmable(self._cursors.slowest_stored(), self.bytes_total, retention)
 

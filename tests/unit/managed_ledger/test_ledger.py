@@ -356,6 +356,26 @@ async def test_a_terminated_topic_takes_nothing_more(world: SharedStorage) -> No
     assert [entry.data for entry in await read_all(reopened)] == payloads(0, 3)
 
 
+@pytest.mark.parametrize("is_opened_again", [False, True])
+async def test_what_is_consumed_of_a_terminated_topic_is_trimmed_but_for_its_last_ledger(
+    world: SharedStorage, is_opened_again: bool
+) -> None:
+    config = replace(CONFIG, retention=RetentionRule())
+    ledger, _ = await world.open(config)
+    await ledger.open_cursor("s", EARLIEST)
+    await publish(ledger, 0, 25)
+    last = await ledger.terminate()
+    if is_opened_again:
+        ledger, _ = await world.open(config)
+    ledger.cursors["s"].mark_delete(last)
+    await ledger.trim_now()
+    assert [info["ledgerId"] for info in ledger.stats()["ledgers"]] == [last.ledger_id]
+    again, _ = await world.open()
+    assert again.is_terminated
+    assert again.last_confirmed == await again.terminate() == last
+    assert again.cursors["s"].backlog() == 0
+
+
 async def test_find_first_bisects_over_ledgers(world: SharedStorage) -> None:
     ledger, _ = await world.open()
     assert await ledger.find_first(lambda entry: True) is None
