@@ -88,6 +88,7 @@ class Reading:
 
     async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
         ledger_id = position.ledger_id
+        handle: LedgerReadHandle | None = None
         try:
             handle = await self._handle(ledger_id)
             # Entries up to `last` are confirmed as this object knows; the handle of an open ledger may not know it yet.
@@ -95,7 +96,7 @@ class Reading:
         except (NoSuchLedger, NoSuchEntry) as error:
             if ledger_id not in self._ledgers:  # trimmed during the read; the caller continues after it
                 return []
-            if ledger_id not in self._handles:  # its record is gone, and with it what could be mended
+            if handle is None:  # it could not be opened: its record is gone, and with it what could be mended
                 raise self._ledger_lost(ledger_id) from error
             self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
             await self._check_record(ledger_id)

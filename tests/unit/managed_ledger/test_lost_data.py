@@ -12,6 +12,7 @@ from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import DataLost, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.reading import Entry
 from tests.support.waiting import settle
 from tests.unit.managed_ledger.test_ledger import CONFIG, SharedStorage, payloads
 
@@ -125,6 +126,26 @@ async def test_a_lost_ledger_counts_as_acknowledged_for_all_cursors() -> None:
     assert other.backlog() == 20
     assert world.ledger.passed_over_entries == 10 + 8
     assert await world.read_all(other) == texts(*range(10), *range(20, 30))
+    await world.ledger.close()
+
+
+async def test_a_lost_entry_is_no_lost_ledger_when_the_handle_was_given_up_during_the_read() -> None:
+    world = World()
+    await world.fill(replace(PASSING, read_handles_max=1))
+    world.lose(0, 0)
+
+    async def meanwhile(what: str, ledger_id: int) -> None:
+        if (what, ledger_id) == ("read", world.ids[0]):
+            world.bookkeeper.on_step = None
+            other = world.ledger.read(Position(world.ids[1], 0), 1, 1)  # its handle takes the place of the first one
+            assert not isinstance(other, Sequence)
+            others.extend(await other)
+
+    others: list[Entry] = []
+    world.bookkeeper.on_step = meanwhile
+    assert await world.read_all() == texts(*range(1, 30))
+    assert others
+    assert world.ledger.passed_over_entries == 1
     await world.ledger.close()
 
 
