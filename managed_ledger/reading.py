@@ -98,8 +98,8 @@ class Reading:
                 return []
             if handle is None:  # it could not be opened: its record is gone, and with it what could be mended
                 raise self._ledger_lost(ledger_id) from error
+            await self._check_record(handle)
             self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
-            await self._check_record(ledger_id)
             raise DataLost(
                 f"{self._name}: entry {position} is missing: {error}{_WAY_OUT}", ledger_id, position.entry_id
             ) from error
@@ -110,16 +110,21 @@ class Reading:
         assert not stored or stored[0].entry_id == position.entry_id, (position, stored[0].entry_id)
         return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
 
-    async def _check_record(self, ledger_id: int) -> None:
-        """Raises DataLost if the ledger has no record any more, StorageUnavailable if nobody knows."""
+    async def _check_record(self, handle: LedgerReadHandle) -> None:
+        """Raises DataLost if the ledger has no record any more, StorageUnavailable if nobody knows, or if the record
+        names other bookies than *handle* has asked."""
+        ledger_id = handle.ledger_id
         try:
-            await self._bookkeeper.read_metadata(ledger_id)
+            now = await self._bookkeeper.read_metadata(ledger_id)
         except NoSuchLedger as error:
             if ledger_id in self._ledgers:
                 raise self._ledger_lost(ledger_id) from error
             raise StorageUnavailable(f"{self._name}: ledger {ledger_id} was trimmed") from error
         except BookKeeperError as error:
             raise StorageUnavailable(f"{self._name}: the record of ledger {ledger_id}: {error}") from error
+        if now.segments != handle.metadata.segments:
+            self._handles.pop(ledger_id, None)
+            raise StorageUnavailable(f"{self._name}: the copies of ledger {ledger_id} are on other bookies by now")
 
     def _ledger_lost(self, ledger_id: int) -> DataLost:
         return DataLost(f"{self._name}: ledger {ledger_id} is gone, and its entries with it{_WAY_OUT}", ledger_id, None)

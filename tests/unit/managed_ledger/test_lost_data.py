@@ -13,6 +13,7 @@ from managed_ledger.errors import DataLost, ManagedLedgerFenced, StorageUnavaila
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading import Entry
+from tests.support.memory_bookkeeper import Segment, StoredLedger
 from tests.support.waiting import settle
 from tests.unit.managed_ledger.test_ledger import CONFIG, SharedStorage, payloads
 
@@ -174,6 +175,28 @@ async def test_silence_is_no_loss(failure: Exception) -> None:
         await world.read_all()
     assert not isinstance(raised.value, DataLost)
     world.bookkeeper.on_step = None
+    assert world.cursor.backlog() == 30
+    assert await world.read_all() == texts(*range(30))
+    await world.ledger.close()
+
+
+async def test_what_bookies_deny_that_do_not_have_the_copies_any_more_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copies were moved, and the handle could not read the record again: the metadata store was away."""
+    world = World()
+    await world.fill()
+    world.lose(0, 0)
+    moved = replace(world.bookkeeper.ledgers[world.ids[0]], segments=(Segment(0, ("d", "e", "f")),), lost=set())
+
+    async def now(ledger_id: int) -> StoredLedger:
+        world.bookkeeper.ledgers[ledger_id] = moved
+        return moved
+
+    monkeypatch.setattr(world.bookkeeper, "read_metadata", now)
+    with pytest.raises(StorageUnavailable) as raised:
+        await world.read_all()
+    assert not isinstance(raised.value, DataLost)
     assert world.cursor.backlog() == 30
     assert await world.read_all() == texts(*range(30))
     await world.ledger.close()
