@@ -52,6 +52,11 @@ class EntryMetadata:
         self.stored_index += sum(count for count in messages if count > 0)
         assert self.stored_index <= self._index, (self.stored_index, self._index)
 
+    def on_refused(self, messages: Iterable[int]) -> None:
+        """These were numbered and will not be stored, while others are pending: their numbers stay unused (rule 3)."""
+        self.stored_index += sum(count for count in messages if count > 0)
+        assert self.stored_index <= self._index, (self.stored_index, self._index)
+
     def go_back(self) -> None:
         """Nothing is pending: what was numbered and not stored never will be (rule 3)."""
         self._index = self.stored_index

@@ -196,8 +196,11 @@ class Topic:
     def on_append_failed(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """AppendListener: these entries are not acknowledged, and will not be."""
         self.appends_failed += len(contexts)
-        if self._entry_metadata is not None and not self.ledger.pending_count:
-            self._entry_metadata.go_back()
+        metadata = self._entry_metadata
+        if metadata is not None and not self.ledger.pending_count:
+            metadata.go_back()
+        elif metadata is not None and metadata.indexes:
+            metadata.on_refused(pending.messages for pending in contexts)
         if isinstance(error, ManagedLedgerTerminated | EntryRefused) and not self.is_closed:
             self._publishing.refuse(contexts, error)
         else:

@@ -162,6 +162,7 @@ class MemoryManagedLedger:
         self.listener: AppendListener = NoListener()
         self.cursors: dict[str, MemoryCursor] = {}
         self.properties: dict[str, str] = {}
+        self.index = -1
         self.is_terminated = False
         self.is_open = True
         self.hold = False

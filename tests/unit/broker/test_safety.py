@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from broker.config import INDEX_INTERCEPTOR
 from broker.topic.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.entry_index import index_in
 from managed_ledger.errors import EntryRefused, InvalidPosition, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -109,6 +111,47 @@ async def test_an_entry_that_no_bookie_takes_is_refused_and_the_others_are_store
     assert world.broker.topics[NAME].appends_failed == 1
     raw.publish(1, 8)
     assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 8
+
+
+async def test_an_entry_that_is_refused_between_others_does_not_give_its_index_or_theirs_to_a_later_one(
+    world: BrokerInMemory,
+) -> None:
+    await world.restart(entry_metadata_interceptors=(INDEX_INTERCEPTOR,))
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC)
+    ledger = world.ledger(TOPIC)
+    taken = ledger.append
+    stored: list[int | None] = []
+
+    def append(run: Sequence[Any], contexts: Sequence[Any]) -> None:
+        if len(run[0]) > 1_000:
+            asyncio.get_running_loop().call_soon(ledger.listener.on_append_failed, contexts, EntryRefused("too large"))
+        else:
+            stored.extend(map(index_in, run))
+            taken(run, contexts)
+
+    async def publish_too_large(number: int) -> None:
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+        raw.publish(1, number, data=encode_entry(metadata, bytes(2_000)))
+        await raw.expect(BaseCommand.SEND_ERROR)
+
+    ledger.append = append  # type: ignore[method-assign]
+    ledger.hold = True
+    raw.publish(1, 0)
+    await eventually(lambda: ledger.pending_count == 1)
+    await publish_too_large(1)
+    raw.publish(1, 2)
+    await eventually(lambda: ledger.pending_count == 2)
+    ledger.release()
+    for _ in range(2):
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert stored == [0, 2]
+    assert ledger.index == 2
+    await publish_too_large(3)
+    raw.publish(1, 4)
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    assert stored == [0, 2, 3]
+    raw.close()
 
 
 async def test_after_a_storage_failure_producers_may_come_with_the_last_answer(
