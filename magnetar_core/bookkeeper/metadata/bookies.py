@@ -95,6 +95,8 @@ class BookieRegistration:
         self._info: BookieServiceInfo | None = None
         self._read_only = False
         self._reason = ""
+        # Whether the store has the mode and the reason: a change of them may fail half way.
+        self._is_shown = True
         # One change of mode at a time; a repeated registration counts as one.
         self._mode_lock = asyncio.Lock()
         self._cancel_watch: Cancel | None = None
@@ -119,18 +121,21 @@ class BookieRegistration:
     async def set_read_only(self, read_only: bool, reason: str = "") -> None:
         """Change the mode. The new node is made before the old one is removed, so the bookie is never missing.
 
-        *reason*: why the bookie is read-only; stored in the registration, where all clients can read it.
+        *reason*: why the bookie is read-only; stored in the registration, where all clients can read it. After a
+        MetadataError the same call goes on with the change.
         """
         async with self._mode_lock:
-            if (read_only, reason) == (self._read_only, self._reason):
+            if self._is_shown and (read_only, reason) == (self._read_only, self._reason):
                 return
-            old_path = self._own_path
+            is_other_gone = self._is_shown and read_only == self._read_only
             self._read_only, self._reason = read_only, reason
             if self._info is None:
                 return
+            self._is_shown = False
             await self._create(self._own_path)
-            if old_path != self._own_path:
-                await self._delete(old_path)
+            if not is_other_gone:
+                await self._delete(self._path(not read_only))
+            self._is_shown = True
 
     async def unregister(self) -> None:
         """Remove the registration. If the store does not answer, give up: the end of the session removes it."""

@@ -60,6 +60,33 @@ async def test_a_bookie_shows_in_the_directory_and_leaves_it(store: MemoryStore,
     await directory.stop()
 
 
+async def test_a_change_of_mode_that_the_store_did_not_take_is_made_by_the_next_try(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    """Else the bookie would count as writable for ever, and its drain would never begin."""
+    session = store.session()
+    bookie = BookieRegistration(session, "/ledgers", "node-d", clock)
+    await bookie.register(INFO)
+    for read_only in (True, False):
+        for refused_after in (0, 1):  # nothing was done; or the new node was made, and the old one not removed
+            await bookie.set_read_only(not read_only)
+            left = [refused_after]
+
+            def refuse(path: str, left: list[int] = left) -> None:
+                if not left[0]:
+                    raise StoreUnavailable(f"{path}: no answer")
+                left[0] -= 1
+
+            session.before_change = refuse
+            with pytest.raises(StoreUnavailable):
+                await bookie.set_read_only(read_only)
+            session.before_change = None
+            await bookie.set_read_only(read_only)
+            writable = [] if read_only else ["node-d"]
+            assert await store.children("/ledgers/available") == [*writable, "readonly"]
+            assert await store.children("/ledgers/available/readonly") == (["node-d"] if read_only else [])
+
+
 async def test_a_bookie_registers_again_in_its_mode_after_its_session_was_lost(
     store: MemoryStore, clock: ManualClock
 ) -> None:
