@@ -66,6 +66,9 @@ class Writes:
         server.recovery_lane.foreground_s = now
         server.journals[number].put(records, False, self._on_added, ([answer], size + 4, now, False))
         server.checkpointer.touched()
+        self._hold_if_full()
+        if server.has_too_many_adds:
+            self._peer.hold(ALL_ADDS)
 
     def took(self, count: int, size: int, is_copy: bool) -> None:
         """*count* adds were taken, of *size* bytes together; they are in `records` and `answers`. *is_copy*: they are
@@ -77,6 +80,10 @@ class Writes:
             self._is_client = True
         self.adds_in_flight += count
         self.add_bytes_in_flight += size + 4 * count
+        self._hold_if_full()
+
+    def _hold_if_full(self) -> None:
+        """Rule 3, and the write cache."""
         if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
             self._peer.hold(ADDS_IN_FLIGHT)
         if self._server.cache.is_full:  # also on a read-only bookie, which takes recovery adds

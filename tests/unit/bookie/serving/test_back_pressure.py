@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bookie.serving.protocol import CACHE_FULL
 from bookie.serving.server import Limits, Server
 from bookie.storage.ledgers import Ledger
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
@@ -47,6 +48,64 @@ async def test_the_adds_of_all_connections_together_are_limited(world: BookieMac
             assert [v2.parse_response(memoryview(frame))[1] for frame in wire.frames] == [0] * count
         assert (server.adds_in_flight, server.add_bytes_in_flight, len(server.held)) == (0, 0, 0)
         stop()
+
+
+@pytest.mark.parametrize("limits", [{"adds_per_connection": 50}, {"adds_in_all": 50}, {"add_mib_in_all": 1}])
+async def test_adds_that_are_answered_before_they_are_durable_are_limited_like_others(
+    world: BookieMachines, limits: dict[str, Any]
+) -> None:
+    async with world.serving(write_cache_mib=64, **limits) as bookie:
+        may_write = threading.Event()
+
+        def slow(kind: str, path: str) -> None:
+            if kind == "write" and path.endswith(".txn"):
+                may_write.wait(20)
+
+        stop = on_each_operation(world.files, slow)
+        wire = await Wire.connect(bookie)
+        count = 1_000
+        wire.send(*(_deferred_add(entry_id) for entry_id in range(count)))
+        server = bookie.server
+        try:
+            await eventually(lambda: all(connection.held_for for connection in server.connections))
+            # Above the limit by what a chunk brought (256 KiB at most).
+            assert server.adds_in_flight < 50 + 2 * 30 + 50
+        finally:
+            may_write.set()
+        await wire.until(count)
+        assert [v3.parse_response(memoryview(frame)).status for frame in wire.frames] == [0] * count
+        assert (server.adds_in_flight, server.add_bytes_in_flight, len(server.held)) == (0, 0, 0)
+        stop()
+
+
+async def test_adds_that_are_answered_before_they_are_durable_wait_for_room_in_the_write_cache(
+    world: BookieMachines,
+) -> None:
+    async with world.serving(write_cache_mib=2) as bookie:
+        may_sync = threading.Event()
+
+        def slow(kind: str, path: str) -> None:
+            if kind == "sync" and path.endswith(".log"):
+                may_sync.wait(20)
+
+        stop = on_each_operation(world.files, slow)
+        wire = await Wire.connect(bookie)
+        count = 1_000
+        wire.send(*(_deferred_add(entry_id) for entry_id in range(count)))
+        await wire.until(100)
+        try:
+            await eventually(lambda: all(connection.held_for & CACHE_FULL for connection in bookie.server.connections))
+            assert bookie.server.cache.bytes < 2 * MIB
+        finally:
+            may_sync.set()
+        await wire.until(count)
+        assert [v3.parse_response(memoryview(frame)).status for frame in wire.frames] == [0] * count
+        stop()
+
+
+def _deferred_add(entry_id: int) -> bytes:
+    entry = stored_entry(1, entry_id, b"x" * 10_000)
+    return v3.add_request(entry_id, 1, entry_id, KEY, entry, write_flags=v3.DEFERRED_SYNC)
 
 
 async def test_the_reads_of_all_connections_together_are_limited(world: BookieMachines) -> None:
