@@ -5,8 +5,9 @@ Consecutive plain adds are taken as one run, without protobuf. Everything else g
 Rules:
 
 1. An answer carries header and status, and repeats the ids if its operation has a message.
-2. A long poll ends with a larger LAC, with a fence, or when its time is over. Then it is answered like a plain read at
-   that moment.
+2. A long poll ends with a larger LAC, when the ledger is fenced meanwhile, or when its time is over. Then it is
+   answered like a plain read at that moment. That of a ledger which was fenced before waits as well: who reads on asks
+   again at once.
 3. The explicit LAC goes to the ledger that its blob names, as in Apache's bookie.
 """
 
@@ -220,7 +221,6 @@ class ProtocolV3:
             elif (
                 wait_ms <= 0
                 or ledger.last_add_confirmed > previous
-                or ledger.fenced
                 or self._server.long_polls >= self._server.limits.long_polls
             ):
                 finish(None)

@@ -1,7 +1,8 @@
 """Waiting at a bookie until an open ledger is confirmed further: reads of the third protocol that the bookie holds.
 
     begin(ledger, ensemble, LAC) ──▶ one bookie of the ensemble waits ──▶ a larger LAC, or the time is over ──▶ told
-                                        └── it fails ──▶ the next one … all failed ──▶ a pause, without news
+                                        ├── it fails ──▶ the next one … all failed ──▶ a pause, without news
+                                        └── it does not hold the read ──▶ a pause, the next one
 
 What a bookie tells is a hint, to look now: it is no LAC that may be read to (the answer carries no digest of it), and
 with more bookies than copies the one that was asked may not have the newest entry. Who waits looks by the clock, too.
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 HELD_MS: Final = 5_000
 """How long a bookie holds a read."""
 
-# After every bookie of the ensemble failed.
+# After every bookie of the ensemble failed, and after one that did not hold the read.
 _PAUSE_S: Final = 1.0
 
 
@@ -69,11 +70,13 @@ class LongPoll:
         failures = 0
         while failures < len(asked.ensemble):
             bookie_id = asked.ensemble[self._turn % len(asked.ensemble)]
+            held_until_s = self._pool.clock.monotonic() + HELD_MS / 1000
             try:
                 if await self._ask(bookie_id, asked):
                     self._told()
                     return
                 failures = 0
+                await self._pool.clock.sleep(min(max(held_until_s - self._pool.clock.monotonic(), 0.0), _PAUSE_S))
             except (OSError, MetadataError, TimeoutError, MalformedFrame) as error:
                 log.debug("bookie %s does not wait for ledger %d: %r", bookie_id, asked.ledger_id, error)
                 self._hang_up()

@@ -240,6 +240,18 @@ async def test_long_polls_are_woken_by_news_and_by_the_fence(bookie: Bookie) -> 
     assert bookie.server.long_polls == 0
 
 
+async def test_a_long_poll_of_a_ledger_that_was_fenced_before_waits(bookie: Bookie) -> None:
+    """Readers ask again as soon as they are answered; the ledger may be fenced for long before somebody closes it."""
+    wire, other = await Wire.connect(bookie), await Wire.connect(bookie)
+    assert await other.add(stored_entry(1, 0)) == 0
+    await other.ask(v2.read_request(1, -1, FENCE, KEY))
+    wire.send(v3.read_request(1, 1, -1, previous_lac=0, timeout_ms=60_000, piggyback=True))
+    await eventually(lambda: bookie.server.long_polls == 1)
+    assert await other.add(stored_entry(1, 2), RECOVERY) == 0  # carries LAC 1
+    answer = v3.parse_response(await wire.next()).readResponse
+    assert (answer.status, answer.maxLAC) == (0, 1)
+
+
 async def test_long_polls_of_a_lost_connection_are_forgotten(bookie: Bookie) -> None:
     wire = await Wire.connect(bookie)
     assert await (await Wire.connect(bookie)).add(stored_entry(1, 0)) == 0

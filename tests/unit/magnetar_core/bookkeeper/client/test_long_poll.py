@@ -120,6 +120,25 @@ async def test_where_one_bookie_refuses_the_other_is_asked_and_where_all_do_ther
     assert world.bookies[0].server.counters.connections == reads
 
 
+async def test_bookies_that_do_not_hold_a_read_are_not_asked_in_a_loop(world: World) -> None:
+    writer = await ledger_with(world, 1)
+    for bookie in world.bookies:  # they have as many waiting reads as they may
+        bookie.server.limits = bookie.server.limits._replace(long_polls=0)
+    ask, count = world.poll._ask, 0
+
+    async def counted(bookie_id: str, asked: long_poll._Asked) -> bool:
+        nonlocal count
+        count += 1
+        return await ask(bookie_id, asked)
+
+    world.poll._ask = counted  # type: ignore[method-assign]
+    world.poll.begin(writer.ledger_id, writer.metadata.last_segment.ensemble, -1)
+    await until(lambda: count > 0)
+    await asyncio.sleep(0.2)
+    assert count == 1
+    assert world.told == 0
+
+
 async def test_a_poll_that_is_closed_holds_nothing_at_a_bookie(world: World) -> None:
     writer = await ledger_with(world, 1)
     world.poll.begin(writer.ledger_id, writer.metadata.last_segment.ensemble, -1)
