@@ -1,9 +1,11 @@
 """Which ledgers are on which bookies, from their records. No IO.
 
 A record is kept as the ensembles that it names: equal ensembles and equal names are one object, so a ledger costs
-some 200 bytes, and 100,000 ledgers 20 MB.
+some 200 bytes, and 100,000 ledgers 20 MB. What no ledger has any more is forgotten: an index lives for months, and
+ledgers come and go.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Set
 from typing import NamedTuple
 
@@ -38,6 +40,9 @@ class LedgerIndex:
         self._by_bookie: dict[str, set[int]] = {}
         self._ensembles: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._values: dict[IndexedLedger, IndexedLedger] = {}
+        # How many ledgers have a value, and how many values name an ensemble.
+        self._ledgers_with: Counter[IndexedLedger] = Counter()
+        self._values_with: Counter[tuple[str, ...]] = Counter()
         self.unreadable: dict[int, str] = {}
         """Ledgers whose record cannot be read, with the reason; nobody can say where they are."""
 
@@ -62,7 +67,10 @@ class LedgerIndex:
         value = IndexedLedger(
             metadata.is_closed, metadata.write_quorum, tuple(ensembles[:count]), tuple(ensembles[count:])
         )
+        if value not in self._values:
+            self._values_with.update(ensembles)
         value = self._values.setdefault(value, value)
+        self._ledgers_with[value] += 1
         self._ledgers[ledger_id] = value
         for bookie in value.all_bookies():
             self._by_bookie.setdefault(bookie, set()).add(ledger_id)
@@ -78,6 +86,17 @@ class LedgerIndex:
             ledgers.discard(ledger_id)
             if not ledgers:
                 del self._by_bookie[bookie]
+        self._ledgers_with[former] -= 1
+        if not self._ledgers_with[former]:
+            self._forget(former)
+
+    def _forget(self, value: IndexedLedger) -> None:
+        """No ledger has this value any more."""
+        del self._values[value], self._ledgers_with[value]
+        for ensemble in (*value.ensembles, *value.trailing):
+            self._values_with[ensemble] -= 1
+            if not self._values_with[ensemble]:
+                del self._ensembles[ensemble], self._values_with[ensemble]
 
     @property
     def bookies(self) -> Set[str]:

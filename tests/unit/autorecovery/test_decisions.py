@@ -81,3 +81,19 @@ def test_the_index_finds_the_ledgers_of_a_bookie() -> None:
     assert index.bookies == {"a", "b", "c"}
     assert list(index.lacking("b")) == [1, 3]
     assert len(index) == 2
+
+
+def test_the_index_forgets_what_no_ledger_has_any_more() -> None:
+    """Else an auditor of a cluster with many bookies would keep every ensemble that there ever was."""
+    index = LedgerIndex()
+    index.put(1, record((0, ABC), last=3))
+    for ledger_id in range(2, 100):
+        name = f"b{ledger_id}"
+        index.put(ledger_id, record((0, ABC), (3, ("a", name, "c"))))
+        index.put(ledger_id, record((0, ABC), (3, ("a", name, "c")), (9, ("a", "b", name)), last=5))
+    for ledger_id in range(2, 100):
+        index.discard(ledger_id)
+    kept = (index._values, index._ensembles, index._ledgers_with, index._values_with)
+    assert [len(one) for one in kept] == [1, 1, 1, 1]
+    index.discard(1)
+    assert not any(kept)
