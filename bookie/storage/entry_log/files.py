@@ -174,10 +174,11 @@ class EntryLogs:
         """Remove a closed log, durably. Returns its open file. The caller closes it when no reader can be using it
         any more; the disk space is free only then. Raises OSError."""
         assert log_id != self._current_log_id, f"log {log_id:x} takes entries"
-        with self._opening:
-            file = self._open.pop(log_id, None)
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(posixpath.join(self._directory, file_name(log_id)))
+        # After its name: a reader that came in between would open it again, and nobody would close that.
+        with self._opening:
+            file = self._open.pop(log_id, None)
         self._files.sync_directory(self._directory)
         return file
 

@@ -156,6 +156,25 @@ def test_a_full_entry_log_is_sealed_with_its_map() -> None:
     assert again.append([entries[0]])[0][2] >> 32 == 3, "an old log gets no new entries"
 
 
+def test_a_log_that_is_read_while_it_is_removed_is_not_kept_open() -> None:
+    """Its disk space would not be free before the bookie ends."""
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 4096)
+    ((_, _, location),) = logs.append([(1, 0, stored_entry(1, 0))])
+    logs.close()
+
+    def read(kind: str, path: str) -> None:
+        if path == "/l/0.log":
+            assert logs.read(location, 1, 0) == stored_entry(1, 0)
+
+    files.on_operation.append(read)
+    opened = logs.remove(0)
+    assert opened is not None, "the caller closes it"
+    with pytest.raises(FileNotFoundError):
+        logs.read(location, 1, 0)
+
+
 def test_runs_are_read_in_one_go_and_end_at_a_log() -> None:
     files = MemoryFiles()
     files.make_directories("/l")
