@@ -112,6 +112,8 @@ async def _find_end(
             found += 1
             window = min(1 << found, _WINDOW) if found > 1 else 1
             entry = verdict.entry
+            # A broker that takes over many ledgers writes all of their ends to a few bookies, over one connection each.
+            await writer.until_writable()
             writer.set_length(entry.length - len(entry.payload))
             try:
                 added = writer.append((entry.payload,))

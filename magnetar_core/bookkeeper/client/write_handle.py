@@ -203,12 +203,16 @@ class LedgerWriteHandle:
 
     async def add(self, payload: Buffer) -> int:
         """Add one entry, wait until it is acknowledged, and return its id. Waits first while `is_blocked`."""
+        await self.until_writable()
+        entry_id = self.append((payload,))
+        return await self.wait_for(entry_id)
+
+    async def until_writable(self) -> None:
+        """Wait while `is_blocked`."""
         while self.is_blocked:
             has_room = asyncio.Event()
             self.when_writable(has_room.set)
             await has_room.wait()
-        entry_id = self.append((payload,))
-        return await self.wait_for(entry_id)
 
     @property
     def is_blocked(self) -> bool:

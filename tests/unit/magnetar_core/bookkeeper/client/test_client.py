@@ -728,6 +728,18 @@ async def test_a_bookie_that_drains_a_long_queue_is_alive(cluster: FakeCluster) 
     assert len((await handle.close()).segments) == 1
 
 
+async def test_recoveries_wait_for_room_in_the_outbox_that_they_share(cluster: FakeCluster) -> None:
+    """A broker has crashed, and another one takes its topics over, with large messages that no LAC confirms."""
+    client = await cluster.client()
+    handles = [await create(client) for _ in range(5)]
+    for handle in handles:
+        handle.append([bytes(1_000_000)] * 20)
+        await handle.wait_for(19)
+    other = await cluster.client(ClientConfig(outbox_bytes_max=6_000_000))
+    opened = [other.open_ledger(handle.ledger_id, recovery=True) for handle in handles]
+    assert [(one.last_add_confirmed, one.length) for one in await asyncio.gather(*opened)] == [(19, 20_000_000)] * 5
+
+
 async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(cluster: FakeCluster) -> None:
     """A bookie that answers now and then is alive."""
     client = await cluster.client(SMALL_OUTBOX)
