@@ -117,7 +117,9 @@ class Reporter:
         facts = json.dumps(self._facts(), sort_keys=True).encode()
         if facts != self._last_facts:
             await self._store.put(self._own_path, facts, ephemeral=True)
-            self._last_facts = facts
+            node = await self._store.get(self._own_path)
+            # That of a former process of this name goes with its session: then it is written again.
+            self._last_facts = facts if node is not None and node.own else b""
         current = {one.ledger_id: problem_of(one, self._name) for one in self._waiting()[:PROBLEMS_MAX]}
         for ledger_id in self._told.keys() - current.keys():
             await forget_problem(self._store, self._root, ledger_id)

@@ -66,6 +66,23 @@ async def test_a_node_tells_of_itself_while_it_is_there() -> None:
         assert await read_nodes(nodes.cluster.store, "/ledgers") == []
 
 
+async def test_a_node_tells_of_itself_after_the_session_of_a_former_one_has_ended() -> None:
+    """A process was killed and started again, and has nothing to do: what it tells stays the same."""
+    store = MemoryStore(LoopClock())
+    former, session = store.session(), store.session()
+    for one in (former, session):
+        reporter = Reporter(one, "/ledgers", "one", LoopClock(), lambda: {"version": 1}, list, lambda: None)
+        await reporter._tell()
+    assert [one.name for one in await read_nodes(store, "/ledgers")] == ["one"]
+    former.expire()
+    await reporter._tell()
+    assert [one.name for one in await read_nodes(store, "/ledgers")] == ["one"]
+    puts: list[str] = []
+    session.before_change = puts.append
+    await reporter._tell()
+    assert puts == [], "it says nothing new"
+
+
 async def test_what_a_newer_or_a_broken_node_tells_is_shown_as_far_as_it_goes() -> None:
     async with nodes_over(3) as nodes:
         root = "/ledgers/underreplication/magnetar"
