@@ -66,6 +66,18 @@ class Group:
                 return
         self.runs.append(Run(origin, sequence_id, 1))
 
+    def halves(self) -> "tuple[Group, Group]":
+        """The first half of its messages and the other one, each as a group."""
+        first, second = Group(self.lane), Group(self.lane)
+        at, middle = 0, len(self.messages) // 2
+        for run in self.runs:
+            for sequence_id in range(run.first_sequence_id, run.first_sequence_id + run.length):
+                message = self.messages[at]
+                half = first if at < middle else second
+                half.add(run.origin, sequence_id, message, message.ByteSize() + OVERHEAD_BYTES)
+                at += 1
+        return first, second
+
     @property
     def sequence_ids(self) -> Iterable[int]:
         for run in self.runs:

@@ -12,13 +12,16 @@ Rules:
 2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again. A stream of a
    name waits until the entries of the former producer of that name, on either port, are answered: only then is it
    known what is stored, and the messages may be grouped in another way now.
-3. A stream that has too much under way is not read, nor is any while all clients of the broker together have too
+3. What the topic's policies forbid (maxMessageSize, the longest delay) is refused message by message, since streams
+   share entries: a group that is too large for the topic is stored as several entries.
+4. A stream that has too much under way is not read, nor is any while all clients of the broker together have too
    much; gRPC's flow control then stops its client.
 """
 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 import grpc
@@ -127,22 +130,27 @@ class Writer:
         run: list[tuple[Producer, Send]] = []
         now_ms = self._publisher.broker.now_ms()
         for group in groups:
-            if self._is_named:
-                sequence_ids = list(group.sequence_ids)
-            else:
-                first = self._next_sequence_id
-                self._next_sequence_id += len(group.messages)
-                sequence_ids = list(range(first, self._next_sequence_id))
-            send = encode_group(
-                group, sequence_ids, producer_name=self.producer.name, producer_id=0, publish_time_ms=now_ms
-            )
-            self._under_way[sequence_ids[0]] = group
-            run.append((self.producer, send))
+            run += [(self.producer, send) for send in self._entries_of(group, now_ms)]
         self.topic.publish(run)
         size_bytes = sum(len(send.entry) for _, send in run)
         self._publisher.broker.count_published(
             self.topic, sum(len(group.messages) for group in groups), size_bytes, self._holds.add
         )
+
+    def _entries_of(self, group: Group, now_ms: int) -> Iterator[Send]:
+        """*group* as an entry that is under way; as several where the topic takes none that is so large."""
+        first = self._next_sequence_id
+        sequence_ids = list(group.sequence_ids if self._is_named else range(first, first + len(group.messages)))
+        send = encode_group(
+            group, sequence_ids, producer_name=self.producer.name, producer_id=0, publish_time_ms=now_ms
+        )
+        if len(group.messages) > 1 and 0 < self.topic.limits.message_bytes_max < len(send.entry):
+            for half in group.halves():
+                yield from self._entries_of(half, now_ms)
+            return
+        self._next_sequence_id += len(group.messages)
+        self._under_way[sequence_ids[0]] = group
+        yield send
 
     async def until_rate(self) -> None:
         """Wait until the rates of the topic and of the broker let more messages in."""
@@ -163,6 +171,9 @@ class Writer:
             group = self._under_way.pop(receipt.sequence_id, None)
             if group is not None:
                 self._confirm(group, receipt.message_id.ledgerId, receipt.message_id.entryId)
+        elif body.type == _T.SEND_ERROR and body.send_error.error == wire.NotAllowedError:
+            number = body.send_error.sequence_id  # the highest of its entry
+            self._refuse(self._under_way.pop(max(one for one in self._under_way if one <= number)), body.send_error)
         elif body.type == _T.SEND_ERROR:
             self._lose(refusal_of_code(str(self.topic.name), body.send_error.error, body.send_error.message))
         elif body.type == _T.CLOSE_PRODUCER:
@@ -172,9 +183,7 @@ class Writer:
         size = len(group.messages)
         partition = self.topic.name.partition
         at = 0
-        for run in group.runs:
-            stream = run.origin
-            assert isinstance(stream, Stream), "streams add messages"
+        for run, stream, size_bytes in _parts(group):
             first = None
             if ledger_id != NO_ID:
                 first = api.MessageId(ledger_id=ledger_id, entry_id=entry_id)
@@ -182,8 +191,13 @@ class Writer:
                     first.partition = partition
                 if size > 1:
                     first.batch_index, first.batch_size = at, size
-            stream.on_stored(run, first, sum(len(one.payload) for one in group.messages[at : at + run.length]))
+            stream.on_stored(run, first, size_bytes)
             at += run.length
+
+    def _refuse(self, group: Group, error: wire.CommandSendError) -> None:
+        """The topic does not take these messages; those of other streams, and the following ones, go on."""
+        for run, stream, size_bytes in _parts(group):
+            stream.on_refused(run, f"{self.topic.name}: {error.message}", size_bytes)
 
     def _lose(self, reason: Refused) -> None:
         """The producer is closed: its streams look the topic up again and resend messages that have no receipt."""
@@ -229,6 +243,16 @@ class Writer:
             self.topic.detach_producer(self.producer)
 
 
+def _parts(group: Group) -> Iterator[tuple[Run, "Stream", int]]:
+    """The runs of *group*, each with its stream and the bytes of its payloads."""
+    at = 0
+    for run in group.runs:
+        stream = run.origin
+        assert isinstance(stream, Stream), "streams add messages"
+        yield run, stream, sum(len(one.payload) for one in group.messages[at : at + run.length])
+        at += run.length
+
+
 class Stream:
     """One Publish call."""
 
@@ -253,6 +277,17 @@ class Stream:
         self.is_answered.set()
 
     def on_stored(self, run: Run, first: api.MessageId | None, size_bytes: int) -> None:
+        self._on_answered(run, size_bytes)
+        answer = self._answer()
+        answer.receipts.add(first_sequence_id=run.first_sequence_id, count=run.length, first_id=first)
+        self.changed.set()
+
+    def on_refused(self, run: Run, reason: str, size_bytes: int) -> None:
+        self._on_answered(run, size_bytes)
+        for sequence_id in range(run.first_sequence_id, run.first_sequence_id + run.length):
+            self.refuse(sequence_id, reason)
+
+    def _on_answered(self, run: Run, size_bytes: int) -> None:
         self.messages -= run.length
         self.bytes -= size_bytes
         assert self.messages >= 0, "more messages were answered than the stream sent"
@@ -263,16 +298,13 @@ class Stream:
             self.has_room.set()
         if not self.messages:
             self.is_answered.set()
-        answer = self._answer()
-        answer.receipts.add(first_sequence_id=run.first_sequence_id, count=run.length, first_id=first)
-        self.changed.set()
 
     def on_taken(self, count: int, size_bytes: int) -> None:
         self.messages += count
         self.bytes += size_bytes
         self._budget.take(COPIES * size_bytes)
         self.is_answered.clear()
-        if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:  # rule 3
+        if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:  # rule 4
             self.has_room.clear()
 
     def duplicate(self, first_sequence_id: int, count: int) -> None:
@@ -300,7 +332,7 @@ class Stream:
             self.is_answered.set()
 
     async def until_room(self) -> None:
-        """Rule 3. Returns also when the stream has ended."""
+        """Rule 4. Returns also when the stream has ended."""
         await self.has_room.wait()
         if self._budget.is_full and self.bytes and not self.ended.is_set():
             self._has_turn.clear()

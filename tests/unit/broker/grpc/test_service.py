@@ -228,6 +228,60 @@ async def test_messages_that_are_too_large_or_out_of_order_are_refused_by_the_br
         assert (code, "sequence id 9" in details) == ("INVALID_ARGUMENT", True)
 
 
+async def answered(call: Any, count: int) -> tuple[set[int], dict[int, str]]:
+    """The sequence ids of so many messages that are stored, and of those that are refused, with the reasons."""
+    stored, reasons = set[int](), dict[int, str]()
+    while len(stored) + len(reasons) < count:
+        answer = await call.read()
+        assert answer is not grpc.aio.EOF, await refused(call)
+        for one in answer.receipts:
+            stored |= set(range(one.first_sequence_id, one.first_sequence_id + one.count))
+        reasons |= {one.first_sequence_id: one.reason for one in answer.refusals}
+    return stored, reasons
+
+
+async def test_what_the_topics_policies_forbid_is_refused_by_itself_and_other_clients_go_on(
+    door: GrpcServer, world: BrokerInMemory
+) -> None:
+    policy = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 1000}
+    await world.set_policies("public/default", delayed_delivery_policies=policy)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+        calls = [stream(channel, f"{SERVICE}/Publish", api.PublishResponse) for _ in range(2)]
+        for call in calls:
+            await call.write(api.PublishRequest(open={"topic": "t"}))
+            await call.read()
+        late = {"payload": b"late", "deliver_at_ms": world.broker.now_ms() + 60_000}
+        await calls[0].write(api.PublishRequest(messages=[{"payload": b"a"}, late, {"payload": b"b"}]))
+        stored, reasons = await answered(calls[0], 3)
+        assert (stored, list(reasons)) == ({0, 2}, [1])
+        assert "delivery delay" in reasons[1]
+        await calls[1].write(api.PublishRequest(messages=[{"payload": b"c"}]))
+        assert await answered(calls[1], 1) == ({0}, {})
+
+
+@pytest.mark.parametrize("name", ["", "p"])
+async def test_small_messages_are_not_gathered_to_more_than_the_topic_takes(
+    name: str, door: GrpcServer, world: BrokerInMemory
+) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}") as channel:
+        call = stream(channel, f"{SERVICE}/Publish", api.PublishResponse)
+        await call.write(api.PublishRequest(open={"topic": "t", "producer_name": name}))
+        await call.read()
+        topic = world.broker.topics[TopicName.parse("t")]
+        topic._limits = replace(topic._limits, message_bytes_max=500)
+        payloads = [bytes([number]) * (600 if number == 7 else 100) for number in range(20)]
+        await call.write(api.PublishRequest(messages=[api.Message(payload=one) for one in payloads]))
+        stored, reasons = await answered(call, 20)
+        assert (stored, list(reasons)) == (set(range(20)) - {7}, [7])
+        entries = [bytes(one) for one in world.ledger("t")._entries[world.ledger("t").last_confirmed.ledger_id]]
+        assert max(map(len, entries)) <= 500
+        kept = [number for number in range(20) if number != 7]
+        text = b"".join(entries)
+        assert [text.index(payloads[number]) for number in kept] == sorted(text.index(payloads[n]) for n in kept)
+        await call.write(api.PublishRequest(first_sequence_id=20, messages=[{"payload": b"x"}]))
+        assert await answered(call, 1) == ({20}, {})
+
+
 async def test_a_name_that_is_taken(client: AsyncClient) -> None:
     async with client.producer("t", name="p"):
         with pytest.raises(TopicInUse, match="already connected"):
