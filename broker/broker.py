@@ -585,7 +585,12 @@ class Broker:
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
         await self.check_new(name)
-        return await self._load(name, policies) if name.is_persistent else self._open_non_persistent(name, policies)
+        if name.is_persistent:
+            return await self._load(name, policies)
+        # A bundle that was given away meanwhile had no such topic to close; nor was one told of other policies.
+        policies = await self.namespace(name.namespace)
+        await self._check_owned(name)
+        return self._open_non_persistent(name, policies)
 
     async def _check_owned(self, name: TopicName) -> None:
         """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from broker.errors import NotAllowed
+from broker.ownership.rules import BrokerAddress
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -124,6 +125,46 @@ async def test_a_lost_bundle_takes_its_topics_along_and_the_clients_come_back(
     raw.publish(1, 0)
     assert await raw.nothing_came(), "no receipt for what nobody takes"
     await raw.produce(TOPIC)
+
+
+async def test_a_topic_is_not_opened_in_a_bundle_that_was_given_away_meanwhile(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would close it: its producers would go on to publish where no consumer comes."""
+    count_of_base = world.broker.partitioned.count_of_base
+    policies = await world.broker.namespace("public/default")
+
+    async def slow(topic: TopicName) -> int:
+        world.ownership.move(NAME, BrokerAddress("pulsar://elsewhere:6650"))
+        await world.broker.unload_bundle(policies.bundles.bundle_of(NAME))
+        return await count_of_base(topic)
+
+    monkeypatch.setattr(world.broker.partitioned, "count_of_base", slow)
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=2)
+    assert await raw.refused() == wire.ServiceNotReady
+    assert world.broker.non_persistent.by_name == {}
+
+
+async def test_a_topic_that_is_opened_while_policies_change_gets_the_new_ones(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_of_base = world.broker.partitioned.count_of_base
+    changed: list[str] = []
+
+    async def on_change(name: str) -> None:
+        changed.append(name)
+
+    world.broker.on_permissions_changed.append(on_change)
+    await world.broker.topic_for_producer(TopicName.parse("non-persistent://public/default/other"))
+
+    async def slow(topic: TopicName) -> int:
+        await world.set_policies("public/default", max_producers_per_topic=1)
+        await eventually(lambda: bool(changed))
+        return await count_of_base(topic)
+
+    monkeypatch.setattr(world.broker.partitioned, "count_of_base", slow)
+    await world.broker.topic_for_producer(NAME)
+    assert world.broker.non_persistent.by_name[NAME].policies.max_producers_per_topic == 1
 
 
 async def test_an_idle_topic_is_forgotten_and_one_in_use_is_not(world: BrokerInMemory, raw: RawClient) -> None:
