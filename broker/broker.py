@@ -989,7 +989,8 @@ class Broker:
     async def delete_inactive_topics(self) -> None:
         """Delete the topics that nobody has used for as long as their policies say."""
         for name, topic in list(self.topics.items()):
-            if name.is_system or not topic.is_idle(self.now_ms()):
+            # While others were deleted, it may have been closed, and opened anew for a client that came.
+            if self.topics.get(name) is not topic or name.is_system or not topic.is_idle(self.now_ms()):
                 continue
             try:
                 await self.delete_topic(name, force=True)

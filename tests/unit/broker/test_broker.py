@@ -531,6 +531,33 @@ async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: R
     ]
 
 
+async def test_a_topic_that_was_opened_anew_while_others_were_deleted_is_not_taken_for_the_idle_one(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    for topic in ("idle", "wanted"):
+        await world.broker.topic_for_producer(TopicName.parse(topic))
+    for one in world.broker.topics.values():
+        policies = replace(one.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1))
+        await one.apply_policies(policies)
+    ledger = world.ledger("idle")
+    delete = ledger.delete
+
+    async def slow() -> None:
+        """Meanwhile the other one is unloaded, and a client comes."""
+        await world.broker.unload(TopicName.parse("wanted"))
+        await raw.produce("wanted")
+        raw.publish(1, 0)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+        await delete()
+
+    ledger.delete = slow  # type: ignore[method-assign]
+    await world.broker.delete_inactive_topics()
+    assert [name.local for name in world.broker.topics] == ["wanted"]
+    assert world.ledger("wanted").entries_total == 1
+    raw.publish(1, 1)
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_a_partitioned_topic_goes_with_its_last_partition_where_that_is_set(
     world: BrokerInMemory, is_on: bool
