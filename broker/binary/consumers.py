@@ -18,7 +18,7 @@ from broker.binary.answers import Answers, error_frame, success_frame
 from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
-from broker.errors import BrokerError, MetadataFailure
+from broker.errors import BrokerError, MetadataFailure, NotReady
 from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Sink
@@ -139,7 +139,7 @@ class ConnectionConsumers:
             read_compacted=request.read_compacted,
             caller=client.caller,
         )
-        await topic.subscribe(
+        subscription = await topic.subscribe(
             SubscribeRequest(
                 consumer,
                 request.subscription,
@@ -162,6 +162,8 @@ class ConnectionConsumers:
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_consumer(consumer)
             return None
+        if consumer not in subscription.consumers:  # the client did not know it yet when it was told of the close
+            raise NotReady(f"The consumer was closed while it was made; look {name} up again")
         assert self._consumers.get(request.consumer_id) is coming, "the id of a consumer that is being made is taken"
         self._consumers[request.consumer_id] = consumer
         self._topics[request.consumer_id] = topic

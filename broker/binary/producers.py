@@ -19,7 +19,7 @@ from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
 from broker.config import BrokerConfig
-from broker.errors import BrokerError
+from broker.errors import BrokerError, NotReady, ProducerFenced
 from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer, ProducerTopic
@@ -126,8 +126,12 @@ class ConnectionProducers:
         )
 
         request_id = request.request_id  # what waits with the producer does not keep the whole request
+        early: list[int | None] = []
 
         def ready(epoch: int | None) -> None:
+            if producer.producer_id not in self._attached:  # the answer that it has to wait is not made yet
+                early.append(epoch)
+                return
             if epoch is None:
                 self._producers.pop(producer.producer_id, None)
                 self._attached.pop(producer.producer_id, None)
@@ -156,6 +160,12 @@ class ConnectionProducers:
         if coming.is_cancelled or self._flow.is_closed:  # rule 1
             topic.detach_producer(producer)
             return None
+        if None in early:
+            raise ProducerFenced("Fenced out by a later exclusive producer")
+        if producer.is_closed:  # the client did not know it yet when it was told of the close
+            raise NotReady(f"The producer was closed while it was made; look {name} up again")
+        if early:
+            attached = attached._replace(epoch=early[0], ready=True)
         assert self._producers.get(request.producer_id) is coming, "the id of a producer that is being made is taken"
         producer.is_waiting = not attached.ready
         self._producers[request.producer_id] = producer

@@ -44,6 +44,11 @@ class ConsumerSubscription(Protocol):
     name: str
 
     @property
+    def consumers(self) -> "Sequence[Consumer]":
+        """Those that are attached."""
+        ...
+
+    @property
     def backlog(self) -> int:
         """Entries that are not acknowledged."""
         ...

@@ -15,7 +15,7 @@ from broker.grpc.service import GrpcServer
 from broker.policies import new_policies
 from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.records import to_json
-from broker.security.authorization import Operation, about_tenant, about_topic
+from broker.security.authorization import Need, Operation, about_tenant, about_topic
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
@@ -95,6 +95,81 @@ async def test_who_may_not_any_more_is_disconnected_and_the_others_stay(guarded:
     assert await is_refused(clients["ann"], _T.PRODUCER, topic=TOP, producer_id=2)
     for client in clients.values():
         client.close()
+
+
+class Held:
+    """Holds the second question about each client: the records were changed, and are read anew."""
+
+    def __init__(self, made: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, operation: Operation) -> None:
+        self.asked = 0
+        self.go_on = asyncio.Event()
+        self._operation = operation
+        self._check = made.broker.access.check
+        monkeypatch.setattr(made.broker.access, "check", self.check)
+
+    async def check(self, caller: Caller, need: Need) -> None:
+        if need.operation is self._operation:
+            self.asked += 1
+            if self.asked == 2:
+                await self.go_on.wait()
+        await self._check(caller, need)
+
+
+@pytest.mark.parametrize("topic", [TOP, f"non-{TOP}"])
+async def test_a_topic_that_is_closed_while_its_client_is_asked_for_again_leaves_no_dead_producer_or_consumer(
+    topic: str, guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect(guarded, "root")
+    bundle = (await guarded.broker.namespace("public/default")).bundles.bundle_of(TopicName.parse(topic))
+    subscribe = {"topic": topic, "subscription": "s", "subType": wire.CommandSubscribe.Shared, "consumer_id": 1}
+    for operation, kind, fields, closed in (
+        (Operation.PRODUCE, _T.PRODUCER, {"topic": topic, "producer_id": 1}, _T.CLOSE_PRODUCER),
+        (Operation.CONSUME, _T.SUBSCRIBE, subscribe, _T.CLOSE_CONSUMER),
+    ):
+        with monkeypatch.context() as patch:
+            held = Held(guarded, patch, operation)
+            client.send(kind, request_id=3, **fields)
+            await eventually(lambda held=held: held.asked == 2)  # type: ignore[misc]
+            await guarded.broker.unload_bundle(bundle)
+            await client.expect(closed)
+            held.go_on.set()
+            assert await client.refused() == wire.ServiceNotReady
+    await client.produce(topic)
+    await client.subscribe(topic)
+    client.publish(1, 0)
+    assert {(await client.answer()).type for _ in range(2)} == {_T.SEND_RECEIPT, _T.MESSAGE}
+    client.close()
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_a_producer_whose_wait_for_the_topic_ends_while_it_is_asked_for_again_is_told_so(
+    is_fenced: bool, guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect(guarded, "root")
+    await client.produce(TOP, producer_access_mode=wire.Exclusive)
+    held = Held(guarded, monkeypatch, Operation.PRODUCE)
+    mode = wire.WaitForExclusive
+    client.send(_T.PRODUCER, request_id=4, topic=TOP, producer_id=2, producer_access_mode=mode)
+    await eventually(lambda: held.asked == 2)
+    if is_fenced:
+        fencing = wire.ExclusiveWithFencing
+        client.send(_T.PRODUCER, request_id=6, topic=TOP, producer_id=3, producer_access_mode=fencing)
+        assert (await client.expect(_T.CLOSE_PRODUCER)).close_producer.producer_id == 1
+        assert (await client.expect(_T.PRODUCER_SUCCESS)).producer_success.request_id == 6
+    else:
+        client.send(_T.CLOSE_PRODUCER, producer_id=1, request_id=5)
+        await client.expect(_T.SUCCESS)
+        assert await client.nothing_came()
+    held.go_on.set()
+    if is_fenced:
+        assert await client.refused() == wire.ProducerFenced
+        assert await client.nothing_came()
+    else:
+        answer = (await client.expect(_T.PRODUCER_SUCCESS)).producer_success
+        assert (answer.request_id, answer.producer_ready) == (4, True)
+        client.publish(2, 0)
+        await client.expect(_T.SEND_RECEIPT)
+    client.close()
 
 
 async def _may(made: BrokerInMemory, role: str) -> bool:
