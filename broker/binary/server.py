@@ -190,7 +190,8 @@ class ClientProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_drained.set()
-        if self._connection is not None and not self._is_flushing:
+        # While it closes, the connection holds nothing any more, and is not told again.
+        if self._connection is not None and not self._is_flushing and not self._is_closing:
             self._connection.on_flushed(self.unsent_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:

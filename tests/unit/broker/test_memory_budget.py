@@ -1,6 +1,7 @@
 """One budget of memory for all: who waits, who goes on, and what a connection counts."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.memory import memory_bytes
-from magnetar_core.runtime.types import MIB
+from magnetar_core.runtime.types import KIB, MIB
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
@@ -226,6 +227,28 @@ async def test_what_a_client_does_not_read_is_counted_and_its_consumers_wait(wor
         assert (await client.expect(BaseCommand.MESSAGE)).message.message_id.entryId == number
     client.close()
     await eventually(lambda: world.broker.reads.used_bytes == 0)
+
+
+async def test_a_client_that_is_closed_and_reads_the_rest_leaves_nothing_in_the_budget(world: BrokerInMemory) -> None:
+    client = await RawClient.connect(world.broker.port)
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC, permits=0, initialPosition=wire.CommandSubscribe.Earliest)
+    for number in range(60):
+        client.publish(1, number, data=large(number, 200_000))
+        await client.expect(BaseCommand.SEND_RECEIPT)
+    (protocol,) = world.broker.server.clients
+    for transport, option in ((protocol._transport, socket.SO_SNDBUF), (client.writer.transport, socket.SO_RCVBUF)):
+        assert transport is not None
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 64 * KIB)
+    client._reader._transport.pause_reading()  # type: ignore[attr-defined]
+    client.send(BaseCommand.FLOW, consumer_id=1, messagePermits=1000)
+    await eventually(lambda: protocol.unsent_bytes > OUTBOX_PAUSE_BYTES)
+    protocol.close()
+    client._reader._transport.resume_reading()  # type: ignore[attr-defined]
+    assert await client.ended()
+    await eventually(lambda: not world.broker.server.clients)
+    assert (world.broker.reads.used_bytes, world.broker.reads.holders) == (0, set())
+    client.close()
 
 
 @pytest.mark.parametrize("cold", [True, False])
