@@ -53,9 +53,11 @@ from broker.storage import ledger_config, open_storage
 from broker.system_client import Dialed, SystemClient
 from broker.tenancy import Tenancy
 from broker.tenants import TenantAdmins
+from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import ProducerTopic
+from broker.topic.subscription import Subscription
 from broker.topic.throttling import PublishHold, PublishThrottle
 from broker.topic.topic import Topic
 from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
@@ -914,11 +916,14 @@ class Broker:
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 
     def _has_been_used(self, topic: TopicName) -> bool:
-        passing = self.non_persistent.get(topic)
-        if passing is not None:
-            return bool(passing.clients)
-        loaded = self.topics.get(topic)
-        return loaded is not None and (loaded.is_in_use or bool(loaded.ledger.entries_total))
+        """By producers, by consumers (but those that find the schema out), or by messages."""
+        found = self.non_persistent.get(topic) or self.topics.get(topic)
+        if found is None:
+            return False
+        subscriptions: list[Subscription | NonPersistentSubscription] = [*found.subscriptions.values()]
+        if found.producers or any(not one.takes_any_schema for each in subscriptions for one in each.consumers):
+            return True
+        return isinstance(found, Topic) and bool(found.ledger.entries_total)
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""

@@ -118,7 +118,8 @@ class ConnectionConsumers:
     ) -> bytes | None:
         name = await self._guard.topic(request.topic, Operation.CONSUME, request.subscription)
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
-        if request.HasField("schema") and request.schema.type != wire.Schema.AutoConsume:
+        takes_any_schema = request.HasField("schema") and request.schema.type == wire.Schema.AutoConsume
+        if request.HasField("schema") and not takes_any_schema:
             await self._broker.check_consumer_schema(name, request.schema)
         shared = request.keySharedMeta
         consumer = Consumer(
@@ -137,6 +138,7 @@ class ConnectionConsumers:
             connected_since_ms=self._broker.now_ms(),
             is_java=client.is_java,
             read_compacted=request.read_compacted,
+            takes_any_schema=takes_any_schema,
             caller=client.caller,
         )
         subscription = await topic.subscribe(

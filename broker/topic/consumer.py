@@ -125,6 +125,7 @@ class Consumer:
         "sends_epoch",
         "sink",
         "subscription",
+        "takes_any_schema",
         "unacked_messages",
         "was_told_the_end",
     )
@@ -147,6 +148,7 @@ class Consumer:
         connected_since_ms: int = 0,
         is_java: bool = False,
         read_compacted: bool = False,
+        takes_any_schema: bool = False,
         caller: Caller = TRUSTED,
     ) -> None:
         self.sink = sink
@@ -155,6 +157,8 @@ class Consumer:
         self.partition = partition
         self.read_compacted = read_compacted
         """Whether it wants what compaction kept, instead of every message."""
+        self.takes_any_schema = takes_any_schema
+        """Whether its client reads messages by the schema that they were written with, whichever that is."""
         self.priority_level = priority_level
         self.epoch = epoch
         self.sends_epoch = False

@@ -508,6 +508,27 @@ async def test_sequence_ids_are_stored_every_so_many_entries(world: BrokerInMemo
     raw.close()
 
 
+@pytest.mark.parametrize("topic", [TOPIC, f"non-{TOPIC}"])
+@pytest.mark.parametrize("is_auto", [True, False])
+async def test_a_consumer_that_finds_the_schema_out_leaves_it_to_others(
+    world: BrokerInMemory, raw: RawClient, topic: str, is_auto: bool
+) -> None:
+    """On a topic that was never used a consumer's schema becomes that of the topic."""
+    auto = wire.Schema(name="", schema_data=b"", type=wire.Schema.AutoConsume)
+    schema: dict[str, Any] = {"schema": auto} if is_auto else {}
+    await raw.subscribe(topic, 1, **schema)
+    text = wire.Schema(name="", schema_data=b"", type=wire.Schema.String)
+    wanted = {"topic": topic, "subscription": "text", "subType": wire.CommandSubscribe.Shared, "schema": text}
+    raw.send(BaseCommand.SUBSCRIBE, consumer_id=2, request_id=3, **wanted)
+    if is_auto:
+        await raw.expect(BaseCommand.SUCCESS)
+    else:
+        assert await raw.refused() == wire.IncompatibleSchema
+    raw.send(BaseCommand.GET_SCHEMA, topic=topic, request_id=4)
+    found = (await raw.expect(BaseCommand.GET_SCHEMA_RESPONSE)).getSchemaResponse
+    assert found.HasField("schema_version") == is_auto
+
+
 async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: RawClient) -> None:
     for topic in ("used", "subscribed", "idle"):
         await raw.produce(topic, {"used": 1}.get(topic, 2))
