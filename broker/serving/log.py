@@ -204,7 +204,7 @@ class OtherLogs:
     async def remove(self, broker_id: str) -> None:
         """Remove the log of a broker that is gone for good. Raises LogUnavailable."""
         await self._leave(broker_id)
-        del self._former[broker_id]
+        self._former.pop(broker_id, None)
         await remove_log(self._store, self._bookkeeper, f"{ROOT}/{broker_id}")
 
     async def _run(self) -> None:
@@ -233,7 +233,10 @@ class OtherLogs:
         self._followed[broker_id] = (roster, followed)
 
     async def _leave(self, broker_id: str) -> None:
-        roster, followed = self._followed.pop(broker_id)
+        known = self._followed.pop(broker_id, None)
+        if known is None:  # it was removed while another one was left, or the other way round
+            return
+        roster, followed = known
         now_s = self._clock.monotonic()
         self._former = {one: kept for one, kept in self._former.items() if now_s - kept[1] < FORMER_S}
         self._former[broker_id] = roster, now_s

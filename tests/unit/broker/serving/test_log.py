@@ -160,6 +160,33 @@ async def test_the_log_of_a_broker_that_is_gone_for_good_is_removed(world: World
     assert await world.store.children(ROOT) == []
 
 
+async def test_logs_that_are_removed_while_others_are_left_end_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = world.read("b")
+    for broker_id in ("a", "c"):
+        told = world.tell(broker_id, {broker_id: 1})
+        await eventually(lambda broker_id=broker_id: _reads(others, broker_id, [broker_id]))  # type: ignore[misc]
+        await told.stop()
+    left = others._followed["a"][1]
+    close, is_closing, go_on = left.close, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        is_closing.set()
+        await go_on.wait()
+        await close()
+
+    monkeypatch.setattr(left, "close", slow)
+    await remove_log(world.store, world.bookkeeper.client, f"{ROOT}/a")  # by the broker itself, or by another leader
+    await is_closing.wait()
+    await others.remove("c")
+    await others.remove("a")
+    go_on.set()
+    world.tell("d", {"d": 1})
+    await eventually(lambda: _reads(others, "d", ["d"]))
+    assert others.known == ["d"]
+
+
 async def test_a_removal_that_was_cut_off_is_made_again(world: World) -> None:
     told = world.tell("a", {"t": 1})
     await eventually(lambda: bool(world.bookkeeper.ledgers))
