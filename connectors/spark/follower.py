@@ -149,6 +149,12 @@ class Follower:
         runs, before = view.runs(start, end)
         return TopicRange(view.name.full, view.name.partition, runs, before)
 
+    def reach(self, part: Part, end: Position) -> None:
+        """What stands before *end* of a partition may be read: a look has seen it before, maybe in another process."""
+        view = self._part(part)
+        if view is not None:
+            view.reach(end)
+
     def name_of(self, part: Part) -> TopicName | None:
         """The topic that a client would name; None: it is not known here."""
         view = self._part(part)
@@ -391,6 +397,13 @@ class _PartView:
         last = self._runs[-1]
         return (last.ledger_id, last.last + 1) if last.ledger_id in self._open else (last.ledger_id + 1, 0)
 
+    def reach(self, end: Position) -> None:
+        """See `Follower.reach`."""
+        ledger_id, entry_id = end
+        if ledger_id in self._open and entry_id > 0:
+            self._open[ledger_id].reach(entry_id - 1)
+            self._arrange()
+
     def runs(self, start: Position, end: Position) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
         """(what is from *start* on and before *end*, the nearest of what stands before it)."""
         first = bisect_left(self._runs, start[0], key=lambda run: run.ledger_id)
@@ -486,6 +499,13 @@ class _OpenLedger:
         self._held = [one for one in self._held if one[1] > last]
         if self.run is None or last > self.run.last:
             self.run = await self._run(last)
+
+    def reach(self, last: int) -> None:
+        """Entries up to *last* were seen as settled before: what can be seen now, by fewer bookies or for a shorter
+        time, does not count against that."""
+        if self.run is None or last > self.run.last:
+            known = self.run or Run(self.ledger_id, 0, 0, 1)
+            self.run = Run(self.ledger_id, 0, last, known.size_bytes * (last + 1) // known.entries)
 
     async def _run(self, last: int) -> Run | None:
         if last < 0:

@@ -257,6 +257,7 @@ class _Driver:
             if first >= last:
                 continue
             self._follower.check_whole(part, first, self._kept_of(part, start, end))
+            self._follower.reach(part, last)
             found = self._follower.range(part, first, last)
             if found.runs:
                 values[found.topic] = self._values(TopicName.parse(part.topic))

@@ -384,6 +384,24 @@ async def test_a_batch_that_is_repeated_has_the_same_entries(tmp_path: Path) -> 
         assert await run(world, everything, checkpoint) == [in_order(5, 10)]
 
 
+async def test_a_batch_that_is_repeated_while_nothing_is_written_has_its_last_entry_too(tmp_path: Path) -> None:
+    """No later entry confirms it, and the process that saw it settle is gone."""
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 2), closed=False)
+        await world.topic("t", head)
+        checkpoint: dict[str, Any] = {}
+
+        def planned(query: Query) -> None:
+            while not query.plan() or json.loads(query.checkpoint["offset"])["topics"][TOPIC]["0"][-2:] != ":4":
+                time.sleep(0.01)
+
+        assert await run(world, Query.batch, checkpoint, startingOffsets="earliest") == in_order(0, 2)
+        for number in (2, 3):
+            await grow(head, numbered(number, 1))
+        await run(world, planned, checkpoint, startingOffsets="earliest")
+        assert await run(world, Query.process, checkpoint, startingOffsets="earliest") == in_order(2, 2)
+
+
 async def test_a_limit_cuts_batches_and_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
     async with spark_world(tmp_path) as world:
         head = await world.ledger(numbered(0, 10), closed=False)
