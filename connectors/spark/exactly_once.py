@@ -15,7 +15,7 @@ import logging
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from connectors.spark.message import Outgoing
+from connectors.spark.message import Outgoing, size_of
 from connectors.spark.room import Room
 from connectors.spark.sending import Brokers, Deliveries, NotWritten, check_topics
 from connectors.spark.sequences import Group, Numbering, State, partition_of
@@ -115,6 +115,8 @@ class _Partition:
             self._names_before += 1
             self._held.clear()  # all rows of the name are stored, or sent
             self._begin()
+        if self._numbering.open_bytes + size_of(message) > self._group_bytes:
+            self._send(self._numbering.cut())  # with a large message the entry could be more than brokers take
         group = self._numbering.add(message)
         if self._numbering.state is State.SENDING:
             self._send(group)
