@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
-from broker.errors import BrokerError, NotReady
+from broker.errors import BrokerError, NotAllowed, NotReady
 from broker.grpc.callers import authenticate, caller_of, is_secure
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
@@ -206,6 +206,8 @@ class GrpcServer:
             except RecordExists:
                 raise exists from None
             return api.CreateTopicResponse()
+        if not name.is_persistent:
+            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
         await broker.check_new(name)

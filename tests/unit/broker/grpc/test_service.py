@@ -288,6 +288,12 @@ async def test_a_name_that_is_taken(client: AsyncClient) -> None:
             await client.producer("t", name="p").open()
 
 
+async def test_no_ledger_is_made_for_a_topic_that_is_not_persistent(client: AsyncClient, world: BrokerInMemory) -> None:
+    with pytest.raises(TopicError, match="only the binary protocol serves such topics"):
+        await client.topics.create("non-persistent://public/default/t")
+    assert (world.ledgers.by_name, list(world.broker.topics)) == ({}, [])
+
+
 async def test_topics_are_created_listed_and_deleted(client: AsyncClient) -> None:
     await client.topics.create("t")
     with pytest.raises(TopicInUse):
