@@ -223,6 +223,9 @@ class Producers:
         """Close a producer from the side of the broker; its client goes to *next_broker*, or looks the topic up."""
         if producer.is_closed:
             return
+        if producer.closing is not None:  # its client asks for just that; what is not answered will not be
+            self._finish_close(producer)
+            return
         producer.sink.write(
             command(
                 wire.BaseCommand.CLOSE_PRODUCER,

@@ -529,6 +529,21 @@ async def test_a_consumer_that_finds_the_schema_out_leaves_it_to_others(
     assert found.HasField("schema_version") == is_auto
 
 
+async def test_a_producer_that_is_being_closed_when_its_topic_is_lost_is_told_that_it_is_closed(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    await raw.produce(TOPIC)
+    ledger = world.ledger(TOPIC)
+    ledger.hold = True
+    raw.publish(1, 0)
+    raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=9)
+    assert await raw.nothing_came()
+    world.ownership.lose((await world.broker.namespace("public/default")).bundles.bundle_of(NAME))
+    assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
+    ledger.release()
+    assert await raw.nothing_came()
+
+
 async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: RawClient) -> None:
     for topic in ("used", "subscribed", "idle"):
         await raw.produce(topic, {"used": 1}.get(topic, 2))
