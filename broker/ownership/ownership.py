@@ -592,7 +592,8 @@ class BundleOwnership:
             node = await self._store.get(path)
             if node is None or not node.own:
                 return  # lost meanwhile; the watch reports it
-            await self._store.put(path, encode_owner(self.address, disabled=True), node.version, ephemeral=True)
+            with contextlib.suppress(OutcomeUnknown):  # it may be told, and others wait then: going on is right anyhow
+                await self._store.put(path, encode_owner(self.address, disabled=True), node.version, ephemeral=True)
             try:
                 await close_topics()
             except BaseException:

@@ -547,6 +547,18 @@ async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers) -> 
     await unloading
 
 
+@pytest.mark.parametrize("answer", LostAnswer)
+async def test_an_unload_goes_on_when_nobody_knows_whether_it_was_announced(world: Brokers, answer: LostAnswer) -> None:
+    """Else the bundle would stay ours, and others would wait for it as for one that is being given back."""
+    a, b = await world.side(), await world.side()
+    b.ownership.takeover_wait_s = 0.02
+    await a.take(TOPICS[0])
+    a.store.lose_next_answer(answer)
+    await a.ownership.unload(ALL[0], _nothing)
+    assert not a.ownership.owns(TOPICS[0])
+    await b.take(TOPICS[0])
+
+
 async def test_two_unloads_at_once_close_the_topics_once(world: Brokers) -> None:
     a = await world.side()
     await a.take(TOPICS[0])
