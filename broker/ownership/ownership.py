@@ -116,6 +116,7 @@ class BundleOwnership:
         self._owned: dict[str, Cancel] = {}  # bundle → how to stop watching its node
         self._acquiring: dict[str, asyncio.Lock] = {}
         self._splitting: set[str] = set()
+        self._returning: set[str] = set()  # parts of a split that failed, whose nodes are being removed
         self.promised: dict[str, BrokerAddress] = {}
         """Bundles that are being moved → who shall have them: whoever asks for one that nobody owns is sent there."""
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
@@ -545,9 +546,13 @@ class BundleOwnership:
         made: list[str] = []
         try:
             for part in parts:
+                if part in self._returning:
+                    raise NotReady(f"{part}, a part of {bundle}, is being given back; retry")
+                made.append(part)  # before it is known: what is not ours is not given back
                 if not await self._claim_bundle(part):
-                    raise NotReady(f"{part}, a part of {bundle}, has an owner already; retry")
-                made.append(part)
+                    node = await self._store.get(self._path(part))
+                    if node is None or not node.own:
+                        raise NotReady(f"{part}, a part of {bundle}, has an owner already; retry")
             await self._store_parts(namespace, after, store)
             for part in parts:
                 self._adopt(part)
@@ -557,6 +562,7 @@ class BundleOwnership:
                 cancel()
         except BaseException:
             for part in made:
+                self._returning.add(part)
                 self._tasks.spawn(self._give_back_later(part), f"give back {part}")
             raise
         finally:
@@ -613,12 +619,15 @@ class BundleOwnership:
             given_back.set()
 
     async def _give_back_later(self, bundle: str) -> None:
-        while bundle not in self._owned:  # stop if this broker has acquired it again meanwhile
-            try:
-                await self._give_back(self._path(bundle))
-                return
-            except MetadataError:
-                await self._clock.sleep(_RETRY_S)
+        try:
+            while bundle not in self._owned:  # stop if this broker has acquired it again meanwhile
+                try:
+                    await self._give_back(self._path(bundle))
+                    return
+                except MetadataError:
+                    await self._clock.sleep(_RETRY_S)
+        finally:
+            self._returning.discard(bundle)
 
     def _on_node(self, bundle: str) -> None:
         if bundle in self._owned:

@@ -16,6 +16,7 @@ from broker.names import BundleSet, bundle_hash
 from broker.ownership.splitting import RANGE
 from broker.records import RecordChanged
 from broker.tenancy import LOCAL_POLICIES_ROOT
+from magnetar_core.bookkeeper.metadata.memory import LostAnswer
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
@@ -189,6 +190,35 @@ async def test_a_split_that_cannot_be_stored_changes_nothing(world: AdminWorld) 
     await eventually_async(lambda: owner(world, "0x00000000_0x80000000"), None)
     with pytest.raises(NotReady):
         await a.ownership.split(f"{NS}/0x00000000_0x10000000", before.cut([1 << 20]), unavailable)
+
+
+@pytest.mark.parametrize("answer", LostAnswer)
+async def test_a_bundle_can_be_split_when_the_answer_about_a_part_was_lost(
+    world: AdminWorld, answer: LostAnswer
+) -> None:
+    a = await world.side()
+    await namespace(world, a)
+    topic = TopicName.parse(f"persistent://{NS}/t")
+    assert (await a.ownership.locate(topic, authoritative=True)).here
+    before = await a.broker.bundles_of(NS)
+    after = before.cut([1 << 31])
+
+    async def store() -> None:
+        await a.broker.cut_namespace(NS, before, after)
+
+    async def is_split() -> bool:
+        try:
+            return len(await a.ownership.split(f"{NS}/{WHOLE}", after, store)) == 2
+        except NotReady:
+            return False
+
+    a.store.lose_next_answer(answer)
+    assert await is_split() == (answer is LostAnswer.APPLIED)
+    if answer is LostAnswer.NOT_APPLIED:
+        assert not await is_split(), "what may be there is being removed"
+        await eventually(is_split)
+    assert a.ownership.owns(topic)
+    assert await owner(world, "0x00000000_0x80000000") == await owner(world, "0x80000000_0xffffffff") == a.url
 
 
 async def test_of_two_that_cut_a_namespace_at_once_one_does(world: AdminWorld) -> None:
