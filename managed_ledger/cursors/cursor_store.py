@@ -111,6 +111,8 @@ class CursorStore:
         self._record = VersionedRecord(store, path)
         self._handle: LedgerWriteHandle | None = None
         self._handle_since = 0.0
+        # Ledgers that the node may name, as far as is known. Nearly always none.
+        self._in_doubt: tuple[int, ...] = ()
         self.ledger_id = NO_LEDGER
         self.counts = CursorCounts()
         self.switched_ms = clock.wall_ms()
@@ -264,7 +266,8 @@ class CursorStore:
             await handle.add(state)
             await self._write_node(snapshot, handle.ledger_id, whole=False)
         except RecordInDoubt:
-            await handle.abandon()  # the node may name it: it stays (I57)
+            await handle.abandon()
+            self._in_doubt += (handle.ledger_id,)  # the node may name it: it stays until the node is known again (I57)
             raise
         except (BookKeeperError, ManagedLedgerFenced, StorageUnavailable):
             await handle.abandon()
@@ -308,7 +311,7 @@ class CursorStore:
 
     async def delete(self) -> None:
         """Remove the cursor: its node first, then its ledger. Raises ManagedLedgerFenced, StorageUnavailable."""
-        stray = await self._change_node(self._record.delete)
+        stray = await self._change_node(self._record.delete) | {*self._in_doubt}
         await self.release()
         for ledger_id in stray | ({self.ledger_id} - {NO_LEDGER}):
             await self._drop(ledger_id)
@@ -318,6 +321,8 @@ class CursorStore:
         value = self._node(snapshot, ledger_id, whole=whole)
         stray = await self._change_node(lambda: self._record.write(value))
         former, self.ledger_id = self.ledger_id, ledger_id
+        stray |= {*self._in_doubt}
+        self._in_doubt = ()
         for named in stray - {former}:  # the caller deletes the former one after the switch
             await self._drop(named)
 

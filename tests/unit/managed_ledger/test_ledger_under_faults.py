@@ -210,6 +210,32 @@ async def test_ledgers_that_were_left_behind_in_doubt_go_when_the_record_is_know
     await eventually(only_named_ones)
 
 
+@pytest.mark.parametrize("end", ["stored", "closed", "deleted"])
+async def test_ledgers_of_a_cursor_that_were_left_behind_in_doubt_go_when_its_node_is_known_again(
+    world: FaultyStorage, end: str
+) -> None:
+    """I101, as for those of the record."""
+    broker = await world.open()
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 3)
+    broker.on_record("put", *[OutcomeUnknown("lost")] * 3, path=CURSOR)
+    cursor.mark_delete(broker.ledger.position_at(1))
+    with pytest.raises(StorageUnavailable):
+        await cursor.flush()
+    await world.check_record()
+    if end == "stored":
+        await cursor.flush()
+        assert cursor.ledger_id in world.bookkeeper.ledgers
+    elif end == "closed":
+        await cursor.close()
+    else:
+        await broker.ledger.delete_cursor("s")
+    named = {info.ledgerId for info in (await world.record()).ledgerInfo} | {cursor.ledger_id} - {-1}
+    if end == "deleted":
+        named.discard(cursor.ledger_id)
+    assert set(world.bookkeeper.ledgers) == named
+
+
 async def test_a_ledger_that_is_given_up_while_the_record_is_written_with_it_stays_until_the_next_time(
     world: FaultyStorage,
 ) -> None:
