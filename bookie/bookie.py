@@ -211,7 +211,14 @@ class Bookie:
         self._stops.add("storage", lambda: flusher.run(lambda: self._close_storage(opened)))
         source = self._repair_source
         if source is None:
-            peers = PeerSource(self._store, self._root, self._bookie_id, self._clock, peer_certificates)
+            peers = PeerSource(
+                self._store,
+                self._root,
+                self._bookie_id,
+                self._clock,
+                peer_certificates,
+                self.config.frame_bytes_max,
+            )
             self._stops.add("peers", _as_async(peers.close))
             source = peers
         integrity = await self._check_integrity(node, opened, source, is_emptied)

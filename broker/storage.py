@@ -2,6 +2,7 @@
 
 from broker.config import INDEX_INTERCEPTOR, BrokerConfig
 from broker.policies import NamespacePolicies
+from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.isolation import Isolation
@@ -84,8 +85,13 @@ def ledger_config(
 
 
 def client_config(config: BrokerConfig) -> ClientConfig:
-    """How a broker treats bookies."""
+    """How a broker treats bookies. Their nettyMaxFrameSizeBytes must hold maxMessageSize and its padding, as with
+    Apache's; with a maxMessageSize below the default larger entries of former times can be read all the same."""
+    default = ClientConfig()
+    frame_bytes_max = max(config.max_message_bytes + FRAME_PADDING_BYTES, default.frame_bytes_max)
     return ClientConfig(
+        frame_bytes_max=frame_bytes_max,
+        outbox_bytes_max=max(frame_bytes_max, default.outbox_bytes_max),
         timeout_s=config.bookkeeper_timeout_s,
         tls=config.bookie_tls,
         slow_add_ms=config.bookkeeper_slow_add_ms,

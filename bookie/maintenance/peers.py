@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.tls.start_tls import open_stream
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
-from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import KIB, Corruption
 from magnetar_core.security.tls_contexts import Certificates
@@ -33,10 +33,10 @@ _NEGATIVE: Final = (int(v2.V2Error.ENOENTRY), int(v2.V2Error.ENOLEDGER))
 class _Peer:
     """A connection to one bookie."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame_bytes_max: int) -> None:
         self._reader = reader
         self._writer = writer
-        self._splitter = FrameSplitter()
+        self._splitter = FrameSplitter(frame_bytes_max)
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes | int:
         """The entry, or the refusal. Raises OSError, MalformedFrame."""
@@ -65,11 +65,13 @@ class PeerSource:
         bookie_id: str,
         clock: Clock,
         certificates: Certificates | None = None,
+        frame_bytes_max: int = MAX_FRAME_BYTES,
     ) -> None:
-        """With *certificates* other bookies are asked over TLS only."""
+        """With *certificates* other bookies are asked over TLS only. *frame_bytes_max*: their largest answer."""
         self._directory = BookieDirectory(store, root, clock)
         self._bookie_id = bookie_id
         self._certificates = certificates
+        self._frame_bytes_max = frame_bytes_max
         self._peers: dict[str, _Peer] = {}
         self._turn = asyncio.Lock()
 
@@ -106,7 +108,8 @@ class PeerSource:
                 peer = self._peers.get(bookie_id)
                 if peer is None:
                     host, port = await self._directory.address_of(bookie_id)
-                    peer = self._peers[bookie_id] = _Peer(*await open_stream(host, port, self._certificates))
+                    stream = await open_stream(host, port, self._certificates)
+                    peer = self._peers[bookie_id] = _Peer(*stream, self._frame_bytes_max)
                 return await peer.read(ledger_id, entry_id)
         except BaseException:
             # Drop the connection: a late answer on it would be taken for that of the next request.

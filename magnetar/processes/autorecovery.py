@@ -83,14 +83,17 @@ class EmbeddedNode:
 
 async def open_client(
     store: "MetadataStore", clock: "Clock", config: "AutoRecoveryConfig", tls: "TlsFiles | None", parts: Parts, *,
-    root: str,
+    root: str, frame_bytes_max: int,
 ) -> "BookKeeper":  # fmt: skip
-    """The ledger client of auto-recovery; *parts* learns how to close it. Raises MagnetarError."""
+    """The ledger client of auto-recovery; *parts* learns how to close it. *frame_bytes_max* is that of the bookies.
+    Raises MagnetarError."""
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
 
     client = ClientConfig(
         tls=tls,
+        frame_bytes_max=frame_bytes_max,
+        outbox_bytes_max=max(frame_bytes_max, ClientConfig().outbox_bytes_max),
         rackaware_policy_enabled=config.knows_racks,
         racks_min=config.racks_min,
         racks_enforced=config.racks_enforced,
@@ -175,7 +178,8 @@ def run_auto_recovery(config_path: Path | None) -> int:
     start_server_logging()
     config = read_auto_recovery_settings(config_path)
     node_config = read_node_settings(config_path)
-    tls = read_bookie_settings(config_path).client_tls
+    bookies = read_bookie_settings(config_path)
+    tls = bookies.client_tls
     if not node_config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(node_config.metadata_service_uri)
@@ -186,7 +190,9 @@ def run_auto_recovery(config_path: Path | None) -> int:
         store = await open_store(url, clock, session_timeout_s=node_config.session_timeout_ms / 1000)
         parts.add("metadata", store.close)
         await initialise_cluster(store, root)
-        bookkeeper = await open_client(store, clock, config, tls, parts, root=root)
+        bookkeeper = await open_client(
+            store, clock, config, tls, parts, root=root, frame_bytes_max=bookies.frame_bytes_max
+        )
         http_url = await serve_management(node_config, config, store, bookkeeper, clock, parts, root=root, tls=tls)
         await start_node(name, store, bookkeeper, clock, config, parts, shutdown, root=root)
         say_ready(

@@ -136,7 +136,9 @@ async def start_bookie(
     # Here, because loading the HTTP library costs time and memory.
     from bookie.admin.server import AdminServer
 
-    reader = LedgerReader(store, clock, root, ClientConfig(tls=config.client_tls))
+    reader = LedgerReader(
+        store, clock, root, ClientConfig(tls=config.client_tls, frame_bytes_max=config.frame_bytes_max)
+    )
     parts.add("ledger client", reader.close)
     admin = AdminServer(
         store,

@@ -76,7 +76,10 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
         await initialise_cluster(store, root)
         client = mounted = None
         if config.auto_recovery:
-            client = await open_client(store, clock, auto_recovery, config.client_tls, parts, root=root)
+            client = await open_client(
+                store, clock, auto_recovery, config.client_tls, parts, root=root,
+                frame_bytes_max=config.frame_bytes_max,
+            )  # fmt: skip
             if config.http_enabled:
                 from magnetar.processes.management import start_management
 

@@ -79,7 +79,7 @@ class ClientConfig:
         "bookkeeperClientSecondaryIsolationGroups", "", help="used as well when those have too few bookies"
     )
     frame_bytes_max: int = setting(
-        "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame a bookie may send; must be that of the bookies"
+        "nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, help="largest frame; must be that of the bookies"
     )
     # Entries of one ledger without an acknowledgement. At 64 bytes each they take some 30 MB of memory. Topics have
     # smaller limits, so reaching this one means that those do not work.

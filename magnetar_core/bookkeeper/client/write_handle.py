@@ -105,6 +105,7 @@ class LedgerWriteHandle:
             master_key(metadata.password),
             last_add_confirmed=last_add_confirmed,
             recovery=recovery,
+            frame_bytes_max=pool.config.frame_bytes_max,
         )
         self._channels = [
             AddChannel(self, index, self._connection(bookie)) for index, bookie in enumerate(self._writer.ensemble)

@@ -110,6 +110,7 @@ class LedgerWriter:
         "_codec",
         "_delayed",
         "_flags",
+        "_frame_bytes_max",
         "_left_out",
         "_masks",
         "_master_key",
@@ -138,7 +139,9 @@ class LedgerWriter:
         last_add_confirmed: int = -1,
         length: int = 0,
         recovery: bool = False,
+        frame_bytes_max: int = MAX_FRAME_BYTES,
     ) -> None:
+        """*frame_bytes_max*: the largest frame that the bookies take."""
         assert len(ensemble) == quorum.ensemble_size
         self.ledger_id = ledger_id
         self.quorum = quorum
@@ -152,6 +155,7 @@ class LedgerWriter:
         self.confirmed_length = length
         self._codec = codec
         self._master_key = master_key
+        self._frame_bytes_max = frame_bytes_max
         self._flags = FLAG_RECOVERY_ADD | FLAG_HIGH_PRIORITY if recovery else 0
         # By entry id: exactly LAC + 1 … last_add_pushed, in order.
         self._pending: dict[int, PendingAdd] = {}
@@ -198,7 +202,7 @@ class LedgerWriter:
         entry_id, length = self.last_add_pushed, self.length
         head_of, flags, key = self._codec.head, self._flags, self._master_key
         overhead = HEADER_BYTES + self._codec.digest_bytes
-        size_max = MAX_FRAME_BYTES - _ADD_OVERHEAD_BYTES - overhead
+        size_max = self._frame_bytes_max - _ADD_OVERHEAD_BYTES - overhead
         run = []
         for payload in payloads:
             size = len(payload)

@@ -22,7 +22,7 @@ from broker.storage import client_config, ledger_config
 from broker.tenancy import initial_nodes
 from magnetar_core.bookkeeper.client.regions import RegionRules
 from magnetar_core.runtime.config import HIDDEN, describe, shown_value
-from magnetar_core.runtime.types import ConfigurationError, Corruption
+from magnetar_core.runtime.types import MIB, ConfigurationError, Corruption
 from tests.support.vectors import load
 
 
@@ -63,6 +63,14 @@ def test_no_setting_has_two_meanings() -> None:
     assert not ours & APACHE_SETTINGS_WITHOUT_EFFECT
     assert not ours & REFUSED_WHEN_ON.keys()
     assert not APACHE_SETTINGS_WITHOUT_EFFECT & REFUSED_WHEN_ON.keys()
+
+
+def test_the_largest_message_fits_into_a_frame_to_bookies() -> None:
+    assert client_config(load_broker_config({})).frame_bytes_max == 5_253_120
+    assert client_config(load_broker_config({"maxMessageSize": "100000"})).frame_bytes_max == 5_253_120
+    large = client_config(load_broker_config({"maxMessageSize": str(100 * MIB)}))
+    assert large.frame_bytes_max == large.outbox_bytes_max == 100 * MIB + 10 * 1024
+    assert list(large.problems()) == []
 
 
 def test_regions_are_told_to_the_client_and_checked_against_the_quorums() -> None:

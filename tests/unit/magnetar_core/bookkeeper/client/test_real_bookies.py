@@ -8,14 +8,18 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
+from bookie.maintenance.peers import PeerSource
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.errors import LedgerFenced
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.errors import EntryTooLarge, LedgerFenced
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.codec_v3 import is_available
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.types import MIB
+from tests.support.serving import BookieMachines
 
 
 class Cluster:
@@ -86,6 +90,35 @@ async def test_write_lose_a_bookie_recover_and_read(cluster: Cluster, e: int, w:
     with pytest.raises(LedgerFenced):
         await handle.add(b"late")
     await other.close()
+
+
+async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovered_and_repaired() -> None:
+    """Pulsar's maxMessageSize and its bookies' nettyMaxFrameSizeBytes are set to more than 5 MiB."""
+    frame_bytes_max = 10 * MIB
+    machines = BookieMachines()
+    async with machines.serving(frame_bytes_max=frame_bytes_max, write_cache_mib=64) as bookie:
+        clients = [
+            BookKeeper(machines.store.session(), machines.clock, ClientConfig(frame_bytes_max=frame_bytes_max))
+            for _ in range(2)
+        ]
+        for client in clients:
+            await client.open()
+        handle = await clients[0].create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        payload = bytes(9 * MIB)
+        await handle.add(payload)
+        with pytest.raises(EntryTooLarge):
+            handle.append([bytes(10 * MIB)])
+        reader = await clients[1].open_ledger(handle.ledger_id, recovery=True)
+        (entry,) = await reader.read(0, 0)
+        assert entry.payload == payload
+        source = PeerSource(machines.store, "/ledgers", "bookie-2", machines.clock, None, frame_bytes_max)
+        copy = await source.read_entry(handle.ledger_id, reader.metadata, 0)
+        assert copy is not None
+        assert copy.endswith(payload)
+        source.close()
+        for client in clients:
+            await client.close()
+        assert bookie.server.counters.malformed == 0
 
 
 async def test_an_open_ledger_is_followed_without_fencing(cluster: Cluster) -> None:
