@@ -191,8 +191,8 @@ class ReplicationWorker:
 
     async def _run(self) -> None:
         while True:
+            now = self._clock.monotonic()
             try:
-                now = self._clock.monotonic()
                 if now >= self._switch_look_s:
                     # Before the answer: a hint that comes meanwhile asks for another look.
                     self._switch_look_s = now + _LOOK_S
@@ -204,14 +204,16 @@ class ReplicationWorker:
             except MetadataError as error:
                 self._switch_look_s = 0.0
                 log.warning("replication worker %s: %s", self._name, error)
-            await self._woken.until(lambda: self._is_called, self._clock, self._wait_s())
+            await self._woken.until(lambda: self._is_called, self._clock, self._wait_s(now))
             self._is_called = False
 
-    def _wait_s(self) -> float:
+    def _wait_s(self, began_s: float) -> float:
+        """How long nothing is to be done after a round that began then. What was due by then was begun, or there is no
+        room for it; the end of a repair wakes this worker."""
         now = self._clock.monotonic()
         dues = [one.due_s for one in self._waiting.values() if one.due_s is not None]
         dues += self._locked_until.values()
-        return max(min([_LOOK_S, *(due - now for due in dues)]), 0.01)
+        return max(min([_LOOK_S, *(due - now for due in dues if due > began_s)]), 0.01)
 
     async def _begin_some(self) -> None:
         self._forget_unmarked()

@@ -337,3 +337,31 @@ async def test_r_r20_a_drained_bookie_that_is_made_active_takes_entries_again_an
                 assert await nodes.is_whole(ledger_id)
             await nodes.writer.delete_ledger(spread)  # there is no fifth bookie for it in the next drain
         await eventually(partial(nodes.has_no_marks, node))
+
+
+async def test_a_worker_does_not_go_round_in_a_loop_while_nothing_may_begin() -> None:
+    """Ledgers are due, and auto-recovery is off, or as many as may be are under way."""
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(4, ensemble=3, write=3)
+        node = await nodes.start("one")
+        worker = node.worker
+        await nodes.cluster.kill("bookie-0")
+        await eventually(lambda: [one.outcome.kind for one in worker.waiting] == [Hindrance.NO_TARGET])
+        rounds, wait_s = 0, worker._wait_s
+
+        def counted(began_s: float) -> float:
+            nonlocal rounds
+            rounds += 1
+            return wait_s(began_s)
+
+        worker._wait_s = counted  # type: ignore[method-assign]
+        worker._under_way.add(-1)
+        worker._ledgers_max = 1
+        worker.retry_now()
+        await asyncio.sleep(0.3)
+        assert rounds <= 2
+        await nodes.cluster.add_bookie("bookie-3")
+        worker._under_way.discard(-1)
+        worker._wake()
+        await eventually(lambda: not worker.waiting)
+        assert await nodes.is_whole(ledger_id)
