@@ -105,6 +105,7 @@ class Bookie:
             [_absolute(directory) for directory in config.ledger_directories],
             config.reserve_mib * MIB,
             usage,
+            _absolute,
         )
         self._stops = Parts()
         self._tasks = Tasks("bookie")

@@ -16,8 +16,8 @@ Rules:
    "no such entry", and recoveries would cut off ledgers (I49).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf import text_format
@@ -42,6 +42,14 @@ class Cookie:
     journal_directories: tuple[str, ...]
     ledger_directories: tuple[str, ...]
     instance_id: str
+
+    def resolved(self, absolute: Callable[[str], str]) -> "Cookie":
+        """With absolute paths. Apache's bookie writes those of its configuration, which may be relative."""
+        return replace(
+            self,
+            journal_directories=tuple(map(absolute, self.journal_directories)),
+            ledger_directories=tuple(map(absolute, self.ledger_directories)),
+        )
 
     def encode(self) -> bytes:
         message = CookieFormat(

@@ -65,10 +65,13 @@ class Directories:
         ledgers: Sequence[str],
         reserve_bytes: int,
         usage: Callable[[str], DiskUsage] | None = None,
+        absolute: Callable[[str], str] = posixpath.normpath,
     ) -> None:
-        """*usage* returns the usage of a directory's file system; by default *files* does."""
+        """*usage* returns the usage of a directory's file system; by default *files* does. *absolute* makes a path of a
+        cookie absolute."""
         self._files = files
         self._usage = files.usage if usage is None else usage
+        self._absolute = absolute
         self._journals = tuple(journals)
         self._ledgers = tuple(ledgers)
         self._reserve_bytes = reserve_bytes
@@ -119,7 +122,7 @@ class Directories:
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registration.instance_id())
         node = await registration.read_cookie()
-        stored = None if node is None else cookies.decode(node.value, "the cookie in the metadata store")
+        stored = None if node is None else self._decoded(node.value, "the cookie in the metadata store")
         paths = {
             posixpath.join(directory, CURRENT): None for directory in dict.fromkeys(self._journals + self._ledgers)
         }
@@ -160,7 +163,11 @@ class Directories:
 
     def _read_cookie(self, directory: str) -> Cookie | None:
         path = posixpath.join(directory, VERSION)
-        return cookies.decode(read_file(self._files, path), path) if self._files.exists(path) else None
+        return self._decoded(read_file(self._files, path), path) if self._files.exists(path) else None
+
+    def _decoded(self, data: bytes, source: str) -> Cookie:
+        """Raises Corruption."""
+        return cookies.decode(data, source).resolved(self._absolute)
 
     def _holds_data(self, directory: str) -> bool:
         return any(not name.startswith(VERSION) for name in self._files.list(directory))

@@ -18,6 +18,7 @@ from bookie.storage.journal.writer import JournalFailed
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.files import read_file, replace_file
 from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
 from tests.support.serving import CONFIG, BookieMachines, HurriedClock, Wire
@@ -514,6 +515,27 @@ async def test_directories_of_another_bookie_are_not_served(world: BookieMachine
     assert world.files.locks == set()
     async with world.serving():
         pass
+
+
+async def test_cookies_of_apaches_bookie_name_directories_as_its_configuration_does(
+    world: BookieMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pulsar's own bookkeeper.conf says data/bookkeeper/journal and data/bookkeeper/ledgers."""
+    monkeypatch.setattr("os.getcwd", lambda: "/bookie")
+    async with world.serving() as bookie:
+        expected = bookie._directories._expected
+        assert expected is not None
+    theirs = replace(expected, journal_directories=("storage/journal",), ledger_directories=("./ledgers/",)).encode()
+    paths = [f"{directory}/VERSION" for directory in ("/bookie/storage/journal/current", "/bookie/ledgers/current")]
+    for path in paths:
+        replace_file(world.files, path, theirs)
+    await world.store.put("/ledgers/cookies/bookie-1", theirs)
+    async with world.serving():
+        pass
+    assert [read_file(world.files, path) for path in paths] == [theirs] * 2, "it can go back to Apache's"
+    monkeypatch.setattr("os.getcwd", lambda: "/elsewhere")
+    with pytest.raises(CookieMismatch, match="ledger directories /elsewhere/ledgers, expected /bookie/ledgers"):
+        await world.bookie().start()
 
 
 async def test_a_bookie_with_an_emptied_disk_does_not_come_up_empty(world: BookieMachines) -> None:
