@@ -67,6 +67,8 @@ class _Partition:
         told = options.producer
         self._is_batched = bool(told["batching_enabled"])
         self._group_rows = int(told.get("batching_max_messages", GROUP_ROWS)) if self._is_batched else 1
+        if told["max_pending_messages"]:  # the client waits for room in its queue, and not to send what is in it
+            self._group_rows = min(self._group_rows, int(told["max_pending_messages"]))
         self._group_bytes = min(int(told.get("batching_max_allowed_size_in_bytes", GROUP_BYTES)), GROUP_BYTES)
         self._held = held
         self._names_before = 0

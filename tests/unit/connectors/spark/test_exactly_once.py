@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pulsar
+import pytest
 
 from connectors.spark.exactly_once import GROUP_BYTES, Attempt, OnceSender
 from connectors.spark.message import Outgoing
@@ -14,8 +15,10 @@ from connectors.spark.write_options import parse_write_options
 class Producer:
     """Makes an entry of what was sent up to a flush."""
 
-    def __init__(self, client: "Client", name: str) -> None:
+    def __init__(self, client: "Client", name: str, queue: int, group_rows: int) -> None:
         self._client = client
+        self._queue = queue
+        self._group_rows = group_rows
         self._name = name
         self._sent: list[tuple[bytes, int, Callable[[Any, Any], None]]] = []
 
@@ -26,7 +29,10 @@ class Producer:
         return "t"
 
     def send_async(self, value: bytes, done: Callable[[Any, Any], None], *, sequence_id: int) -> None:
+        assert not self._queue or len(self._sent) < self._queue, "it would wait for ever"
         self._sent.append((value, sequence_id, done))
+        if len(self._sent) == self._group_rows:
+            self.flush()
 
     def flush(self) -> None:
         sent, self._sent = self._sent, []
@@ -43,7 +49,8 @@ class Producer:
 class Client:
     """Stands for `Brokers`."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: int = 5_000) -> None:
+        self._queue = queue
         self.entries: list[list[int]] = []
         """The sizes of the messages of each."""
         self.stored: dict[str, int] = {}
@@ -52,7 +59,23 @@ class Client:
         return [topic]
 
     def producer(self, topic: str, name: str, more: Mapping[str, Any]) -> Producer:
-        return Producer(self, name)
+        return Producer(self, name, self._queue, more["batching_max_messages"])
+
+
+@pytest.mark.parametrize(("queue", "rows"), [(500, 1_000), (5_000, 10_000), (0, 10_000), (5_000, 1_000)])
+def test_a_group_fits_into_the_queue_of_the_client(queue: int, rows: int) -> None:
+    client = Client(queue)
+    options = parse_write_options({
+        "service.url": "pulsar://127.0.0.1", "topic": "t", "deduplication": "true",
+        "pulsar.producer.maxPendingMessages": str(queue), "pulsar.producer.batchingMaxMessages": str(rows),
+    })  # fmt: skip
+    sender = OnceSender(options, client, Attempt("query", 0, 0))  # type: ignore[arg-type]
+    for _ in range(12_000):
+        sender.send(Outgoing(None, b"x", None, None, None))
+    sender.finish()
+    assert sum(map(len, client.entries)) == 12_000
+    assert max(map(len, client.entries)) == min(queue or rows, rows)
+    sender.close()
 
 
 def test_a_large_message_does_not_share_an_entry_with_those_before_it() -> None:
