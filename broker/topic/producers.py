@@ -103,6 +103,13 @@ class Producers:
             lambda: producer.is_closed or not self.is_storing_for(producer.name), self._clock, timeout_s
         )
 
+    async def until_namesake_is_heard(self, producer: Producer) -> None:
+        """Another producer of that name may be dead: its connection is asked, and closed if it does not answer. A
+        client that comes back with a name of its own must not wait for its own old connection."""
+        other = self.by_name.get(producer.name)
+        if other is not None and other.sink is not producer.sink and not _succeeds(producer, other):
+            await other.sink.is_alive()
+
     def make_room(self, producer: Producer, limits: TopicLimits) -> None:
         """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host.
 
@@ -111,8 +118,7 @@ class Producers:
         """
         other = self.by_name.get(producer.name)
         if other is not None:
-            are_generated = other.has_generated_name and producer.has_generated_name
-            if not are_generated or producer.epoch <= other.epoch:
+            if not _succeeds(producer, other):
                 raise ProducerBusy(
                     f"Producer with name '{producer.name}' is already connected to topic '{self._topic}'"
                 )
@@ -246,6 +252,11 @@ class Producers:
         """The topic ends: producers that wait for a name stop waiting."""
         self._is_closed = True
         self._answered.ring()
+
+
+def _succeeds(producer: Producer, other: Producer) -> bool:
+    """Whether both are of one client, which has made its producer anew under the name that the broker gave it."""
+    return other.has_generated_name and producer.has_generated_name and producer.epoch > other.epoch
 
 
 def _stored_epoch(properties: Mapping[str, str]) -> int | None:

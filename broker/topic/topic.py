@@ -276,6 +276,7 @@ class Topic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producer, producers = request.producer, self._producers
+        await producers.until_namesake_is_heard(producer)
         await producers.until_name_is_answered(producer)
         async with producers.admission:
             self._check_open()

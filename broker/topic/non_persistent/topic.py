@@ -128,6 +128,7 @@ class NonPersistentTopic:
     async def attach_producer(self, request: ProducerRequest) -> Attached:
         """Let a producer write. Raises BrokerError."""
         producers = self._producers
+        await producers.until_namesake_is_heard(request.producer)
         async with producers.admission:
             self._check_open()
             if self._limits.requires_encryption and not request.encrypted:

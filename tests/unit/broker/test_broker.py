@@ -169,7 +169,24 @@ async def test_a_producer_s_name_is_its_own(world: BrokerInMemory, raw: RawClien
     await raw.produce(TOPIC, producer_name="me")
     other = await RawClient.connect(world.broker.port)
     other.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
+    await raw.expect(BaseCommand.PING)
+    raw.send(BaseCommand.PONG)
     assert await other.refused() == wire.ProducerBusy
+    raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=2, producer_name="me")
+    assert await raw.refused() == wire.ProducerBusy, "of the same connection, which is not asked"
+    other.close()
+
+
+@pytest.mark.parametrize("topic", [TOPIC, TOPIC.replace("persistent", "non-persistent")])
+async def test_a_producer_whose_client_is_dead_does_not_keep_its_name_from_others(
+    world: BrokerInMemory, topic: str
+) -> None:
+    await world.restart(active_consumer_probe_ms=50)
+    dead = await RawClient.connect(world.broker.port)
+    await dead.produce(topic, producer_name="me")  # and never answers the PING
+    other = await RawClient.connect(world.broker.port)
+    assert (await other.produce(topic, producer_name="me")).producer_name == "me"
+    assert await dead.ended()
     other.close()
 
 
