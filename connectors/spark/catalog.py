@@ -68,11 +68,7 @@ def list_topics(metadata_url: str, namespace: str | None, options: Mapping[str, 
     wanted = _wanted(namespace, pattern)
 
     async def listed() -> list[Listed]:
-        async with connected(parsed.metadata_url, parsed.ledgers_root, parsed.read_timeout_s, parsed.tls_directory) as (
-            store,
-            client,
-            clock,
-        ):
+        async with connected(parsed.place) as (store, client, clock):
             listing = _Listing(Freezer(parsed, store, client), SchemaRegistry(client, store, clock))
             patterns = [wanted] if wanted is not None else [
                 replace(pattern, tenant=tenant, namespace=local) for tenant, local in await _namespaces(store)

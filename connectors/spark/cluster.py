@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from connectors.spark.cursors import consumed, missing
-from connectors.spark.options import ReadOptions
+from connectors.spark.options import Place, ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
 from connectors.spark.recorded import recorded
 from connectors.spark.times import Times, bounds
@@ -76,22 +76,18 @@ class FrozenTopic:
 
 @asynccontextmanager
 async def connected(
-    metadata_url: str,
-    ledgers_root: str,
-    read_timeout_s: float,
-    tls_directory: str = "",
-    allocate: Allocate = bytearray,
+    place: Place, allocate: Allocate = bytearray
 ) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
     """A client of the cluster, closed at the end; *allocate* makes room for large answers.
 
     Raises ConfigurationError, MetadataError, BookKeeperError.
     """
-    tls = directory_files(tls_directory, "bookkeeper.tlsDirectory") if tls_directory else None
+    tls = directory_files(place.tls_directory, "bookkeeper.tlsDirectory") if place.tls_directory else None
     clock = new_clock()
-    url, root = split_service_uri(metadata_url)
+    url, root = split_service_uri(place.metadata_url)
     store = await open_store(url, clock, read_only=True)
-    config = ClientConfig(timeout_s=read_timeout_s, tls=tls)
-    bookkeeper = BookKeeper(store, clock, config, root=ledgers_root or root, allocate=allocate)
+    config = ClientConfig(timeout_s=place.read_timeout_s, tls=tls, frame_bytes_max=place.frame_bytes_max)
+    bookkeeper = BookKeeper(store, clock, config, root=place.ledgers_root or root, allocate=allocate)
     try:
         await bookkeeper.open()
         yield store, bookkeeper, clock
@@ -102,11 +98,7 @@ async def connected(
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
     """Every topic of a read with its runs of entries. Raises TopicMissing, DataLoss and what the stores raise."""
-    async with connected(options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory) as (
-        store,
-        client,
-        clock,
-    ):
+    async with connected(options.place) as (store, client, clock):
         freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
         registry = SchemaRegistry(client, store, clock)

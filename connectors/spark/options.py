@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
 from connectors.spark.times import Times
-from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.message_id import MessageId
 from managed_ledger.topic_name import TopicName, TopicNameError
 
@@ -51,6 +52,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "unionSchemas": (),
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
+    "bookkeeper.nettyMaxFrameSizeBytes": (),
     "ledgersRoot": (),
 }
 
@@ -96,7 +98,7 @@ MODES: Final = ("FAILFAST", "PERMISSIVE")
 """Spark's names for what happens to a value that cannot be decoded; the first is the default."""
 
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _PATTERN: Final = re.compile(
     r"((persistent://)?(?P<tenant>[-=:.\w]+)/(?P<namespace>[-=:.\w]+)/)?(?P<local>[^/]+)", re.ASCII
 )
@@ -105,6 +107,9 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{5,16}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h)", re.IGNORECASE)
 
 SLACK_MS: Final = 10 * 60_000
+
+# Brokers take no larger messages (`maxMessageSize`), and what stands around one has 1 MiB.
+FRAME_BYTES_MAX: Final = 1025 * MIB
 """How far the clocks of producers and brokers may be apart, with the time that a message is on its way."""
 
 _EARLIEST_PLACES: Final = ("earliest", -2, "-2")
@@ -147,6 +152,16 @@ class TopicsPattern:
     """It was written out; else it is the default one."""
 
 
+class Place(NamedTuple):
+    """Where the bookies are, and how they are asked."""
+
+    metadata_url: str
+    ledgers_root: str
+    read_timeout_s: float
+    tls_directory: str
+    frame_bytes_max: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """A read, checked. Offsets are by topic and partition (0 where there are none); a missing one is no bound."""
@@ -184,6 +199,8 @@ class ReadOptions:
     permissive: bool = False
     """A value that cannot be decoded is null, with its bytes in the column `__corrupt`; otherwise the read fails."""
     read_timeout_s: float = 30.0
+    frame_bytes_max: int = MAX_FRAME_BYTES
+    """The largest answer of a bookie; an entry fits into it."""
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
     compacted: bool = False
@@ -197,6 +214,12 @@ class ReadOptions:
     """Folder with tls.crt, tls.key and ca.crt, on every machine that reads; empty: bookies are asked in clear."""
     unused: tuple[str, ...] = ()
     """Names of options that were given and have no effect."""
+
+    @property
+    def place(self) -> Place:
+        return Place(
+            self.metadata_url, self.ledgers_root, self.read_timeout_s, self.tls_directory, self.frame_bytes_max
+        )
 
 
 def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOptions:
@@ -234,6 +257,12 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         problems.append(f"minPartitions={minimum} is more than maxPartitions={maximum}")
     target_bytes = size_option(given, "targetPartitionBytes", TARGET_BYTES, problems)
     read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
+    frame_bytes_max = _number(given, "bookkeeper.nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, problems)
+    if not MIB <= frame_bytes_max <= FRAME_BYTES_MAX:
+        problems.append(
+            f"bookkeeper.nettyMaxFrameSizeBytes={frame_bytes_max}: expected {MIB} to {FRAME_BYTES_MAX}, as it is set "
+            "in the bookies"
+        )
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
@@ -289,6 +318,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         union_schemas=union_schemas,
         permissive=permissive,
         read_timeout_s=read_timeout_s,
+        frame_bytes_max=frame_bytes_max,
         ledgers_root=given.get("ledgersRoot", ""),
         tls_directory=given.get("bookkeeper.tlsDirectory", ""),
         unused=_unused(options, needs_broker="subscription" in given),

@@ -63,11 +63,7 @@ async def _in_times(
     closed_ms: Mapping[int, int],
     times: Times,
 ) -> list[list[Run]]:
-    async with connected(options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory) as (
-        _,
-        bookkeeper,
-        _,
-    ):
+    async with connected(options.place) as (_, bookkeeper, _):
 
         async def part(topic: TopicRange, runs: list[Run]) -> list[Run]:
             compacted = [run for run in runs if run.is_compacted]  # in order of keys' last messages, but few

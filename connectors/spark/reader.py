@@ -19,7 +19,7 @@ import pyarrow as pa
 from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.entries import HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
 from connectors.spark.laps import Laps
-from connectors.spark.options import ReadOptions
+from connectors.spark.options import Place, ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
 from connectors.spark.rows import RowBuilder, signed
 from connectors.spark.values import Values
@@ -84,7 +84,7 @@ class _Connection:
             raise
 
     async def _open(self, options: ReadOptions) -> tuple[BookKeeper, Clock]:
-        _, bookkeeper, clock = await self._stack.enter_async_context(connected(*_key_of(options), _room.allocate))
+        _, bookkeeper, clock = await self._stack.enter_async_context(connected(options.place, _room.allocate))
         return bookkeeper, clock
 
     def close(self) -> None:
@@ -93,26 +93,20 @@ class _Connection:
         self.loop.stop()
 
 
-_Key = tuple[str, str, float, str]
-
 # Kept for the next task. A worker that was forked from a process with connections makes its own.
-_connections: dict[_Key, _Connection] = {}
-
-
-def _key_of(options: ReadOptions) -> _Key:
-    return options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory
+_connections: dict[Place, _Connection] = {}
 
 
 def _connection(options: ReadOptions) -> _Connection:
-    found = _connections.get(_key_of(options))
+    found = _connections.get(options.place)
     if found is None or not found.loop.is_alive:
-        found = _connections[_key_of(options)] = _Connection(options)
+        found = _connections[options.place] = _Connection(options)
     return found
 
 
 def _drop_connection(options: ReadOptions) -> None:
     """Close the connections after a failure, so that the next attempt does not use one that may be broken."""
-    found = _connections.pop(_key_of(options), None)
+    found = _connections.pop(options.place, None)
     if found is not None:
         found.close()
 

@@ -151,9 +151,7 @@ class _Driver:
 
     async def _open(self) -> Follower:
         options = self._options
-        store, bookkeeper, clock = await self._stack.enter_async_context(
-            connected(options.metadata_url, options.ledgers_root, options.read_timeout_s, options.tls_directory)
-        )
+        store, bookkeeper, clock = await self._stack.enter_async_context(connected(options.place))
         self._registry = SchemaRegistry(bookkeeper, store, clock)
         follower = Follower(options, store, bookkeeper, clock)
         self._stack.callback(follower.close)

@@ -8,6 +8,7 @@ import pytest
 
 from connectors.spark import catalog, cluster
 from connectors.spark.catalog import Listed, list_topics
+from connectors.spark.options import Place
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.names import ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -88,9 +89,9 @@ async def test_all_namespaces_are_listed_by_one_connection(world: SparkWorld, mo
         await in_namespace(world, f"tenant-{number}/n", "t")
     connected, urls = cluster.connected, list[str]()
 
-    def counted(url: str, *more: object) -> object:
-        urls.append(url)
-        return connected(url, *more)  # type: ignore[arg-type]
+    def counted(place: Place) -> object:
+        urls.append(place.metadata_url)
+        return connected(place)
 
     monkeypatch.setattr(catalog, "connected", counted)
     rows = await asyncio.to_thread(list_topics, world.url, None, {})

@@ -12,7 +12,10 @@ import pytest
 
 from connectors.spark import reader
 from connectors.spark.reader import EntryUnreadable
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
+from magnetar_core.runtime.types import MIB, Corruption
+from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.world import SparkWorld, in_order, numbered, rows_of, spark_world
 
 
@@ -114,6 +117,23 @@ async def test_a_reader_that_reaches_few_bookies_reads_what_they_have(world: Spa
     for bookie in ensemble:
         await world.cluster.revive(bookie)
     assert [row["value"] for row in await asyncio.to_thread(rows_of, found)] == in_order(0, 50)
+
+
+async def test_entries_are_as_large_as_the_option_says(world: SparkWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where brokers take larger messages than 5 MiB (maxMessageSize)."""
+    limit = 12 * MIB
+    monkeypatch.setattr("tests.support.fake_bookies.FrameSplitter", lambda: FrameSplitter(limit))
+    writer = await world.cluster.client(ClientConfig(frame_bytes_max=limit, outbox_bytes_max=2 * limit))
+    handle = await writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    payload = bytes(range(256)) * (4096 * 10)
+    for entry in (single(b"a"), single(payload), single(b"c")):
+        await handle.add(entry)
+    await handle.close()
+    await world.topic("t", handle)
+    option = {"bookkeeper.nettyMaxFrameSizeBytes": str(limit)}
+    assert await world.values("t", **option) == [b"a", payload, b"c"]
+    with pytest.raises(EntryUnreadable, match=r"a frame of \d+ bytes \(limit 5253120, nettyMaxFrameSizeBytes\)"):
+        await world.values("t")
 
 
 async def test_a_bookie_that_restarts_while_it_is_read_costs_no_row(

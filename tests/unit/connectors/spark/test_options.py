@@ -109,6 +109,11 @@ def test_other_sizes_are_refused(text: str) -> None:
     assert problems_of(**BASE, targetPartitionBytes=text)
 
 
+@pytest.mark.parametrize("text", ["0", "1048575", "1074790401", "8m"])
+def test_frames_are_neither_tiny_nor_larger_than_brokers_take(text: str) -> None:
+    assert problems_of(**{**BASE, "bookkeeper.nettyMaxFrameSizeBytes": text})
+
+
 def test_more_partitions_at_least_than_at_most_are_refused() -> None:
     assert problems_of(**BASE, minPartitions="5", maxPartitions="4") == ["minPartitions=5 is more than maxPartitions=4"]
 
