@@ -397,7 +397,11 @@ class BookieDirectory:
 
     async def _read(self) -> None:
         writable = frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
-        read_only = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}")) - writable
+        read_only = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}"))
+        if not self.available <= writable | read_only:
+            # One that became writable between these two answers was in neither.
+            writable |= await self.read_writable()
+        read_only -= writable
         self._addresses.clear()
         await self._learn_hosts((writable | read_only) - self.available)
         if (writable, read_only) == (self._writable, self._read_only):

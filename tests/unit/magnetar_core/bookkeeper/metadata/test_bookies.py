@@ -60,6 +60,37 @@ async def test_a_bookie_shows_in_the_directory_and_leaves_it(store: MemoryStore,
     await directory.stop()
 
 
+async def test_a_bookie_that_changes_its_mode_while_the_register_is_read_is_not_taken_for_gone(
+    store: MemoryStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An auditor without a delay would mark all of its ledgers."""
+    session = store.session()
+    directory = BookieDirectory(session, "/ledgers", clock)
+    bookie = BookieRegistration(store.session(), "/ledgers", "node-d", clock)
+    await bookie.register(INFO)
+    await bookie.set_read_only(True)
+    await directory.start()
+    seen: list[frozenset[str]] = []
+    directory.watch(lambda: seen.append(directory.available))
+    children = session.children
+
+    async def slow(path: str) -> list[str]:
+        found = await children(path)
+        if path == "/ledgers/available":
+            await bookie.set_read_only(False)
+        return found
+
+    monkeypatch.setattr(session, "children", slow)
+    await directory._read()
+    await settle()
+    assert directory.writable == {"node-d"}
+    assert seen == [{"node-d"}]
+    await bookie.unregister()
+    await settle()
+    assert directory.available == frozenset()
+    await directory.stop()
+
+
 async def test_a_change_of_mode_that_the_store_did_not_take_is_made_by_the_next_try(
     store: MemoryStore, clock: ManualClock
 ) -> None:
