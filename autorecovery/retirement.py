@@ -171,7 +171,10 @@ class BookieLifecycle:
     async def _registered_as(self, bookie_id: str) -> str | None:
         if bookie_id in await self._directory.read_writable():
             return "writable"
-        return "read-only" if bookie_id in await self._directory.read_read_only() else None
+        if bookie_id in await self._directory.read_read_only():
+            return "read-only"
+        # One that became writable between these two answers was in neither.
+        return "writable" if bookie_id in await self._directory.read_writable() else None
 
     async def _check_free(self, bookie_id: str, progress: Progress) -> None:
         """Rule 1. Raises StillNeeded, MetadataError."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
 from connectors.spark.times import Times
-from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.message_id import MessageId
 from managed_ledger.topic_name import TopicName, TopicNameError
@@ -107,9 +107,6 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{5,16}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h)", re.IGNORECASE)
 
 SLACK_MS: Final = 10 * 60_000
-
-# Brokers take no larger messages (`maxMessageSize`), and what stands around one has 1 MiB.
-FRAME_BYTES_MAX: Final = 1025 * MIB
 """How far the clocks of producers and brokers may be apart, with the time that a message is on its way."""
 
 _EARLIEST_PLACES: Final = ("earliest", -2, "-2")
@@ -258,10 +255,10 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     target_bytes = size_option(given, "targetPartitionBytes", TARGET_BYTES, problems)
     read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
     frame_bytes_max = _number(given, "bookkeeper.nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, problems)
-    if not MIB <= frame_bytes_max <= FRAME_BYTES_MAX:
+    if not MIB <= frame_bytes_max <= LARGEST_FRAME_BYTES_MAX:
         problems.append(
-            f"bookkeeper.nettyMaxFrameSizeBytes={frame_bytes_max}: expected {MIB} to {FRAME_BYTES_MAX}, as it is set "
-            "in the bookies"
+            f"bookkeeper.nettyMaxFrameSizeBytes={frame_bytes_max}: expected {MIB} to {LARGEST_FRAME_BYTES_MAX}, as it "
+            "is set in the bookies"
         )
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -305,14 +306,20 @@ def delay(
     type=click.IntRange(min=1024 * 1024),
     help="Copy so many bytes a second at most. Settings of nodes do not hold here.",
 )
+@click.option(
+    "--max-frame-bytes",
+    "frame_bytes_max",
+    type=click.IntRange(min=1024 * 1024),
+    help="nettyMaxFrameSizeBytes of the bookies, if there are entries of more than 5 MiB.",
+)
 @click.option("--delete-cookie", is_flag=True, help="Afterwards delete the bookies' cookies, if no ledger names them.")
 @yes_option
 @admin_option
 @metadata_option
 @json_option
 def recover(
-    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, bytes_per_s: int | None, delete_cookie: bool, yes: bool,
-    metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
+    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, bytes_per_s: int | None, frame_bytes_max: int | None,
+    delete_cookie: bool, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Copy all ledgers of each BOOKIE to other bookies, from this process; no auto-recovery node has to run.
 
@@ -335,7 +342,11 @@ def recover(
         from magnetar_core.security.tls_files import directory_files
 
         tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
-        client = BookKeeper(place.store, place.clock, ClientConfig(tls=tls), root=place.root)
+        config = ClientConfig(tls=tls)
+        if frame_bytes_max is not None:
+            outbox_bytes_max = max(frame_bytes_max, config.outbox_bytes_max)
+            config = replace(config, frame_bytes_max=frame_bytes_max, outbox_bytes_max=outbox_bytes_max)
+        client = BookKeeper(place.store, place.clock, config, root=place.root)
         await client.open()
         try:
             name = f"recover-{socket.gethostname()}-{os.getpid()}"

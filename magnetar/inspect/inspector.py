@@ -20,6 +20,7 @@ from magnetar_core.bookkeeper.metadata.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
+from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
 from magnetar_core.runtime.types import Corruption
@@ -91,7 +92,12 @@ class Inspector:
         self._pool = ConnectionPool(
             self.directory,
             clock,
-            ClientConfig(timeout_s=READ_TIMEOUT_S, connect_timeout_ms=CONNECT_TIMEOUT_MS, tls=tls),
+            ClientConfig(
+                timeout_s=READ_TIMEOUT_S,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+                tls=tls,
+                frame_bytes_max=LARGEST_FRAME_BYTES_MAX,  # whatever the bookies' setting is
+            ),
         )
 
     async def start(self) -> None:

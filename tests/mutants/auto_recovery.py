@@ -479,8 +479,8 @@ MUTANTS: Final = (
     Mutant(
         "a bookie that runs is removed",
         "autorecovery/retirement.py",
-        '        return "read-only" if bookie_id in await self._directory.read_read_only() else None\n',
-        "        return None\n",
+        '            return "read-only"\n',
+        "            return None\n",
         _CALLS,
     ),
     Mutant(

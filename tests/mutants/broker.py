@@ -743,7 +743,7 @@ MUTANTS = (
     Mutant(
         "two producers have one name",
         "broker/topic/producers.py",
-        "            if not are_generated or producer.epoch <= other.epoch:\n                raise ProducerBusy(",
+        "            if not _succeeds(producer, other):\n                raise ProducerBusy(",
         "            if False:\n                raise ProducerBusy(",
         WHOLE,
     ),

@@ -13,11 +13,14 @@ Rules:
 import struct
 from typing import Final
 
-from magnetar_core.runtime.types import KIB, Allocate, MagnetarError
+from magnetar_core.runtime.types import KIB, MIB, Allocate, MagnetarError
 
 # The limit of Pulsar's bookies and brokers: 5 MiB for a message plus 10 KiB for the headers around it. Both sides must
 # have the same limit, since a receiver closes the connection without an answer.
 MAX_FRAME_BYTES: Final = 5_253_120
+
+# Where it is set, it is set to less: brokers take messages of 1 GiB at most, and what stands around one has 1 MiB.
+LARGEST_FRAME_BYTES_MAX: Final = 1025 * MIB
 
 LENGTH: Final = struct.Struct(">i")
 

@@ -75,6 +75,25 @@ async def test_everything_is_moved_and_the_bookie_was_a_source_to_the_end() -> N
         await eventually(partial(nodes.has_no_marks, node))
 
 
+async def test_a_bookie_that_becomes_writable_while_the_register_is_read_is_not_taken_for_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes_over(5) as nodes:
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        found = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
+        read_read_only = found._directory.read_read_only
+
+        async def slow() -> frozenset[str]:
+            await nodes.cluster.set_read_only("bookie-0", False)
+            return await read_read_only()
+
+        monkeypatch.setattr(found._directory, "read_read_only", slow)
+        with pytest.raises(StillNeeded, match="registered as writable: it runs still"):
+            await found._until_stopped("bookie-0", 0.0, lambda text: None)
+
+
 async def test_r_r19_while_writers_go_on_open_ledgers_move_with_their_writers_or_are_closed() -> None:
     async with nodes_over(5) as nodes:
         busy = await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2)
