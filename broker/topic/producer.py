@@ -44,6 +44,7 @@ class Producer:
         "closing",
         "connected_since_ms",
         "dropped_messages",
+        "encrypts",
         "epoch",
         "has_generated_name",
         "is_closed",
@@ -95,6 +96,8 @@ class Producer:
         self.connected_since_ms = connected_since_ms
         # As whom its client is authenticated: asked again when permissions change.
         self.caller = caller
+        # Whether it said that it encrypts its messages; known when it is attached.
+        self.encrypts = False
         # Messages that storage has not answered yet.
         self.pending = 0
         # The request that closes this producer once nothing is pending.

@@ -138,6 +138,7 @@ class Producers:
         """
         assert self.admission.locked(), "producers are admitted one after the other"
         producer = request.producer
+        producer.encrypts = request.encrypted
         decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
         if decision.access is Access.WAITS:
             self._access.wait(producer, request.topic_epoch)
@@ -243,6 +244,12 @@ class Producers:
         )
         producer.sink.on_producer_closed(producer)
         self.detach(producer)
+
+    def require_encryption(self) -> None:
+        """Disconnect the producers that do not encrypt."""
+        for producer in list(self.by_name.values()):
+            if not producer.encrypts:
+                self.disconnect(producer)
 
     def disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         for producer in list(self.by_name.values()):

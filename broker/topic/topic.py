@@ -499,6 +499,8 @@ class Topic:
         self._subscriptions.apply_limits(self._limits)
         self._use_rates()
         async with self._producers.admission:
+            if self._limits.requires_encryption:
+                self._producers.require_encryption()
             await self._deduplication.apply(self.deduplication_enabled)
         await self._expect_compaction()
 

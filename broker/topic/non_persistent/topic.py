@@ -262,6 +262,8 @@ class NonPersistentTopic:
         self.policies = policies
         self._limits = limits_of(self._config, policies, is_system=self.name.is_system)
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
+        if self._limits.requires_encryption:
+            self._producers.require_encryption()
         for subscription in self.subscriptions.values():
             subscription.consumers_max = self._limits.consumers_per_subscription_max
 

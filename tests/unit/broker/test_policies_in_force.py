@@ -349,6 +349,19 @@ async def test_delivery_pauses_while_more_is_acknowledged_than_can_be_stored_whe
         assert message.message_id.entryId == got[0].entryId + number
 
 
+async def test_producers_that_do_not_encrypt_are_disconnected_when_that_is_required(stage: Stage) -> None:
+    await stage.producer.produce(str(NAME))
+    await stage.consumer.produce(str(NAME), encrypted=True)
+    await stage.call("POST", f"{SPACE}/encryptionRequired", True)
+    await stage.producer.expect(BaseCommand.CLOSE_PRODUCER)
+    stage.producer.send(BaseCommand.PRODUCER, topic=str(NAME), producer_id=2, request_id=2)
+    assert await stage.producer.refused() == wire.MetadataError
+    assert await stage.consumer.nothing_came()
+    await stage.call("POST", f"{SPACE}/encryptionRequired", False)
+    await eventually(lambda: not stage.topic.limits.requires_encryption)
+    await stage.producer.produce(str(NAME), producer_id=3)
+
+
 async def test_a_message_above_the_topic_s_limit_is_refused_by_itself(stage: Stage) -> None:
     await stage.call("POST", f"{TOPIC}/maxMessageSize", 500)
     await eventually(lambda: stage.topic.limits.message_bytes_max == 500)
