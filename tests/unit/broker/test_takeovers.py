@@ -407,8 +407,12 @@ async def test_who_never_answered_at_its_address_is_not_fenced(world: World, mon
     await serve(dying)
     await eventually(lambda: _knows(heard, dying, TOPICS))
     await told.stop()
-    heard._last_addresses = {}  # and the looks to come find it closed
-    monkeypatch.setattr(heard, "_ask", _refused)
+
+    async def refused(addresses: dict[str, BrokerAddress | None]) -> dict[str, Sign | None]:
+        heard._last_addresses.clear()  # also what a look that was under way has seen
+        return await _refused(addresses)
+
+    monkeypatch.setattr(heard, "_ask", refused)
     closed = await _stopped_listening(dying, staying, monkeypatch, is_gone=True)
     await asyncio.sleep(4 * takeovers.LOOK_S)
     assert closed == []
