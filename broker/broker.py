@@ -360,12 +360,17 @@ class Broker:
                 if before is not None and before.is_same_but_for_bundles(policies):
                     self._applied[name] = before  # nothing that topics or clients know of: its bundles were split
                     return
+                failed = 0
                 for topic in topics:
-                    await self._apply(topic, policies)
+                    try:
+                        await self._apply(topic, policies)
+                    except BrokerError as error:  # it may be ending just now; the others get them all the same
+                        failed += 1
+                        log.warning("the policies of %s changed and could not be applied: %s", topic.name, error)
                 for other in passing:
                     await other.apply_policies(policies)
                     self._join(other)
-                if topics or passing:
+                if (topics or passing) and not failed:
                     self._applied[name] = policies
             except TopicNotFound:
                 return  # the namespace was deleted, and its topics before it

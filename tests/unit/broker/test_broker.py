@@ -512,6 +512,24 @@ async def test_changed_policies_reach_open_topics(world: BrokerInMemory, raw: Ra
     await eventually(lambda: DEDUPLICATION_CURSOR not in world.ledger(TOPIC).cursors)
 
 
+async def test_changed_policies_reach_the_other_topics_where_one_cannot_take_them(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = f"{TOPIC}-other"
+    for name in (TOPIC, other):
+        await world.broker.create_topic(TopicName.parse(name))
+
+    async def fail(name: str, start: Any) -> Any:
+        raise StorageUnavailable("no bookies")
+
+    monkeypatch.setattr(world.ledger(TOPIC), "open_cursor", fail)
+    await world.set_policies("public/default", deduplicationEnabled=True)
+    await eventually(lambda: DEDUPLICATION_CURSOR in world.ledger(other).cursors)
+    monkeypatch.undo()
+    await world.set_policies("public/default", deduplicationEnabled=True, max_producers_per_topic=7)
+    await eventually(lambda: DEDUPLICATION_CURSOR in world.ledger(TOPIC).cursors)
+
+
 async def test_sequence_ids_are_stored_every_so_many_entries(world: BrokerInMemory) -> None:
     await world.restart(deduplication=True, deduplication_entries=3)
     raw = await RawClient.connect(world.broker.port)
