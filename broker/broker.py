@@ -848,6 +848,16 @@ class Broker:
             raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
         return await self._load(name, policies)
 
+    async def stored_topic(self, name: TopicName) -> Topic:
+        """The open persistent topic; opened if it is stored, and never made. Raises BrokerError."""
+        policies = await self.namespace(name.namespace)
+        if not self.ownership.owns(name):
+            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        try:
+            return await self._load(name, policies, create=False)
+        except _NotStored:
+            raise TopicNotFound(f"Topic {name} not found") from None
+
     async def open_non_persistent(self, name: TopicName) -> NonPersistentTopic:
         """Make a non-persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
         policies = await self.namespace(name.namespace)

@@ -16,6 +16,7 @@ from broker.admin.http import ADMIN, Refused, done, namespace_of
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
+from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.security.authorization import Operation
 from broker.topic.topic import Topic
@@ -78,7 +79,11 @@ class BacklogApi:
         if topics:
             await self._owners.here(request, topics[0])
         for one in topics:
-            await work(await self._broker.create_topic(one))
+            try:
+                topic = await self._broker.stored_topic(one)
+            except TopicNotFound:  # deleted meanwhile
+                continue
+            await work(topic)
         return done()
 
     async def _topics(self, namespace: str) -> dict[str, list[TopicName]]:

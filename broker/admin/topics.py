@@ -101,7 +101,7 @@ class TopicsApi:
         force = is_forced(request)
         await self._owners.here(request, name)
         try:
-            topic = await self._broker.create_topic(name)
+            topic = await self._broker.stored_topic(name)
         except TopicUnreadable as error:
             if not force:
                 raise Refused(500, f"{error}; it can only be deleted by force") from error

@@ -672,6 +672,30 @@ async def test_a_topic_with_subscriptions_but_without_clients_is_deleted(world: 
     assert (await world.call(a, "GET", f"{TOPICS}/t/stats")).status == 404
 
 
+@pytest.mark.parametrize(("method", "call"), [("GET", "stats"), ("PUT", "unload"), ("GET", "lastMessageId")])
+async def test_a_call_about_a_topic_that_is_being_deleted_does_not_make_it_again(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, method: str, call: str
+) -> None:
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/t")
+    ledger = a.broker.topics[TopicName.parse("persistent://public/default/t")].ledger
+    delete, may_end = ledger.delete, asyncio.Event()
+
+    async def slowly() -> None:
+        await may_end.wait()
+        await delete()
+
+    monkeypatch.setattr(ledger, "delete", slowly)
+    deleting = asyncio.create_task(world.call(a, "DELETE", f"{TOPICS}/t"))
+    await eventually(lambda: not a.broker.topics)
+    asking = asyncio.create_task(world.call(a, method, f"{TOPICS}/t/{call}"))
+    await eventually(lambda: a.broker.loads_pending)
+    may_end.set()
+    assert (await deleting).status == 204
+    assert (await asking).status == 404
+    assert (await world.call(a, "GET", TOPICS)).json == []
+
+
 async def test_partitions_that_come_again_while_they_are_deleted_by_force_are_deleted_again(
     world: AdminWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
