@@ -147,9 +147,12 @@ class Opened(Protocol):
 
 
 async def open_all(streams: Sequence[Opened]) -> None:
-    """Open all *streams*, or none: if one cannot be opened, the others are closed and its error is raised."""
-    results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
-    failures = [one for one in results if isinstance(one, BaseException)]
-    if failures:
+    """Open all *streams*, or none: if one cannot be opened, or the caller gives up, the others are closed."""
+    try:
+        results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
+        failures = [one for one in results if isinstance(one, BaseException)]
+        if failures:
+            raise failures[0]
+    except BaseException:
         await asyncio.gather(*(stream.close() for stream in streams))
-        raise failures[0]
+        raise
