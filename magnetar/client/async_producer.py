@@ -36,6 +36,8 @@ class AsyncProducer:
         self._streams: list[PublishStream] = []
         self._lock = asyncio.Lock()
         self._turn = 0
+        self._arriving = 0
+        """Calls that wait until the producer is open. Those that come now go behind them."""
         self._is_closed = False
 
     @property
@@ -64,6 +66,14 @@ class AsyncProducer:
                 self._streams = streams
         return self
 
+    async def _arrive(self) -> None:
+        """Open the producer if it is not; calls go on in their order. Raises TopicError."""
+        self._arriving += 1
+        try:
+            await self.open()
+        finally:
+            self._arriving -= 1
+
     def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
         """`await client.producer(…)` is one that is open."""
         return self.open().__await__()
@@ -85,8 +95,8 @@ class AsyncProducer:
         subscriptions. *sequence_id* (named producers) must grow; a message that was stored before returns the id -1:-1.
         """
         message = outgoing(Outgoing(payload, key, properties, event_time, deliver_at, ordering_key))
-        if not self._streams or self._is_closed:
-            await self.open()
+        if not self._streams or self._is_closed or self._arriving:
+            await self._arrive()
         return (await self._stream(key).submit([message], sequence_id))[0]
 
     async def send_many(
@@ -99,8 +109,8 @@ class AsyncProducer:
         made = check_batch(messages)
         if not made:
             return []
-        if not self._streams or self._is_closed:
-            await self.open()
+        if not self._streams or self._is_closed or self._arriving:
+            await self._arrive()
         if len(self._streams) == 1:
             return await self._streams[0].submit(made, first_sequence_id)
         if first_sequence_id is not None:
@@ -109,9 +119,9 @@ class AsyncProducer:
         groups: dict[PublishStream, list[int]] = {}
         for at, one in enumerate(made):
             groups.setdefault(self._stream(one.key) if one.HasField("key") else keyless, []).append(at)
-        answers = await asyncio.gather(
-            *(stream.submit([made[at] for at in at_], None) for stream, at_ in groups.items())
-        )
+        # Not each in a task of its own: calls that come later would go before them.
+        begun = [await stream.begin([made[at] for at in at_], None) for stream, at_ in groups.items()]
+        answers = await asyncio.gather(*begun)
         ids = [EARLIEST] * len(made)
         for at_, answer in zip(groups.values(), answers, strict=True):
             for at, one_id in zip(at_, answer, strict=True):

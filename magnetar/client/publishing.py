@@ -89,6 +89,7 @@ class PublishStream(Stream):
         self._to_write: list[_Piece] = []
         self._room = asyncio.Event()
         self._room.set()
+        self._turn = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
         self._failure: TopicError | None = None
@@ -110,8 +111,13 @@ class PublishStream(Stream):
 
     async def submit(self, messages: list[Any], sequence_id: int | None) -> list[MessageId]:
         """Send and wait for the acknowledgement. Raises TopicError, ValueError."""
-        while not self._room.is_set() and self._failure is None:
-            await self._room.wait()
+        return await (await self.begin(messages, sequence_id))
+
+    async def begin(self, messages: list[Any], sequence_id: int | None) -> "asyncio.Future[list[MessageId]]":
+        """Send; what is returned has the ids with the acknowledgement. Raises TopicError, ValueError."""
+        async with self._turn:  # who waits for room goes before those that come later
+            while not self._room.is_set() and self._failure is None:
+                await self._room.wait()
         if self._failure is not None:
             raise self._failure
         first = self._next_sequence_id if sequence_id is None else sequence_id
@@ -138,8 +144,8 @@ class PublishStream(Stream):
         self._wake.set()
         if self._sweeper is None:
             self._sweeper = loop.call_later(min(SWEEP_S, self._send_timeout_s), self._sweep)
-        ids: list[MessageId] = await sending.future
-        return ids
+        future: asyncio.Future[list[MessageId]] = sending.future
+        return future
 
     def _sweep(self) -> None:
         self._sweeper = None

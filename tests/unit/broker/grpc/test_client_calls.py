@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+import magnetar.client.publishing
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import Brokers
+from magnetar.client.values import Outgoing
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import client, door
 
@@ -33,3 +35,44 @@ async def test_opening_that_was_cut_off_leaves_no_stream_behind(
     is_slow.set()
     await made.open()
     await made.close()
+
+
+async def test_messages_keep_the_order_of_the_calls_while_the_producer_is_opened(
+    client: AsyncClient,
+) -> None:
+    producer = client.producer("t", name="me")
+    sending = [asyncio.create_task(producer.send(b"%d" % n, sequence_id=n)) for n in range(10)]
+    while not producer._streams:
+        await asyncio.sleep(0)
+    sending.append(asyncio.create_task(producer.send(b"10", sequence_id=10)))
+    ids = await asyncio.gather(*sending)
+    assert ids == sorted(ids)
+
+
+async def test_messages_keep_the_order_of_the_calls_when_there_is_room_again(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(magnetar.client.publishing, "PENDING_MESSAGES_MAX", 4)
+    producer = await client.producer("t", name="me")
+    (stream,) = producer._streams
+    on_answer = stream._on_answer
+    sending = [asyncio.create_task(producer.send(b"x", sequence_id=n)) for n in range(20)]
+
+    def answered(answer: Any) -> None:
+        if len(sending) == 20:  # its turn comes before that of those who are woken up by this answer
+            sending.append(asyncio.create_task(producer.send(b"last", sequence_id=20)))
+        on_answer(answer)
+
+    monkeypatch.setattr(stream, "_on_answer", answered)
+    await asyncio.gather(*sending[:20])
+    ids = await asyncio.gather(*sending)
+    assert ids == sorted(ids)
+
+
+async def test_messages_keep_the_order_of_the_calls_of_both_kinds_on_a_partitioned_topic(client: AsyncClient) -> None:
+    await client.topics.create("p", partitions=2)
+    producer = await client.producer("p", name="me")
+    many = asyncio.create_task(producer.send_many([Outgoing(b"0", key="k"), Outgoing(b"1", key="k")]))
+    one = asyncio.create_task(producer.send(b"2", key="k"))
+    ids = [*await many, await one]
+    assert ids == sorted(ids)
