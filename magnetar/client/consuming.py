@@ -102,16 +102,20 @@ class ConsumeStream(Stream):
         request = api.ConsumeRequest(request_id=2**63)
         request.seek.time_ms = self._start_ms
         try:
-            await call.write(request)
-            while True:
-                answer = await call.read()
-                if answer is grpc.aio.EOF:
-                    raise await ended(call, self.topic)
-                if answer.HasField("rewound"):
-                    after = answer.rewound.after_id
-                    self.position = MessageId(after.ledger_id, after.entry_id, self.partition, _WHOLE_ENTRY)
-                if answer.done == request.request_id:
-                    break
+            async with asyncio.timeout(self._brokers.timeout_s):
+                await call.write(request)
+                while True:
+                    answer = await call.read()
+                    if answer is grpc.aio.EOF:
+                        raise await ended(call, self.topic)
+                    if answer.HasField("rewound"):
+                        after = answer.rewound.after_id
+                        self.position = MessageId(after.ledger_id, after.entry_id, self.partition, _WHOLE_ENTRY)
+                    if answer.done == request.request_id:
+                        break
+        except TimeoutError:
+            call.cancel()
+            raise TopicUnavailable(f"{self.topic}: the broker does not answer", "UNAVAILABLE") from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             raise await ended(call, self.topic) from None
         if answer.error:

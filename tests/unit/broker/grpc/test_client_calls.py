@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 import magnetar.client.publishing
+from broker.grpc.service import GrpcServer
+from broker.topic.topic import Topic
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import Brokers
+from magnetar.client.errors import TopicUnavailable
 from magnetar.client.values import Outgoing
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import client, door
@@ -76,3 +79,16 @@ async def test_messages_keep_the_order_of_the_calls_of_both_kinds_on_a_partition
     one = asyncio.create_task(producer.send(b"2", key="k"))
     ids = [*await many, await one]
     assert ids == sorted(ids)
+
+
+async def test_a_reader_whose_seek_to_its_start_is_not_answered_is_not_waited_for_for_ever(
+    door: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(topic: Topic, time_ms: int) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Topic, "position_at_ms", hang)
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=0.5) as client:
+        async with asyncio.timeout(10):
+            with pytest.raises(TopicUnavailable, match="does not answer"):
+                await client.reader("t", start=1)
