@@ -78,7 +78,8 @@ class FrozenTopic:
 async def connected(
     place: Place, allocate: Allocate = bytearray
 ) -> AsyncIterator[tuple[MetadataStore, BookKeeper, Clock]]:
-    """A client of the cluster, closed at the end; *allocate* makes room for large answers.
+    """A client of the cluster, closed at the end; *allocate* makes room for large answers. It sees all that was stored
+    before the call.
 
     Raises ConfigurationError, MetadataError, BookKeeperError.
     """
@@ -89,6 +90,7 @@ async def connected(
     config = ClientConfig(timeout_s=place.read_timeout_s, tls=tls, frame_bytes_max=place.frame_bytes_max)
     bookkeeper = BookKeeper(store, clock, config, root=place.ledgers_root or root, allocate=allocate)
     try:
+        await store.sync()
         await bookkeeper.open()
         yield store, bookkeeper, clock
     finally:

@@ -24,7 +24,7 @@ from typing import Final
 
 from connectors.spark import topics
 from connectors.spark.cluster import DataLoss, TopicMissing, time_bounds
-from connectors.spark.offsets import EARLIEST, Part
+from connectors.spark.offsets import EARLIEST, Part, Positions
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
 from connectors.spark.recorded import recorded
@@ -107,6 +107,22 @@ class Follower:
                     raise
                 self._topics.pop(topic).close()  # it was listed, and is gone since
 
+    async def look_up_to(self, ends: Positions) -> None:
+        """As `look`, for a batch that goes up to *ends*: another process may have planned it, whose server of the
+        metadata store was ahead of the one that answers here. `check_known` tells what is still not known."""
+        await self.look()
+        if all(self._knows(part, end) for part, end in ends.items()):
+            return
+        await self._store.sync()
+        self._is_listing_stale = True
+        for topic in self._topics.values():
+            topic.distrust()
+        await self.look()
+
+    def _knows(self, part: Part, end: Position) -> bool:
+        view = self._part(part)
+        return not self._is_asked_for(TopicName.parse(part.topic)) if view is None else view.knows(end)
+
     async def look_settled(self) -> None:
         """As `look`, but all that is there when it is called is seen (rule 2)."""
         await self.look()
@@ -140,6 +156,16 @@ class Follower:
         runs, _ = view.runs(view.begin, view.end)
         first, _ = await time_bounds(self._bookkeeper, view.name, runs, view.closed_ms, times)
         return view.end if first is None or not clip(runs, first, None)[0] else first
+
+    def check_known(self, part: Part, end: Position) -> None:
+        """All that stands before *end* of a partition, up to which a batch was planned, is known. Raises DataLoss,
+        unless the user does not mind."""
+        if not self._knows(part, end):
+            self._tell_loss(
+                f"partition {part.number} of {part.topic}: a batch up to {_text(end)} was planned, and what stands "
+                "before that is not known (any more): the topic does not list its ledger, or has an open one before",
+                "If it was removed, raise the namespace's retention, or set option subscription; ",
+            )
 
     def range(self, part: Part, start: Position, end: Position) -> TopicRange:
         """What is to be read of a partition."""
@@ -188,8 +214,10 @@ class Follower:
             advice = ""
         else:
             text = None
-        if text is None:
-            return
+        if text is not None:
+            self._tell_loss(text, advice)
+
+    def _tell_loss(self, text: str, advice: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}. {advice}To go on without it set failOnDataLoss=false, or begin a new checkpoint")
         if text not in self._warned:
@@ -251,6 +279,12 @@ class _Topic:
     def _on_change(self) -> None:
         self._is_stale = True
 
+    def distrust(self) -> None:
+        """Read all records again at the next look."""
+        self._is_stale = True
+        for part in self.parts.values():
+            part.distrust()
+
     async def look(self) -> None:
         if self._is_stale:
             self._is_stale = False
@@ -311,6 +345,10 @@ class _PartView:
     def _on_change(self) -> None:
         self._is_stale = True
 
+    def distrust(self) -> None:
+        """Read the record again at the next look."""
+        self._is_stale = True
+
     def close(self) -> None:
         self._cancel()
 
@@ -339,6 +377,10 @@ class _PartView:
 
     async def _read_record(self) -> None:
         record = await stored_record(self._store, self.name.managed_ledger_name)
+        if set(self._ledger_ids) - {info.ledgerId for info in ([] if record is None else record.ledgerInfo)}:
+            # They are gone; or a new session with the metadata store has led to a server that does not know them yet.
+            await self._store.sync()
+            record = await stored_record(self._store, self.name.managed_ledger_name)
         infos = [] if record is None else record.ledgerInfo
         self._is_deleted = record is None and (self._is_deleted or self._has_record)
         self._has_record = record is not None
@@ -396,6 +438,13 @@ class _PartView:
             return self.begin
         last = self._runs[-1]
         return (last.ledger_id, last.last + 1) if last.ledger_id in self._open else (last.ledger_id + 1, 0)
+
+    def knows(self, end: Position) -> bool:
+        """Whether all that stands before *end*, where a batch ends, can be told."""
+        ledger_id, entry_id = end
+        if any(one < ledger_id for one in self._open):
+            return False  # to the batch it was closed, or it ended before it
+        return ledger_id in self._ledger_ids or (entry_id == 0 and ledger_id - 1 in self._ledger_ids)
 
     def reach(self, end: Position) -> None:
         """See `Follower.reach`."""

@@ -30,7 +30,7 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.quorum import Quorum
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
-from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.loop_thread import LoopThread
@@ -76,16 +76,16 @@ class _Connection:
         self.loop = LoopThread("magnetar-reader")
         self._stack = AsyncExitStack()
         try:
+            self.store: MetadataStore
             self.bookkeeper: BookKeeper
             self.clock: Clock
-            self.bookkeeper, self.clock = self.loop.run(self._open(options))
+            self.store, self.bookkeeper, self.clock = self.loop.run(self._open(options))
         except BaseException:
             self.loop.stop()
             raise
 
-    async def _open(self, options: ReadOptions) -> tuple[BookKeeper, Clock]:
-        _, bookkeeper, clock = await self._stack.enter_async_context(connected(options.place, _room.allocate))
-        return bookkeeper, clock
+    async def _open(self, options: ReadOptions) -> tuple[MetadataStore, BookKeeper, Clock]:
+        return await self._stack.enter_async_context(connected(options.place, _room.allocate))
 
     def close(self) -> None:
         with suppress(MetadataError, BookKeeperError, OSError):
@@ -154,6 +154,8 @@ class _Task:
         takes_all = pushed is None and split.acked is None and options.times is None
         self._wants: Wants | None = None if takes_all else self._is_wanted
         self._loop = connection.loop
+        self._store = connection.store
+        self._is_synced = False
         self._bookkeeper = connection.bookkeeper
         self._clock = connection.clock
         self._retries_before = self._bookkeeper.read_retries  # a worker runs one task at a time
@@ -242,7 +244,9 @@ class _Task:
     async def _fetch(self) -> AsyncGenerator[list[Opened], None]:
         """The entries of all runs that hold messages."""
         topic = self._split.topic
-        for run in self._split.runs:
+        runs = deque(self._split.runs)
+        while runs:
+            run = runs.popleft()
             begin = run.first
             try:
                 async with aclosing(self._read(run)) as groups:
@@ -255,6 +259,11 @@ class _Task:
                         self._opened_s += self._clock.monotonic() - began
                         yield [entry for entry in opened if entry is not None]
             except (NoSuchLedger, NoSuchEntry) as error:
+                if not self._is_synced:  # the metadata store may have answered from a server that is behind the plan
+                    self._is_synced = True
+                    await self._store.sync()
+                    runs.appendleft(run.part(begin, run.last))
+                    continue
                 text = f"{topic}: entries {begin} to {run.last} of ledger {run.ledger_id} are gone ({error})"
                 if self._options.fail_on_data_loss:
                     raise DataLoss(

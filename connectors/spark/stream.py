@@ -246,15 +246,15 @@ class _Driver:
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Those of the batch from *start* up to *end*; a repeated batch has the same entries."""
-        self._loop.run(self._follower.look())
+        ends = {part: last for part, last in end.positions.items() if start.behind(part) < last}
+        self._loop.run(self._follower.look_up_to(ends))
         self._keep_new()
         ranges: list[TopicRange] = []
         values: dict[str, Values | None] = {}
-        for part, last in end.positions.items():
+        for part, last in ends.items():
             first = start.behind(part)
-            if first >= last:
-                continue
             self._follower.check_whole(part, first, self._kept_of(part, start, end))
+            self._follower.check_known(part, last)
             self._follower.reach(part, last)
             found = self._follower.range(part, first, last)
             if found.runs:

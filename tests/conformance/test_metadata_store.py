@@ -98,6 +98,16 @@ async def test_a_new_node_has_version_zero_and_each_put_adds_one(store: Metadata
     assert 0 < node.created_ms <= node.modified_ms
 
 
+async def test_behind_a_sync_all_is_seen_that_was_stored_before(reopen: Opener) -> None:
+    writer, reader = await two_sessions(reopen)
+    for number in range(5):
+        await writer.put("/a/b", b"%d" % number)
+        await reader.sync()
+        node = await reader.get("/a/b")
+        assert node is not None
+        assert node.value == b"%d" % number
+
+
 async def test_put_compares_the_version(store: MetadataStore) -> None:
     with pytest.raises(VersionConflict):
         await store.put("/a", b"", 0)

@@ -18,8 +18,8 @@ Step = Callable[[str, str], Awaitable[None]]
 class FaultyStore:
     """Awaits *on_step(what, path)* around every call.
 
-    `get`, `put`, `delete`, `multi`, `children` come before; what is raised there keeps the call from being made.
-    `put done`, `delete done` and `multi done` come after: the change has happened, whatever is raised.
+    `get`, `put`, `delete`, `multi`, `children`, `sync` come before; what is raised there keeps the call from
+    being made. `put done`, `delete done` and `multi done` come after: the change has happened, whatever is raised.
     """
 
     def __init__(self, inner: MetadataStore, on_step: Step | None = None) -> None:
@@ -63,6 +63,10 @@ class FaultyStore:
     async def children(self, path: str) -> list[str]:
         await self._step("children", path)
         return await self.inner.children(path)
+
+    async def sync(self) -> None:
+        await self._step("sync", "/")
+        await self.inner.sync()
 
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         return self.inner.watch_node(path, changed)

@@ -215,6 +215,9 @@ class EmbeddedStore:
         self._overlay(path, names, lambda pending: pending.before)
         return sorted(names)
 
+    async def sync(self) -> None:
+        self._check("/")
+
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         return self._watches.watch_node(path, changed)
 

@@ -182,6 +182,9 @@ class MemoryStore:
         self._check_open(path)
         return sorted(self._tree.names.get(path, ()))
 
+    async def sync(self) -> None:
+        self._check_open("/")
+
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         return self._watches.watch_node(path, changed)
 

@@ -93,6 +93,9 @@ class SecondaryStore:
         self._catch_up(path)
         return sorted(self._reader.stored_names(path))
 
+    async def sync(self) -> None:
+        self._catch_up("/")
+
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         check_path(path)
         self._seen.setdefault((path, False), self._state(path, False))

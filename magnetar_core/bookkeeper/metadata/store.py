@@ -168,6 +168,12 @@ class MetadataStore(Protocol):
         """Names of the children, sorted; empty if the node does not exist."""
         ...
 
+    async def sync(self) -> None:
+        """From now on reads show all that was stored before this call. Without it they may be older: a server of
+        ZooKeeper answers from what it has, which may be behind the others. Raises StoreUnavailable.
+        """
+        ...
+
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after the node was created, written or removed."""
         ...

@@ -361,6 +361,9 @@ class ZooKeeperStore:
             return []
         return sorted(name for name in names if self._chroot or path != "/" or name != "zookeeper")
 
+    async def sync(self) -> None:
+        await self._ask("/", lambda: self._client.sync_async(self._real("/")))
+
     def watch_node(self, path: str, changed: Callable[[], None]) -> Cancel:
         cancel = self._watches.watch_node(path, changed)
         self._arm(path, False)

@@ -20,12 +20,23 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark import reader
 from connectors.spark.cluster import DataLoss, TopicMissing
 from connectors.spark.source import MagnetarSource
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
 from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from managed_ledger.names import ledger_path
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, single
 from tests.unit.connectors.spark.test_rows import chunk
-from tests.unit.connectors.spark.world import SparkWorld, in_order, numbered, reader_of, rows_of, spark_world
+from tests.unit.connectors.spark.world import (
+    STEM,
+    SparkWorld,
+    in_order,
+    lag,
+    numbered,
+    reader_of,
+    rows_of,
+    spark_world,
+)
 
 
 @pytest.fixture
@@ -199,6 +210,29 @@ async def test_a_ledger_that_is_trimmed_after_planning_is_data_loss(world: Spark
         await asyncio.to_thread(rows_of, strict)
     assert [row["value"] for row in await asyncio.to_thread(rows_of, lenient)] == in_order(3, 3)
     assert await world.values("t") == in_order(3, 3)  # trimmed before planning is no loss
+
+
+async def test_a_plan_beside_a_metadata_server_that_is_behind_has_what_was_acknowledged_before(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await world.ledger(numbered(0, 3))
+    await world.topic("t", one)
+    path = ledger_path(f"{STEM}/t")
+    before = await world.store.get(path)
+    await world.topic("t", one, await world.ledger(numbered(3, 3)))
+    lag(monkeypatch, {path: before}, 1)
+    assert await world.values("t") == in_order(0, 6)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_a_task_beside_a_metadata_server_that_is_behind_leaves_nothing_out(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch, fail: str
+) -> None:
+    one, two = await world.ledger(numbered(0, 3)), await world.ledger(numbered(3, 3))
+    await world.topic("t", one, two)
+    planned = await world.reader("t", columns="value", failOnDataLoss=fail)
+    lag(monkeypatch, {metadata_path("/ledgers", two.ledger_id): None}, 2)
+    assert [row["value"] for row in await asyncio.to_thread(rows_of, planned)] == in_order(0, 6)
 
 
 async def test_entries_that_the_bookies_have_lost_are_data_loss(world: SparkWorld) -> None:

@@ -18,6 +18,8 @@ from connectors.spark.options import Kind, ReadOptions, parse_options
 from connectors.spark.source import MagnetarSource
 from connectors.spark.stream import MagnetarStreamReader
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
+from magnetar_core.bookkeeper.metadata.store import Node
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.names import cursor_path, ledger_path
@@ -25,7 +27,7 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.topic_name import TopicName
 from tests.unit.connectors.spark.entries import single
-from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, numbered, reader_of, rows_of, spark_world
+from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
 
 TOPIC = "persistent://public/default/t"
 HERE = Part(TOPIC, 0)
@@ -382,6 +384,71 @@ async def test_a_batch_that_is_repeated_has_the_same_entries(tmp_path: Path) -> 
         await world.topic("t", head, await world.ledger(numbered(10, 5)))
         assert await run(world, Query.process, checkpoint, startingOffsets="earliest") == in_order(0, 5)
         assert await run(world, everything, checkpoint) == [in_order(5, 10)]
+
+
+async def planned_up_to_a_new_ledger(
+    world: SparkWorld, *, closed: bool
+) -> tuple[dict[str, Any], dict[str, Node | None]]:
+    """(the checkpoint of a query that died in its first batch, the topic's record before it had its last ledger)."""
+    first = await world.ledger(numbered(0, 3))
+    await world.topic("t", first)
+    path = ledger_path(f"{STEM}/t")
+    before = await world.store.get(path)
+    await world.topic("t", first, await world.ledger(numbered(3, 4), closed=closed))
+    checkpoint: dict[str, Any] = {}
+
+    def planned(query: Query) -> None:
+        query.reader.prepareForTriggerAvailableNow()
+        assert query.plan()
+
+    await run(world, planned, checkpoint, startingOffsets="earliest")
+    return checkpoint, {path: before}
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("syncs", [1, 2])
+async def test_a_batch_that_is_repeated_beside_a_metadata_server_that_is_behind_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: bool, syncs: int
+) -> None:
+    async with spark_world(tmp_path) as world:
+        checkpoint, old = await planned_up_to_a_new_ledger(world, closed=closed)
+        lag(monkeypatch, old, syncs)
+        assert await run(world, Query.process, checkpoint, startingOffsets="earliest") == in_order(0, 7)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_batch_of_which_a_part_is_not_known_any_more_is_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    async with spark_world(tmp_path) as world:
+        checkpoint, old = await planned_up_to_a_new_ledger(world, closed=closed)
+        lag(monkeypatch, old, 1_000)
+        given = {"startingOffsets": "earliest"}
+        with pytest.raises(
+            DataLoss, match=rf"partition 0 of {TOPIC}: a batch up to \d+:\d was planned, and what stands"
+        ):
+            await run(world, Query.process, checkpoint, **given)
+        assert await run(world, Query.process, checkpoint, **given, failOnDataLoss="false") == in_order(0, 3)
+        assert "is not known (any more)" in caplog.text
+
+
+async def test_a_batch_that_is_repeated_beside_a_server_that_does_not_know_that_a_ledger_is_closed_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 2), closed=False)
+        await world.topic("t", head)
+        checkpoint: dict[str, Any] = {}
+        given = {"startingOffsets": "earliest"}
+        assert await run(world, everything, checkpoint, **given) == [in_order(0, 2)]
+        for number in (2, 3):
+            await grow(head, numbered(number, 1))
+        path = metadata_path("/ledgers", head.ledger_id)
+        open_still = await world.store.get(path)
+        await head.close()
+        assert await run(world, Query.plan, checkpoint, **given)
+        lag(monkeypatch, {path: open_still}, 2)
+        assert await run(world, Query.process, checkpoint, **given) == in_order(2, 2)
 
 
 async def test_a_batch_that_is_repeated_while_nothing_is_written_has_its_last_entry_too(tmp_path: Path) -> None:

@@ -2,22 +2,27 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from connectors.spark import reader
+import pytest
+
+from connectors.spark import cluster, reader
 from connectors.spark.source import MagnetarReader, MagnetarSource
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.bookkeeper.metadata.store import MetadataStore, Node
+from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.runtime.clock import Clock, LoopClock
 from managed_ledger.names import ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy
 from managed_ledger.schemas.registry import SchemaRegistry
 from tests.support.fake_bookies import FakeCluster, fake_cluster
+from tests.support.faulty_store import FaultyStore
 from tests.unit.connectors.spark.entries import single
 
 STEM = "public/default/persistent"
@@ -78,6 +83,34 @@ class SparkWorld:
 
     async def values(self, topic: str, **more: str) -> list[Any]:
         return [row["value"] for row in await self.rows(topic, columns="value", **more)]
+
+
+class LaggingStore(FaultyStore):
+    """Answers with *old* nodes, as a server does that is behind, until it has been asked *syncs* times to catch up."""
+
+    def __init__(self, inner: MetadataStore, old: Mapping[str, Node | None], syncs: int) -> None:
+        super().__init__(inner)
+        self._old = old
+        self._syncs = syncs
+
+    async def get(self, path: str) -> Node | None:
+        return self._old[path] if self._syncs > 0 and path in self._old else await self.inner.get(path)
+
+    async def exists(self, path: str) -> bool:
+        return await self.get(path) is not None
+
+    async def sync(self) -> None:
+        self._syncs -= 1
+        await self.inner.sync()
+
+
+def lag(monkeypatch: pytest.MonkeyPatch, old: Mapping[str, Node | None], syncs: int) -> None:
+    """From now on connections of the source lead to such a server."""
+
+    async def open_lagging(url: str, clock: Clock, **more: Any) -> MetadataStore:
+        return LaggingStore(await open_store(url, clock, **more), old, syncs)
+
+    monkeypatch.setattr(cluster, "open_store", open_lagging)
 
 
 def reader_of(options: dict[str, str]) -> MagnetarReader:
