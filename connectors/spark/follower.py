@@ -15,6 +15,8 @@ Rules:
    (`connectors.spark.subscription`): topics give up their oldest ledgers first, so all behind it is there while it is,
    and where a query that comes back does not find its ledger, others have moved the subscription, and what was behind
    is not known.
+4. Ledgers are read in order: what stands behind one that is open, and of which the record does not tell the entries,
+   waits until it is closed.
 """
 
 import asyncio
@@ -392,8 +394,8 @@ class _PartView:
                 self._gone_end = max(self._gone_end or EARLIEST, (gone, run.last + 1))
         known, untold = recorded(infos)  # rule 1
         for ledger_id, told in known.items():
-            if ledger_id not in self._open:
-                self._closed.setdefault(ledger_id, told)
+            self._open.pop(ledger_id, None)
+            self._closed.setdefault(ledger_id, told)
         unknown = [one for one in untold if one not in self._closed and one not in self._open]
         self._missing = set()
         opened = await asyncio.gather(*(self._opened(ledger_id) for ledger_id in unknown))
@@ -422,11 +424,14 @@ class _PartView:
         return _OpenLedger(self.name, handle, self._clock)
 
     def _arrange(self) -> None:
-        found = (
-            self._open[ledger_id].run if ledger_id in self._open else self._closed.get(ledger_id)
-            for ledger_id in self._ledger_ids
-        )
-        self._runs = [run for run in found if run is not None]
+        self._runs = []
+        for ledger_id in self._ledger_ids:
+            ledger = self._open.get(ledger_id)
+            run = self._closed.get(ledger_id) if ledger is None else ledger.run
+            if run is not None:
+                self._runs.append(run)
+            if ledger is not None:
+                break  # rule 4
 
     @property
     def begin(self) -> Position:

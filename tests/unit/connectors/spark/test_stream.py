@@ -97,6 +97,30 @@ async def test_a_closed_ledger_is_left_behind_and_the_next_one_is_followed(tmp_p
         found.close()
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_a_ledger_that_its_broker_left_without_closing_it_is_not_passed_over(
+    tmp_path: Path, is_told: bool
+) -> None:
+    """As where its bookies fail: the broker goes on with the next one, and its record may say what this one has."""
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 3), closed=False)
+        await world.topic("t", head)
+        found = follower(world)
+        await found.look_settled()
+        for number in (3, 4):
+            await grow(head, numbered(number, 1))
+        other = await world.ledger(numbered(5, 2))
+        info = ManagedLedgerInfo()
+        info.ledgerInfo.add(ledgerId=head.ledger_id, entries=5 if is_told else 0, size=5)
+        info.ledgerInfo.add(ledgerId=other.ledger_id)
+        await world.store.put(ledger_path(f"{STEM}/t"), info.SerializeToString())
+        await found.look()
+        end = found.ends()[HERE]
+        assert end == ((other.ledger_id + 1, 0) if is_told else (head.ledger_id, 4))
+        assert found.range(HERE, (0, 0), end).entries == (7 if is_told else 4)
+        found.close()
+
+
 async def test_a_look_without_news_reads_no_record_of_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with spark_world(tmp_path) as world:
         head = await world.ledger(numbered(0, 3), closed=False)
