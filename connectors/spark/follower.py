@@ -371,7 +371,9 @@ class _PartView:
             for ledger in [one for one in self._open.values() if one.is_closed]:
                 del self._open[ledger.ledger_id]
                 self._is_stale = True  # the topic has another one, or will have: the watch may be slower
-                if not ledger.is_gone:
+                if ledger.is_gone:
+                    self._lose(ledger.run)
+                else:
                     self._closed[ledger.ledger_id] = ledger.run
             is_changed = True
         if is_changed:
@@ -389,9 +391,7 @@ class _PartView:
         ledger_ids = [info.ledgerId for info in infos]
         for gone in sorted(set(self._ledger_ids) - set(ledger_ids)):
             ledger = self._open.pop(gone, None)
-            run = self._closed.pop(gone, None) if ledger is None else ledger.run
-            if run is not None:
-                self._gone_end = max(self._gone_end or EARLIEST, (gone, run.last + 1))
+            self._lose(self._closed.pop(gone, None) if ledger is None else ledger.run)
         known, untold = recorded(infos)  # rule 1
         for ledger_id, told in known.items():
             self._open.pop(ledger_id, None)
@@ -408,6 +408,11 @@ class _PartView:
                 self._closed[ledger_id] = found
         self._ledger_ids = ledger_ids
         self.closed_ms = {info.ledgerId: info.timestamp for info in infos}
+
+    def _lose(self, run: Run | None) -> None:
+        """What was seen of a ledger is gone."""
+        if run is not None:
+            self._gone_end = max(self._gone_end or EARLIEST, (run.ledger_id, run.last + 1))
 
     async def _opened(self, ledger_id: int) -> "_OpenLedger | Run | None":
         """What is known of a ledger. Raises MagnetarError."""

@@ -216,6 +216,26 @@ async def test_entries_that_were_removed_before_they_were_read_are_loss(
         easy.close()
 
 
+async def test_what_was_seen_of_an_open_ledger_is_loss_though_its_record_went_before_that_of_the_topic_was_read(
+    tmp_path: Path,
+) -> None:
+    async with spark_world(tmp_path) as world:
+        first, head = await world.ledger(numbered(0, 3)), await world.ledger(numbered(3, 3), closed=False)
+        await world.topic("t", first, head)
+        found = follower(world)
+        await found.look_settled()
+        start = (first.ledger_id + 1, 0)
+        assert found.range(HERE, start, found.ends()[HERE]).entries == 3
+        await world.client.delete_ledger(head.ledger_id)
+        await found.look()
+        other = await world.ledger(numbered(6, 3))
+        await world.topic("t", other)
+        await found.look()
+        with pytest.raises(DataLoss, match=f"what was stored from {start[0]}:0 on was removed before it was read"):
+            found.check_whole(HERE, start, None)
+        found.close()
+
+
 async def test_a_query_that_comes_back_to_a_ledger_that_is_gone_says_so(tmp_path: Path) -> None:
     async with spark_world(tmp_path) as world:
         await world.topic("t", await world.ledger(numbered(0, 3)))
