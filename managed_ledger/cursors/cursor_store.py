@@ -22,7 +22,7 @@ Rules:
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
@@ -56,6 +56,16 @@ from managed_ledger.versioned_record import VersionedRecord
 log = logging.getLogger(__name__)
 
 NO_LEDGER = -1
+
+# What batches acknowledged in part may take of a state in a cursor ledger. It is one entry, and 5 MiB at most.
+BATCHES_BYTES: Final = 4 * 1024 * 1024
+
+# The same in a node, whose value has 1 MB at most.
+BATCHES_IN_NODE_BYTES: Final = 512 * 1024
+
+# What a batch takes at most: its position, and each word of its bits.
+_BATCH_BYTES: Final = 40
+_WORD_BYTES: Final = 11
 
 
 class CursorSnapshot(NamedTuple):
@@ -192,7 +202,7 @@ class CursorStore:
 
     async def persist(self, snapshot: CursorSnapshot) -> None:
         """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
-        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
+        snapshot = _what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
         state = position_info(
             snapshot.mark_delete_position,
             snapshot.ranges,
@@ -215,7 +225,7 @@ class CursorStore:
             self.counts.ledger_failures += 1
             log.warning("cursor %s of %s: no ledger for it (%s); its state goes into its node",
                         self._cursor, self._topic, error)  # fmt: skip
-            await self._put_into_node(_first_ranges(snapshot, self._config.cursor_ranges_in_node_max))
+            await self._put_into_node(self._in_node(snapshot))
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
 
     def _count_written(self, state: bytes) -> None:
@@ -228,7 +238,7 @@ class CursorStore:
         *snapshot* is the state at this moment, which the node then has as well (as a lower bound beside a ledger).
         Raises ManagedLedgerFenced, StorageUnavailable.
         """
-        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_in_node_max)
+        snapshot = self._in_node(snapshot)
         await self._check_owner()
         former, self.string_properties = self.string_properties, dict(texts)
         try:
@@ -287,15 +297,18 @@ class CursorStore:
             await handle.abandon()
 
     async def close(self, snapshot: CursorSnapshot) -> None:
-        """Store the state in the node, so that the next owner need not recover a ledger (many ranges: in a ledger)."""
-        snapshot = _first_ranges(snapshot, self._config.cursor_ranges_max)
-        if len(snapshot.ranges) > self._config.cursor_ranges_in_node_max:
+        """Store the state in the node, so that the next owner need not recover a ledger (a large one: in a ledger)."""
+        snapshot = _what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
+        if snapshot != self._in_node(snapshot):
             await self.persist(snapshot)
             if self._handle is not None:
                 await self._handle.close()
             return
         await self._check_owner()
         await self._put_into_node(snapshot)
+
+    def _in_node(self, snapshot: CursorSnapshot) -> CursorSnapshot:
+        return _what_fits(snapshot, self._config.cursor_ranges_in_node_max, BATCHES_IN_NODE_BYTES)
 
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
         former = self.ledger_id
@@ -383,9 +396,15 @@ class CursorStore:
             log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
 
 
-def _first_ranges(snapshot: CursorSnapshot, ranges_max: int) -> CursorSnapshot:
-    """What is stored of *snapshot*: its first *ranges_max* ranges. Entries of later ranges are delivered again."""
-    return snapshot._replace(ranges=snapshot.ranges[:ranges_max])
+def _what_fits(snapshot: CursorSnapshot, ranges_max: int, batches_bytes: int) -> CursorSnapshot:
+    """What is stored of *snapshot*: its first ranges and batches. What lies behind is delivered again."""
+    count = 0
+    for _, words in snapshot.batches:
+        batches_bytes -= _BATCH_BYTES + _WORD_BYTES * len(words)
+        if batches_bytes < 0:
+            break
+        count += 1
+    return snapshot._replace(ranges=snapshot.ranges[:ranges_max], batches=snapshot.batches[:count])
 
 
 def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:

@@ -15,11 +15,13 @@ from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.appending import SEND_RUN_MAX
+from managed_ledger.cursors.cursor_store import BATCHES_BYTES, BATCHES_IN_NODE_BYTES
+from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
-from managed_ledger.ledger import OPEN_ATTEMPTS_MAX
+from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, ManagedLedger
 from managed_ledger.messages import CHUNKED_BYTES_MAX, encode_entry
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, MessageMetadata
-from managed_ledger.position import EARLIEST
+from managed_ledger.position import EARLIEST, Position
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.schemas.registry import ATTEMPTS_MAX, SchemaRegistry
 from managed_ledger.versioned_record import TRIES_MAX, VersionedRecord
@@ -68,6 +70,44 @@ async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: Fault
     assert (cursor.counts.ledger_failures, cursor.counts.node_writes, cursor.counts.ledger_writes) == (1, 1, 0)
     after = (await world.open()).ledger.cursors["s"]
     assert [one for one in positions if after.is_deleted(one)] == positions[1:7:2]
+
+
+def large_batches(ledger: ManagedLedger, cursor: ManagedCursor, count: int, messages: int) -> list[Position]:
+    """Acknowledge every second message of the first entries, each a batch of so many."""
+    first = ledger.first_position
+    every_second = [-0x5555555555555556] * (messages // 64)
+    positions = [Position(first.ledger_id, entry_id) for entry_id in range(count)]
+    for position in positions:
+        cursor.acknowledge_batch(position, every_second, messages)
+    return positions
+
+
+async def test_batches_that_a_node_cannot_hold_are_in_a_ledger_when_the_cursor_is_closed(world: FaultyStorage) -> None:
+    config = replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000))
+    broker = await world.open(config)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 30)
+    positions = large_batches(broker.ledger, cursor, 30, 4_096 * 64)
+    await broker.ledger.close()
+    assert cursor.counts.node_failures == 0
+    after = (await world.open(config)).ledger.cursors["s"]
+    assert all(after.batch_ack_set(position) is not None for position in positions)
+
+
+@pytest.mark.parametrize(("has_bookies", "most"), [(True, BATCHES_BYTES), (False, BATCHES_IN_NODE_BYTES)])
+async def test_batches_beyond_the_limit_come_again_whole(world: FaultyStorage, has_bookies: bool, most: int) -> None:
+    """Without bookies the state goes into the node."""
+    config = replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000))
+    broker = await world.open(config)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 120)
+    broker.bookkeeper.out_of_bookies = not has_bookies
+    positions = large_batches(broker.ledger, cursor, 120, 4_096 * 64)
+    await cursor.flush()
+    after = (await world.open(config)).ledger.cursors["s"]
+    stored = most // (4_096 * 11 + 40)
+    assert 0 < stored < len(positions)
+    assert [one for one in positions if after.batch_ack_set(one) is not None] == positions[:stored]
 
 
 # ------------------------------------------------------------------------------------- appending, opening
