@@ -33,6 +33,7 @@ from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.appending import Appending, AppendListener, State
 from managed_ledger.backlog_size import LedgerSize, bytes_after, position_leaving
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor_set import CursorSet
@@ -486,12 +487,13 @@ class ManagedLedger:
     async def truncate(self) -> None:
         """Move all durable cursors to the end, and delete all ledgers but the present one, retention or not.
 
-        Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed.
+        The cursor of compaction goes only where the present ledger begins: it says what compaction has looked at, and
+        readers of what was kept go on behind it. Raises StorageUnavailable, ManagedLedgerFenced, ManagedLedgerClosed.
         """
         self.check_not_ended()
-        last = self.last_confirmed
+        last, present = self.last_confirmed, Position(self._ledgers.last_id, -1)
         for cursor in list(self.cursors.values()):
-            cursor.mark_delete(last)
+            cursor.mark_delete(present if cursor.name == COMPACTION_CURSOR else last)
             await cursor.flush()
         try:
             await self._remove_consumed(RetentionRule())

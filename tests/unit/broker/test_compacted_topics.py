@@ -119,6 +119,19 @@ async def test_a_second_compaction_goes_on_from_the_first_and_deletes_its_ledger
     assert topic.compactor.horizon == horizon, "nothing came since"
 
 
+async def test_what_is_left_of_a_truncated_topic_is_read_behind_what_was_compacted(broker: Broker) -> None:
+    await run(broker, lambda c: publish(c, *rounds(2, 5)))
+    topic = await compact(broker)
+    await run(broker, lambda c: publish(c, ("k1", "goes"), *rounds(2, 3), ("k2", "left"), ("k3", "left")))
+    await topic.truncate()
+    left = topic.ledger.entries_total
+    assert 0 < left < 7
+    expected = {**dict(rounds(2, 5)), "k2": "left", "k3": "left"}
+    assert {**dict(await run(broker, view))} == expected
+    await compact(broker)
+    assert dict(await run(broker, view)) == expected
+
+
 async def test_another_broker_goes_on_with_what_was_compacted_and_trimmed(cluster: Cluster, broker: Broker) -> None:
     await run(broker, lambda c: publish(c, *rounds(10, 5)))
     topic = await compact(broker)
