@@ -254,6 +254,26 @@ def _is_last_chunk(send: Send) -> bool:
     return metadata.chunk_id == metadata.num_chunks_from_msg - 1
 
 
+def encrypted(run: Sequence[tuple[Producer, Send]]) -> list[tuple[Producer, Send]]:
+    """*run* without the messages that are not encrypted; their producers are told, in Apache's words."""
+    found = []
+    for producer, send in run:
+        if _is_encrypted(send.entry):
+            found.append((producer, send))
+            continue
+        number = highest_of(send.sequence_id, send.highest_sequence_id)
+        producer.sink.write(_send_error(producer, number, wire.MetadataError, "Messages must be encrypted"))
+        producer.sink.on_published(1, len(send.entry))
+    return found
+
+
+def _is_encrypted(entry: Buffer) -> bool:
+    try:
+        return bool(parse_metadata(entry).encryption_keys)
+    except Corruption:
+        return False
+
+
 def _send_error(producer: Producer, sequence_id: int, error: int, message: str) -> bytes:
     return command(
         wire.BaseCommand.SEND_ERROR,

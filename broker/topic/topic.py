@@ -40,7 +40,7 @@ from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
-from broker.topic.publishing import Pending, Publishing
+from broker.topic.publishing import Pending, Publishing, encrypted
 from broker.topic.rates import Rates
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.resource_group import Membership, ResourceGroup
@@ -155,6 +155,8 @@ class Topic:
         if metadata is not None:
             metadata.begin_run(self._clock.wall_ms())
         limits = self._limits
+        if limits.requires_encryption:
+            run = encrypted(run)
         if limits.message_bytes_max or limits.delay_max_ms:
             run = self._publishing.admissible(run, limits.message_bytes_max, limits.delay_max_ms, self._clock.wall_ms())
         buffers, contexts = self._publishing.take(run, metadata, self._clock.monotonic())

@@ -35,6 +35,7 @@ from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubs
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import Producer
 from broker.topic.producers import Producers
+from broker.topic.publishing import encrypted
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import check_type, tell_closed
@@ -96,6 +97,8 @@ class NonPersistentTopic:
 
     def publish(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Give a run of messages to the subscriptions, in order, and confirm them (rule 1)."""
+        if self._limits.requires_encryption:
+            run = encrypted(run)
         subscriptions, group = list(self.subscriptions.values()), self.membership.group
         before = (self.messages_out, self.bytes_out) if group is not None else (0, 0)
         for producer, send in run:

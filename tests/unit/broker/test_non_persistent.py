@@ -179,6 +179,17 @@ async def test_an_idle_topic_is_forgotten_and_one_in_use_is_not(world: BrokerInM
     assert NAME not in world.broker.non_persistent.by_name
 
 
+async def test_a_message_that_is_not_encrypted_is_refused_where_that_is_required(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    await raw.produce(TOPIC, encrypted=True)
+    await world.set_policies("public/default", encryption_required=True)
+    await eventually(lambda: world.broker.non_persistent.by_name[NAME].policies.encryption_required)
+    raw.publish(1, 7)
+    error = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
+    assert (error.sequence_id, error.error) == (7, wire.MetadataError)
+
+
 async def test_policies_of_the_namespace_hold(world: BrokerInMemory, raw: RawClient) -> None:
     await world.broker.topic_for_producer(NAME)
     await world.set_policies("public/default", max_producers_per_topic=1, max_consumers_per_subscription=1)

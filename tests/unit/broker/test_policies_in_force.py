@@ -15,7 +15,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.messages_pb2 import EncryptionKeys, MessageMetadata
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -360,6 +360,20 @@ async def test_producers_that_do_not_encrypt_are_disconnected_when_that_is_requi
     await stage.call("POST", f"{SPACE}/encryptionRequired", False)
     await eventually(lambda: not stage.topic.limits.requires_encryption)
     await stage.producer.produce(str(NAME), producer_id=3)
+
+
+async def test_a_message_that_is_not_encrypted_is_refused_where_that_is_required(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/encryptionRequired", True)
+    await stage.producer.produce(str(NAME), encrypted=True)
+    keys = [EncryptionKeys(key="k", value=b"v")]
+    stage.producer.publish(1, 0, data=entry(0, encryption_keys=keys))
+    stage.producer.publish(1, 1, data=entry(1))
+    stage.producer.publish(1, 2, data=entry(2, encryption_keys=keys))
+    answers = [await stage.producer.answer() for _ in range(3)]
+    refused = next(one.send_error for one in answers if one.type == BaseCommand.SEND_ERROR)
+    assert (refused.sequence_id, refused.error) == (1, wire.MetadataError)
+    assert refused.message == "Messages must be encrypted"
+    assert [one.send_receipt.sequence_id for one in answers if one.type == BaseCommand.SEND_RECEIPT] == [0, 2]
 
 
 async def test_a_message_above_the_topic_s_limit_is_refused_by_itself(stage: Stage) -> None:
