@@ -87,6 +87,8 @@ class NonPersistentTopics:
         """Rule 2."""
         since_ms = self._clock.wall_ms() - idle_s * 1000
         for name, topic in list(self.by_name.items()):
+            if self.by_name.get(name) is not topic:  # it was closed while others were
+                continue
             if not topic.clients and topic.last_active_ms <= since_ms and not name.is_system:
                 await self.close(name)
                 log.info("%s is closed: nobody used it for %.0f s", name, idle_s)

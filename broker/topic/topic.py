@@ -547,13 +547,18 @@ class Topic:
         return not self.has_subscriptions
 
     async def expire_subscriptions(self) -> None:
-        """Remove durable subscriptions that had no consumer for longer than the policies allow. Raises BrokerError."""
+        """Remove durable subscriptions that had no consumer for longer than the policies allow, but for those that are
+        kept in step with other clusters, where they may have some. Raises BrokerError."""
         minutes = self._limits.expiration_minutes
         if not minutes or self.is_closed:
             return
         since_ms = self._clock.wall_ms() - minutes * 60_000
         for name, subscription in list(self.subscriptions.items()):
-            if subscription.is_durable and not subscription.consumers and subscription.last_active_ms < since_ms:
+            if self.subscriptions.get(name) is not subscription:  # removed while others were
+                continue
+            if not subscription.is_durable or subscription.consumers or subscription.is_replicated:
+                continue
+            if subscription.last_active_ms < since_ms:
                 await self._subscriptions.delete(name, force=False)
                 log.info("%s: subscription %s was removed: no consumer for %d minutes", self.name, name, minutes)
 

@@ -179,6 +179,29 @@ async def test_an_idle_topic_is_forgotten_and_one_in_use_is_not(world: BrokerInM
     assert NAME not in world.broker.non_persistent.by_name
 
 
+async def test_a_topic_that_was_opened_again_while_others_are_forgotten_stays(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = world.broker.non_persistent
+    other = TopicName.parse("non-persistent://public/default/other")
+    policies = (await world.broker.topic_for_producer(NAME)).policies
+    topics.open(other, policies)
+    close = topics.close
+
+    async def slow(name: TopicName) -> None:
+        await close(name)
+        if name == NAME:
+            await close(other)
+            topics.open(other, policies)
+
+    monkeypatch.setattr(topics, "close", slow)
+    before = topics.by_name[other]
+    await topics.forget_idle(0)
+    assert set(topics.by_name) == {other}
+    assert topics.by_name[other] is not before
+    assert not topics.by_name[other].is_closed
+
+
 async def test_a_message_that_is_not_encrypted_is_refused_where_that_is_required(
     world: BrokerInMemory, raw: RawClient
 ) -> None:

@@ -16,6 +16,7 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import EncryptionKeys, MessageMetadata
+from managed_ledger.position import EARLIEST
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -569,6 +570,40 @@ async def test_a_subscription_without_consumers_is_removed_after_its_time(stage:
         subscription.last_active_ms -= 60_001
     await stage.topic.expire_subscriptions()
     assert set(stage.topic.subscriptions) == {"used"}
+
+
+async def test_a_subscription_of_several_clusters_is_not_removed_after_its_time(stage: Stage) -> None:
+    """It may have consumers in another one."""
+    await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
+    await stage.filled(1)
+    await stage.topic.set_subscription_replicated("s", is_replicated=True)
+    stage.topic.subscriptions["s"].last_active_ms -= 60_001
+    await stage.topic.expire_subscriptions()
+    assert set(stage.topic.subscriptions) == {"s"}
+
+
+async def test_subscriptions_that_went_while_others_are_removed_are_passed_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
+    await stage.filled(1)
+    topic = stage.topic
+    for name in ("gone", "renewed", "unused"):
+        await topic.create_subscription(name, EARLIEST)
+    for subscription in topic.subscriptions.values():
+        subscription.last_active_ms -= 60_001
+    delete = topic._subscriptions.delete
+
+    async def slow(name: str, *, force: bool) -> None:
+        await delete(name, force=force)
+        if name == "s":
+            await delete("gone", force=False)
+            await delete("renewed", force=False)
+            await topic.create_subscription("renewed", EARLIEST)
+
+    monkeypatch.setattr(topic._subscriptions, "delete", slow)
+    await topic.expire_subscriptions()
+    assert set(topic.subscriptions) == {"renewed"}
 
 
 async def test_a_topic_is_compacted_when_more_than_the_threshold_is_new(stage: Stage) -> None:
