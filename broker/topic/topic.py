@@ -429,6 +429,7 @@ class Topic:
         """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
         for subscription in list(self.subscriptions.values()):
             subscription.clear_up_to(self.ledger.last_confirmed)
+        self.snapshot_deduplication()  # its cursor goes to the end as well: nothing before it is replayed any more
         try:
             await self.ledger.truncate()
         except ManagedLedgerError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker.config import change_in_use
+from broker.names import DEDUPLICATION_CURSOR
 from broker.policies import NamespacePolicies
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -604,6 +605,17 @@ async def test_subscriptions_that_went_while_others_are_removed_are_passed_over(
     monkeypatch.setattr(topic._subscriptions, "delete", slow)
     await topic.expire_subscriptions()
     assert set(topic.subscriptions) == {"renewed"}
+
+
+async def test_truncating_a_topic_stores_the_sequence_ids_of_what_is_not_replayed_any_more(stage: Stage) -> None:
+    await stage.call("POST", f"{SPACE}/deduplication", True)
+    await eventually(lambda: stage.topic.deduplication_enabled)
+    await stage.producer.produce(str(NAME), producer_name="p")
+    stage.producer.publish(1, 7)
+    await stage.receipts(1)
+    await stage.call("DELETE", f"{TOPIC}/truncate")
+    cursor = stage.topic.ledger.cursors[DEDUPLICATION_CURSOR]
+    assert (cursor.mark_delete_position, cursor.properties) == (stage.topic.ledger.last_confirmed, {"p": 7})
 
 
 async def test_a_topic_is_compacted_when_more_than_the_threshold_is_new(stage: Stage) -> None:
