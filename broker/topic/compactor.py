@@ -24,7 +24,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
-from managed_ledger.errors import DataLost, ManagedLedgerError, StorageUnavailable
+from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -204,6 +204,8 @@ class Compactor:
                 kept = [(entry.position, keys.kept(entry.position, entry.data)) for entry in entries]
                 await writer.add([(position, data) for position, data in kept if data is not None])
             await writer.close()
+            if cursor.is_closed:  # the topic was closed meanwhile: nothing would name the ledger
+                raise ManagedLedgerClosed(f"{self._topic} was closed during its compaction")
         except BaseException:
             await writer.abandon()
             await self._delete(writer.ledger_id)

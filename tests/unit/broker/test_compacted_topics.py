@@ -12,6 +12,7 @@ from broker.broker import Broker
 from broker.topic.compactor import CompactionStatus
 from broker.topic.topic import Topic
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.compacted_ledger import CompactedWriter
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.retention import RetentionRule
 from managed_ledger.topic_name import TopicName
@@ -249,6 +250,26 @@ async def test_a_compaction_that_cannot_write_changes_nothing(broker: Broker, mo
     assert dict(await run(broker, view)) == {**{f"k{key}": "1" for key in range(5)}, "k1": "new"}
     await compact(broker)
     assert dict(await run(broker, view)) == {**{f"k{key}": "1" for key in range(5)}, "k1": "new"}
+
+
+async def test_a_compaction_that_ends_after_its_topic_was_closed_leaves_no_ledger(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(broker, lambda c: publish(c, *rounds(2, 5)))
+    topic = await topic_of(broker)
+    made: list[CompactedWriter] = []
+    close = CompactedWriter.close
+
+    async def slow(writer: CompactedWriter) -> None:
+        await close(writer)
+        await topic.ledger.close()
+        made.append(writer)
+
+    monkeypatch.setattr(CompactedWriter, "close", slow)
+    assert topic.compactor.start()
+    await eventually(lambda: topic.compactor.facts.status is CompactionStatus.ERROR)
+    with pytest.raises(StorageUnavailable, match="opened"):
+        await topic.ledger.compacted.open(made[0].ledger_id)
 
 
 async def test_the_compacted_ledger_goes_with_its_topic(broker: Broker) -> None:
