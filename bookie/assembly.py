@@ -206,7 +206,7 @@ def assemble(
     )
     scrub = Scrub(
         config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock,
-        node.on_damage,
+        node.on_damage, reports.index_corrupt,
     )  # fmt: skip
     rebuild = OnlineRebuild(
         config.scrub_bytes_s,

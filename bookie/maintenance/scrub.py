@@ -6,6 +6,7 @@ Rules beside those:
 2. A repaired entry goes through journal and write cache like any other; the damaged place is not written to.
 3. An entry is "lost" only if all other bookies of its write set deny it. If that is not known, its repair is tried
    again in the next pass.
+4. A damaged index ends the bookie, as when a client's read meets the damage; the next start rebuilds the index.
 """
 
 import logging
@@ -20,6 +21,7 @@ from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log.files import list_logs
+from bookie.storage.index import IndexCorrupt
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
@@ -95,6 +97,7 @@ class Scrub:
         maintenance: JobThread,
         clock: Clock,
         on_damage: OnDamage,
+        on_index_corrupt: Callable[[int, Exception], None],
     ) -> None:
         """*on_damage* is told of entries that are lost (rule 3)."""
         self._config = config
@@ -108,6 +111,7 @@ class Scrub:
         self._maintenance = maintenance
         self._clock = clock
         self._on_damage = on_damage
+        self._on_index_corrupt = on_index_corrupt
         self._tasks = Tasks("scrub")
         self._timer: Timer | None = None
         self._is_running = False
@@ -208,7 +212,11 @@ class Scrub:
             for ledger_id in sorted(ledger.ledger_id for ledger in self._rules.ledgers):
                 if ledger_id >= self._place.ledger_id:
                     first = self._place.entry_id if ledger_id == self._place.ledger_id else 0
-                    await self._check_ledger(ledger_id, first)
+                    try:
+                        await self._check_ledger(ledger_id, first)
+                    except IndexCorrupt as error:  # rule 4
+                        self._on_index_corrupt(ledger_id, error)
+                        raise
         except (OSError, MagnetarError) as error:
             self._failed = str(error)
             log.error("the scrub stops at ledger %d: %s", self._place.ledger_id, error)
@@ -323,6 +331,8 @@ class Scrub:
         """Read one entry again; what is wrong with it, or None. Blocks."""
         try:
             entry = self._storage.read(ledger_id, entry_id).entry
+        except IndexCorrupt:
+            raise
         except (Corruption, OSError) as error:
             return str(error)
         return None if entry is None else problem_of(entry, ledger_id, entry_id, codec)

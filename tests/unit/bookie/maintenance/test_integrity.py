@@ -215,9 +215,13 @@ async def test_an_unclean_stop_of_apaches_bookie_is_taken_seriously_if_told(worl
 # -- a damaged index
 
 
-async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the_next(world: LyingWorld) -> None:
+@pytest.mark.parametrize("who", ["client", "scrub"])
+async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the_next(
+    world: LyingWorld, who: str
+) -> None:
     async with world.serving() as bookie:
         await write((bookie,), 1, 2)
+    await world.record_ledger(1)
     async with world.serving() as bookie:
         (index,) = world.indexes.values()
 
@@ -228,7 +232,10 @@ async def test_a_damaged_index_is_an_error_ends_the_bookie_and_is_rebuilt_by_the
 
         index.locations = damaged  # type: ignore[method-assign]
         wire = await Wire.connect(bookie)
-        wire.send(v2.read_request(1, 0))
+        if who == "client":
+            wire.send(v2.read_request(1, 0))
+        else:
+            bookie.operations.trigger_scrub()
         await wire.closed()
         assert isinstance(bookie.failure, StorageFailed)
         assert "a restart rebuilds it" in str(bookie.failure)
