@@ -72,6 +72,7 @@ def run_standalone(
 async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from bookie.bookie import Bookie, PortInUse
+    from broker.storage import client_config
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
@@ -88,8 +89,11 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
     store = await EmbeddedStore.open(str(data / "metadata"), clock)
     parts.add("metadata", store.close)
     await initialise_cluster(store, "/ledgers")
+    client = client_config(settings.broker)
     addresses = []
     for number, config in enumerate(settings.bookies, 1):
+        # They take whatever maxMessageSize lets the broker take.
+        config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
         bookie = Bookie(config, store, clock, files, on_failure=shutdown.fail)
         try:
             await bookie.start()
@@ -97,7 +101,7 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
             raise PortInUse(f"{error} (--bookie-port)") from None
         parts.add(f"bookie {number}", bookie.stop)
         addresses.append("{}:{}".format(*bookie.address))
-    bookkeeper = BookKeeper(store, clock)
+    bookkeeper = BookKeeper(store, clock, client)
     await bookkeeper.open()
     parts.add("ledger client", bookkeeper.close)
     alone = replace(settings.broker, tells_what_it_serves=False)  # nobody takes over from it

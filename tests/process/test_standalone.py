@@ -43,6 +43,24 @@ def test_it_is_killed_under_load_again_and_again(tmp_path: Path) -> None:
         load.check(server.service_url)
 
 
+def test_messages_are_as_large_as_the_setting_says_also_after_a_kill(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.conf"
+    settings.write_text("maxMessageSize=20971520\n")
+    sizes = [1, 6_000_000, 100, 20_900_000]
+    with Standalone(tmp_path / "data", "--config", str(settings)) as server:
+        for number, size in enumerate(sizes):
+            with client_of(server.service_url) as client:
+                client.create_producer(TOPIC, batching_enabled=False).send(bytes([number]) * size)
+            server.stop(signal.SIGKILL)
+            server.start()
+        with client_of(server.service_url) as client:
+            reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+            for number, size in enumerate(sizes):
+                assert reader.read_next(20_000).data() == bytes([number]) * size
+            with pytest.raises(pulsar.MessageTooBig):
+                client.create_producer(TOPIC, batching_enabled=False).send(bytes(21_000_000))
+
+
 def test_individual_acknowledgements_survive_a_clean_stop_and_repeat_little_after_a_kill(tmp_path: Path) -> None:
     def receive(consumer: pulsar.Consumer) -> dict[int, pulsar.Message]:
         """All messages that arrive now."""
