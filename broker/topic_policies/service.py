@@ -9,7 +9,7 @@ Rules:
    cannot be read the topic is not opened: it would serve clients by wrong rules.
 2. Once read, they stay in force while the system topic cannot be followed; a follower that ended begins anew.
 3. Of the messages of one key the one with the highest position counts. A change that this broker has stored holds at
-   once; reading older messages later does not take it back.
+   once; reading older messages later does not take it back. What is read anew holds when all is read.
 4. A namespace without a system topic costs one look into the metadata store and a watch on the place where it would be.
 """
 
@@ -161,6 +161,7 @@ class TopicPolicies:
             cancel: Cancel = self._store.watch_node(ledger_path(topic.managed_ledger_name), appeared.set)
             try:
                 if not await self._store.exists(ledger_path(topic.managed_ledger_name)):
+                    namespace.begin()  # it may have been deleted: what it said does not hold any more
                     namespace.on_read()
                     await appeared.wait()
                     continue
@@ -212,16 +213,22 @@ class _Namespace:
         self.problem = ""
         self._unseen: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""
+        self._anew: dict[_Key, tuple[Position, Record | None]] | None = None
+        """What was read since reading began anew, until all is read: the first of it may have been removed since."""
 
     def begin(self) -> None:
         """The system topic is read from its beginning."""
         self._unseen = set(self.known)
+        self._anew = {} if self.is_read else None
         self.has_advanced = False
 
     def note(self, key: _Key, position: Position, policies: Record | None, *, is_own: bool = False) -> None:
         """A message was read, or, with *is_own*, stored by this broker (rule 3)."""
         self._unseen.discard(key)
         self.has_advanced = True
+        if self._anew is not None and not is_own:
+            self._anew[key] = (position, policies)
+            return
         position_before, before = self.known.get(key, (None, None))
         if position_before is not None and position_before > position:
             return
@@ -237,6 +244,9 @@ class _Namespace:
         """All is read that was there when reading began."""
         self.is_read = True
         self.problem = ""
+        anew, self._anew = self._anew or {}, None
+        for key, (position, policies) in anew.items():
+            self.note(key, position, policies)
         for key in self._unseen:
             _, policies = self.known.pop(key)
             if policies is not None:

@@ -247,6 +247,47 @@ async def test_a_change_is_not_taken_back_by_an_older_message_that_is_read_later
     assert await told(world, other, "maxProducers") == "3"
 
 
+async def test_what_a_deleted_topic_had_does_not_come_back_while_the_system_topic_is_read_anew(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    policies = side.broker.topic_policies
+    removals = policies._namespaces[NAME.namespace].known
+    assert (await world.call(side, "DELETE", TOPIC)).status == 204
+    await eventually(lambda: not removals)  # its removal was read, too
+    await make(world, side)
+    namespace, is_read_anew = policies._namespaces[NAME.namespace], asyncio.Event()
+    heard: list[TopicName] = []
+    monkeypatch.setattr(namespace, "_changed", heard.append)
+    on_read = namespace.on_read
+
+    def read_anew() -> None:
+        on_read()
+        is_read_anew.set()
+
+    monkeypatch.setattr(namespace, "on_read", read_anew)
+    await side.broker.unload(CHANGES)
+    await is_read_anew.wait()
+    assert not heard
+    await put(world, side, "maxConsumers", 7)
+    assert heard == [NAME]
+    assert await told(world, side, "maxProducers") == ""
+
+
+async def test_what_a_deleted_system_topic_said_does_not_hold_any_more(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    topic = side.broker.topics[NAME]
+    await eventually(lambda: topic.policies.max_producers_per_topic == 2)
+    await eventually(lambda: side.broker.topics[CHANGES].subscriptions)  # it is followed
+    await side.broker.delete_topic(CHANGES, force=True)
+    await eventually(lambda: topic.policies.max_producers_per_topic is None)
+    assert await told(world, side, "maxProducers") == ""
+
+
 def with_producers(number: int, record: Record) -> Record:
     return {**record, "maxProducerPerTopic": number}
 
