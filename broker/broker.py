@@ -801,15 +801,21 @@ class Broker:
             if not force:
                 raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
             await self._discard(name)
+            await self._forget_schema(name)
             await self._forget_permissions(name)
             await self.forget_topic_policies(name)
             return
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
-        await self._end(name, topic.delete(), "delete")
+        await self._end(name, self._delete(topic), "delete")
         await self._forget_permissions(name)
         await self.forget_topic_policies(name)
+
+    async def _delete(self, topic: Topic) -> None:
+        """Delete a topic and its schema, before a producer may make it again with another one. Raises BrokerError."""
+        await topic.delete()
+        await self._forget_schema(topic.name)
 
     async def delete_partitioned(self, name: TopicName) -> None:
         """Delete what is stored of a partitioned topic whose partitions are deleted.
@@ -817,8 +823,18 @@ class Broker:
         Raises RecordInUse (one is not), MetadataError, Corruption.
         """
         await self.partitioned.delete(name)
+        await self._forget_schema(name)
         await self._forget_permissions(name, with_partitions=True)
         await self.forget_topic_policies(name)
+
+    async def _forget_schema(self, name: TopicName) -> None:
+        """A topic that is made later under the same name takes any schema. A partition has that of its topic."""
+        if name.partition >= 0:
+            return
+        try:
+            await self._schema_rules.forget(name)
+        except (BrokerError, MetadataError) as error:
+            log.warning("%s was deleted; its schema could not be removed: %s", name, error)
 
     async def forget_topic_policies(self, name: TopicName) -> None:
         """A topic that is made later under the same name begins without policies."""

@@ -27,6 +27,8 @@ class Schemas(Protocol):
 
     async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None: ...
 
+    async def delete(self, schema_id: str, *, force: bool = False) -> int | None: ...
+
 
 class SchemaRules:
     """The schemas of topics under the policies of their namespaces."""
@@ -85,6 +87,13 @@ class SchemaRules:
         except (ManagedLedgerError, Corruption) as error:
             raise _refusal(error) from error
         return version_bytes(version)
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove every version of a topic's schema. Raises StorageFailure."""
+        try:
+            await self._schemas.delete(topic.schema_id, force=True)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
 
     async def get(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""

@@ -873,8 +873,8 @@ MUTANTS = (
     Mutant(
         "a deleted topic leaves its permissions",
         "broker/broker.py",
-        'topic.delete(), "delete")\n        await self._forget_permissions(name)\n',
-        'topic.delete(), "delete")\n',
+        'self._delete(topic), "delete")\n        await self._forget_permissions(name)\n',
+        'self._delete(topic), "delete")\n',
         ACCESS,
     ),
     Mutant(

@@ -514,3 +514,7 @@ class MemorySchemas:
         live = [known.schema for known in self.by_id.get(schema_id, [])]
         if live and not any(same_schema(schema, known) for known in live):
             check_compatible(schema, live, strategy)
+
+    async def delete(self, schema_id: str, *, force: bool = False) -> int | None:
+        stored = self.by_id.pop(schema_id, [])
+        return stored[-1].version if stored else None

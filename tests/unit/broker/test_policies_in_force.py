@@ -503,6 +503,24 @@ async def test_no_version_of_a_deleted_schema_is_found(stage: Stage) -> None:
     assert answer.getSchemaResponse.error_code == wire.TopicNotFound
 
 
+@pytest.mark.parametrize("partitions", ["", "/partitions"])
+async def test_a_topic_that_is_made_again_begins_without_a_schema(stage: Stage, partitions: str) -> None:
+    topic = f"{ADMIN}/persistent/public/default/made"
+    schemas = f"{ADMIN}/schemas/public/default/made/schema"
+    for number in range(2):
+        await stage.call("PUT", f"{topic}{partitions}", 2 if partitions else None)
+        await stage.call("GET", schemas, status=404)
+        posted = await stage.call(
+            "POST", schemas, schema_of(f"f{number}"), status=200
+        )  # none is compatible with another
+        assert posted.json["version"]["version"] == 0
+        if partitions:  # one of them is not the topic
+            await stage.call("DELETE", f"{topic}-partition-1")
+            await stage.call("GET", schemas, status=200)
+        await stage.call("DELETE", f"{topic}{partitions}")
+    assert not await stage.side.broker.store.exists("/schemas/public/default/made")
+
+
 # ------------------------------------------------------------------------------ what goes by itself
 
 
