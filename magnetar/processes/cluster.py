@@ -451,6 +451,8 @@ def _start_time(pid: int) -> str:
     """When a process was started, in the system's own words; empty if it does not run (or is a zombie)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
+    except ProcessLookupError:  # it ended between the opening and the reading
+        return ""
     except FileNotFoundError:
         if Path("/proc/self/stat").exists():
             return ""

@@ -1,5 +1,6 @@
 """The cluster's book-keeping, with little programs in place of the servers."""
 
+import errno
 import json
 import os
 import signal
@@ -350,6 +351,14 @@ def test_a_zombie_does_not_run() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert magnetar.processes.cluster._start_time(os.getpid())
+
+
+def test_a_process_that_ends_while_it_is_looked_at_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reaped(path: Path) -> str:
+        raise ProcessLookupError(errno.ESRCH, "No such process")  # as Linux says of what was opened before
+
+    monkeypatch.setattr(Path, "read_text", reaped)
+    assert not magnetar.processes.cluster._start_time(os.getpid())
 
 
 def test_names_and_states_are_checked(cluster: SmallCluster) -> None:
