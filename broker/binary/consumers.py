@@ -23,7 +23,7 @@ from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Sink
 from broker.topic.requests import SubscribeRequest, TopicPort
-from broker.topic.subscription import KeySharedPolicy
+from broker.topic.subscription import KeySharedPolicy, tell_closed
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.types import Cancellable
@@ -232,13 +232,27 @@ class ConnectionConsumers:
     def on_unsubscribe(self, request: wire.CommandUnsubscribe) -> None:
         """UNSUBSCRIBE: remove the subscription; its other consumers are disconnected if the client forces it."""
 
+        consumer = self._consumers.get(request.consumer_id)
+
         async def work() -> bytes:
             consumer, topic = await self._require(request.consumer_id, Operation.UNSUBSCRIBE)
             await topic.unsubscribe(consumer, force=request.force)
             self.on_closed_by_broker(consumer)
             return success_frame(request.request_id)
 
-        self._answers.later_or_error(work, request.request_id, "unsubscribe")
+        def failed(code: int, text: str) -> None:
+            self._answers.error(request.request_id, code, text)
+            self._close_if_detached(consumer)  # now: while a client waits for the answer it does not reconnect
+
+        self._answers.later(work, failed, "unsubscribe")
+
+    def _close_if_detached(self, consumer: Consumer | Coming | None) -> None:
+        """Its client has the consumer for attached, and would wait for messages for ever."""
+        if not isinstance(consumer, Consumer) or self._consumers.get(consumer.consumer_id) is not consumer:
+            return
+        if consumer.subscription is not None and consumer not in consumer.subscription.consumers:
+            tell_closed(consumer)
+            self.on_closed_by_broker(consumer)
 
     def on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
         """CLOSE_CONSUMER; one that is being made is cancelled (rule 1)."""

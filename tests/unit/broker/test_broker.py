@@ -206,6 +206,26 @@ async def test_a_forced_unsubscribe_disconnects_the_other_consumers(
     await raw.subscribe(topic, consumer_id=3)
 
 
+async def test_a_consumer_whose_subscription_could_not_be_removed_is_closed_and_comes_back(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await raw.subscribe(TOPIC)
+    with monkeypatch.context() as patched:
+
+        async def refuse(name: str) -> None:
+            raise StorageUnavailable("the store is away")
+
+        patched.setattr(world.broker.topics[NAME].ledger, "delete_cursor", refuse)
+        raw.send(BaseCommand.UNSUBSCRIBE, consumer_id=1, request_id=3)
+        assert (await raw.expect(BaseCommand.ERROR)).error.request_id == 3
+        assert (await raw.expect(BaseCommand.CLOSE_CONSUMER)).close_consumer.consumer_id == 1
+    await raw.subscribe(TOPIC)
+    await raw.produce(TOPIC)
+    raw.publish(1, 0)
+    answers = [await raw.answer() for _ in range(2)]
+    assert {one.type for one in answers} == {BaseCommand.SEND_RECEIPT, BaseCommand.MESSAGE}
+
+
 async def test_a_consumer_that_is_not_durable_may_begin_at_the_first_message(raw: RawClient) -> None:
     """By its initial position alone, as Go's client asks (`SubscriptionMode: NonDurable`)."""
     await raw.produce(TOPIC)
