@@ -119,6 +119,13 @@ class _TracingSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sink, name)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same connection, whose room counts once for all of its consumers."""
+        return isinstance(other, _TracingSink) and self._sink == other._sink
+
+    def __hash__(self) -> int:
+        return hash(self._sink)
+
     def write_message(self, head: bytes, entry: Buffer) -> None:
         parent = parent_of(entry)
         if not parent:

@@ -14,8 +14,11 @@ from broker.topic import traced_topic
 from broker.topic.trace_context import NO_FACTS, Facts, Span, parent_of
 from broker.topic.traced_topic import TracedTopic
 from broker.tracing import OpenTelemetry, open_tracing
+from broker.wire import pulsar_pb2 as wire
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client
 
 TOPIC = "persistent://public/default/traced"
@@ -97,6 +100,16 @@ async def test_a_traced_message_is_published_stored_and_dispatched_in_its_trace(
     assert ":" in str(store["messaging.message.id"])
     assert dispatch["messaging.destination.subscription.name"] == "s"
     assert dispatch["messaging.consumer.name"] == "c"
+
+
+async def test_consumers_of_one_connection_share_its_room(world: BrokerInMemory, noted: Noted) -> None:
+    raw = await RawClient.connect(world.broker.port)
+    for consumer_id in (1, 2):
+        await raw.subscribe(TOPIC, consumer_id=consumer_id, subType=wire.CommandSubscribe.Shared)
+    subscription = world.broker.topics[TopicName.parse(TOPIC)].subscriptions["s"]
+    assert len(subscription.consumers) == 2
+    assert len({one.sink for one in subscription.consumers}) == 1, "room is counted for each"
+    raw.close()
 
 
 @pytest.mark.parametrize("properties", [{}, {"traceparent": NOT_RECORDED}, {"traceparent": "nonsense"}])
