@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from google.protobuf.message import DecodeError
 
@@ -109,7 +110,8 @@ class SchemaRegistry:
         self._config = config or ManagedLedgerConfig()
         self._cache: dict[tuple[str, int, int], StoredSchema] = {}
         self._cached_bytes = 0
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Those that somebody holds or waits for.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
         """A version, or the newest; None if there is none, or if the schema was deleted since.

@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import pytest
@@ -118,6 +119,16 @@ async def test_versions_count_up_and_the_same_schema_keeps_its_version() -> None
     assert third.schema == avro("string")
     await again.delete("public/default/t", force=True)
     assert bookkeeper.ledgers == {}
+
+
+async def test_locks_are_kept_only_while_they_are_held() -> None:
+    registry = SchemaRegistry(MemoryBookKeeper().client, MemoryStore(LoopClock()), LoopClock())
+    same = [registry.put_if_absent("t/n/a", avro(A_INT), Strategy.FULL) for _ in range(3)]
+    assert await asyncio.gather(*same) == [0, 0, 0]
+    for name in ("b", "c"):
+        await registry.put_if_absent(f"t/n/{name}", avro(A_INT), Strategy.FULL)
+        await registry.delete(f"t/n/{name}")
+    assert len(registry._locks) == 0
 
 
 async def test_two_brokers_register_one_after_the_other() -> None:
