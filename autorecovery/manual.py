@@ -140,20 +140,28 @@ class ManualRecovery:
 
     async def _repair(self, repair: LedgerRepair, ledger_id: int) -> Outcome:
         try:
+            for _ in range(_LOCK_TRIES):
+                if await self._lock(ledger_id):
+                    break
+                await self._clock.sleep(_LOCK_WAIT_S)
+            else:
+                holder = await self._marks.holder(ledger_id)
+                text = f"{holder or 'somebody'} repairs it, and does not come to an end"
+                return Hindered(Hindrance.METADATA, text)
             try:
-                for _ in range(_LOCK_TRIES):
-                    if await self._marks.lock(ledger_id, self._name):
-                        break
-                    await self._clock.sleep(_LOCK_WAIT_S)
-                else:
-                    holder = await self._marks.holder(ledger_id)
-                    text = f"{holder or 'somebody'} repairs it, and does not come to an end"
-                    return Hindered(Hindrance.METADATA, text)
                 return await repair.repair(ledger_id, may_recover=True)
             finally:
                 await self._marks.unlock(ledger_id)
         except MetadataError as error:
             return Hindered(Hindrance.METADATA, str(error))
+
+    async def _lock(self, ledger_id: int) -> bool:
+        """Take the lock; after an error it is given back, as far as it may be there. Raises MetadataError."""
+        try:
+            return await self._marks.lock(ledger_id, self._name)
+        except BaseException:
+            await self._marks.unlock(ledger_id)
+            raise
 
     def _note(self, done: Recovered, ledger_id: int, outcome: Outcome) -> None:
         done.copied_entries += outcome.copied_entries

@@ -179,18 +179,22 @@ class MarkBoard:
     # ------------------------------------------------------------------------------- locks
 
     async def lock(self, ledger_id: int, holder: str) -> bool:
-        """Take the lock of *ledger_id* for this session; False if somebody else has it.
+        """Take the lock of *ledger_id* for this session; False if somebody else has it, also of this session.
 
         After an error, or if the caller is cancelled, the ledger may be `held`.
         """
+        if ledger_id in self._ours:
+            return False
         path = board.lock_path(self._root, ledger_id)
+        may_be_ours = ledger_id in self._doubtful
         self._doubt(ledger_id)
         try:
             await self._store.put(path, board.lock_value(holder), NO_NODE, ephemeral=True)
-        except (VersionConflict, OutcomeUnknown):
-            # Ours already if the answer to our own request was lost.
+        except (VersionConflict, OutcomeUnknown) as error:
+            # Ours already if the answer to our own request was lost, to this one or to one before.
+            may_be_ours |= isinstance(error, OutcomeUnknown)
             node = await self._store.get(path)
-            if node is None or not node.own:
+            if node is None or not node.own or not may_be_ours:
                 self._let_go(ledger_id)
                 return False
         if ledger_id not in self._doubtful:
@@ -207,10 +211,10 @@ class MarkBoard:
         if ledger_id not in self.held:
             return
         path = board.lock_path(self._root, ledger_id)
+        self._doubt(ledger_id)
         node = await self._store.get(path)
         if ledger_id not in self.held:
             return  # the session has ended, and the lock with it
-        self._doubt(ledger_id)
         if node is not None and node.own:
             with contextlib.suppress(NoNode, VersionConflict):
                 await self._store.delete(path, node.version)

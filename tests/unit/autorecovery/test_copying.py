@@ -15,6 +15,7 @@ from autorecovery.outcome import Hindered, Hindrance, Repaired
 from magnetar_core.bookkeeper.client.replicas import RUN_BYTES, RUN_ENTRIES
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_RECOVERY_ADD, READ_ENTRY, V2Error
 from tests.support.fake_bookies import FakeBookie
 from tests.support.waiting import eventually, settle
@@ -269,6 +270,26 @@ async def test_a_recovery_by_hand_keeps_to_its_rate() -> None:
         began_s = clock.monotonic()
         assert (await recovery.recover([bookie])).repaired == 1
         assert clock.monotonic() - began_s >= 0.4, "2 MiB at 4 MiB a second"
+
+
+async def test_a_recovery_by_hand_waits_for_a_worker_of_its_process_and_leaves_it_its_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("autorecovery.manual._LOCK_TRIES", 2)
+    monkeypatch.setattr("autorecovery.manual._LOCK_WAIT_S", 0.01)
+    async with nodes_over(3) as nodes:
+        ledger_id = await nodes.written(4, ensemble=2)
+        (bookie, _) = await members(nodes, ledger_id)
+        store = nodes.cluster.store
+        worker = MarkBoard(store)
+        assert await worker.lock(ledger_id, "worker")
+        recovery = ManualRecovery("hand", store, nodes.writer, nodes.cluster.clock, root="/ledgers")
+        done = await recovery.recover([bookie])
+        assert "worker repairs it" in done.failed[ledger_id]
+        assert await worker.locked() == {ledger_id}
+        await worker.unlock(ledger_id)
+        assert (await recovery.recover([bookie])).repaired == 1
+        assert await worker.locked() == frozenset()
 
 
 # ------------------------------------------------------------------------------------ trying again and again

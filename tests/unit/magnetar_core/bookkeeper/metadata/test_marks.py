@@ -191,6 +191,29 @@ async def test_a_lock_of_somebody_else_is_not_given_back(store: MemoryStore, mar
     assert await marks.locked() == frozenset({7})
 
 
+async def test_a_lock_keeps_out_others_of_the_same_session(store: MemoryStore, marks: MarkBoard) -> None:
+    """A worker and a recovery by hand of one process."""
+    other = MarkBoard(store)
+    assert await marks.lock(7, "one")
+    assert not await marks.lock(7, "one"), "another call"
+    assert not await other.lock(7, "two")
+    await other.unlock(7)
+    assert await marks.locked() == {7}
+    await marks.unlock(7)
+    assert await other.lock(7, "two")
+
+
+@pytest.mark.parametrize("fate", list(LostAnswer))
+async def test_a_lock_that_could_not_be_given_back_is_taken_again(
+    store: MemoryStore, marks: MarkBoard, fate: LostAnswer
+) -> None:
+    assert await marks.lock(7, "one")
+    store.lose_next_answer(fate)
+    with pytest.raises(OutcomeUnknown):
+        await marks.unlock(7)
+    assert await marks.lock(7, "one")
+
+
 async def test_directories_go_with_their_last_mark(store: MemoryStore, marks: MarkBoard) -> None:
     await marks.prepare()
     await marks.mark(1, "a", 0)
