@@ -16,6 +16,8 @@ Rules:
 3. After a storage failure `pushed` falls back to `persisted`: a retry of a message that is not durable is accepted.
 4. A batch is judged by its highest id. One that begins with old ids and ends with new ones is stored: losing the
    new ones would be worse than repeating the old ones.
+5. A message that storage refused as too large was not stored and never will be as it is. If its id comes again, it is
+   handed to storage again, also behind later ones: confirming it would lose it.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,6 +27,9 @@ from typing import Final
 from managed_ledger.messages_pb2 import MessageMetadata
 
 _SIGN: Final = 2**63
+
+# Refused messages of a topic that are remembered (rule 5), some 200 bytes each. Each was larger than a bookie's frame.
+REFUSED_MAX: Final = 1_000
 
 # Below every sequence id; stands for a producer that is not known.
 _NONE: Final = -_SIGN - 1
@@ -47,11 +52,15 @@ class Deduplication:
         self._pushed: dict[str, int] = {}
         self._persisted: dict[str, int] = {}
         self._absent_since_ms: dict[str, int] = {}
+        self._refused: dict[tuple[str, int], None] = {}
         self.entries_since_snapshot = 0
 
     def check(self, producer: str, sequence_id: int, highest_sequence_id: int) -> Verdict:
         """Judge a message that is about to be stored; NEW also notes it as pushed."""
         highest = highest_of(sequence_id, highest_sequence_id)
+        if (producer, highest) in self._refused:  # rule 5
+            del self._refused[producer, highest]
+            return Verdict.NEW
         if highest > self._pushed.get(producer, _NONE):
             self._pushed[producer] = highest
             return Verdict.NEW
@@ -64,6 +73,12 @@ class Deduplication:
         if highest > self._persisted.get(producer, _NONE):
             self._persisted[producer] = highest
 
+    def on_refused(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
+        """An entry of *producer* is too large for storage (rule 5)."""
+        self._refused[producer, highest_of(sequence_id, highest_sequence_id)] = None
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
     def on_storage_failed(self) -> None:
         """Messages in flight failed, or may have failed (rule 3)."""
         self._pushed = dict(self._persisted)
@@ -72,6 +87,7 @@ class Deduplication:
         """Begin with a stored snapshot."""
         self._persisted = dict(snapshot)
         self._pushed = dict(snapshot)
+        self._refused.clear()
         self.entries_since_snapshot = 0
 
     def replay(self, metadata: MessageMetadata) -> None:

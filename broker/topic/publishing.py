@@ -216,6 +216,12 @@ class Publishing:
     def refuse(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """These entries will never be stored here; their producers are told why."""
         code = wire.NotAllowedError if isinstance(error, EntryRefused) else wire.TopicTerminatedError
+        if self.deduplication is not None and isinstance(error, EntryRefused):
+            for pending in contexts:
+                if pending.is_recorded:
+                    self.deduplication.on_refused(
+                        pending.producer.name, pending.sequence_id, pending.highest_sequence_id
+                    )
         for pending in contexts:
             producer = pending.producer
             if not producer.is_closed:

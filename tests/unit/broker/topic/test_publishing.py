@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.topic.deduplication import Deduplication
+from broker.topic.deduplication import REFUSED_MAX, Deduplication, Verdict
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer
 from broker.topic.publishing import Publishing
@@ -173,6 +173,37 @@ def test_who_can_never_be_stored_is_told_why(bench: Bench, error: Any, code: int
     bench.publishing.refuse(bench.take(4), error)
     assert bench.sink.told == [("error", 4, code)]
     assert bench.sink.room_given == 5
+
+
+def test_a_message_that_was_refused_is_no_duplicate_when_it_comes_again(bench: Bench) -> None:
+    """Nor when a later one was stored: its client would take it for stored as well, and it is nowhere."""
+    bench.publishing.deduplication = Deduplication(100)
+    bench.stored(bench.take(3))
+    refused = bench.take(4)
+    bench.publishing.refuse(refused, EntryRefused("too large"))
+    refused = bench.take(4)
+    assert len(refused) == 1, "it is not in flight"
+    bench.publishing.refuse(refused, EntryRefused("too large"))
+    bench.stored(bench.take(5))
+    again = bench.take(4)
+    assert len(again) == 1
+    bench.stored(again)
+    assert [one[:2] for one in bench.sink.told] == [
+        ("receipt", 3), ("error", 4), ("error", 4), ("receipt", 5), ("receipt", 4)
+    ]  # fmt: skip
+    assert bench.take(4) == [], "now it is stored"
+    assert bench.publishing.last_sequence_id("p") == 5
+
+
+def test_so_many_refused_messages_are_remembered() -> None:
+    state = Deduplication(100)
+    for number in range(REFUSED_MAX + 1):
+        assert state.check("p", number, 0) is Verdict.NEW
+        state.on_refused("p", number, 0)
+    assert state.check("p", 0, 0) is Verdict.IN_FLIGHT
+    assert state.check("p", 1, 0) is Verdict.NEW
+    state.restore({"p": REFUSED_MAX})
+    assert state.check("p", 2, 0) is Verdict.DUPLICATE
 
 
 def test_a_producer_that_closes_is_reported_with_its_last_answer(bench: Bench) -> None:
