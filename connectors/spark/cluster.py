@@ -113,7 +113,10 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                     raise
                 log.info("%s was deleted after the topics were listed; it is left out", topic)
                 continue
-            schemas = () if options.value_format in WITHOUT_SCHEMA else tuple(await registry.versions(topic.schema_id))
+            schemas: tuple[StoredSchema, ...] = ()
+            if options.value_format not in WITHOUT_SCHEMA:
+                await store.sync()  # bookies may have told of messages that are newer than what our server has
+                schemas = tuple(await registry.versions(topic.schema_id))
             found.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
         return found
 

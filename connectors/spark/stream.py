@@ -152,6 +152,7 @@ class _Driver:
     async def _open(self) -> Follower:
         options = self._options
         store, bookkeeper, clock = await self._stack.enter_async_context(connected(options.place))
+        self._store = store
         self._registry = SchemaRegistry(bookkeeper, store, clock)
         follower = Follower(options, store, bookkeeper, clock)
         self._stack.callback(follower.close)
@@ -248,6 +249,8 @@ class _Driver:
         """Those of the batch from *start* up to *end*; a repeated batch has the same entries."""
         ends = {part: last for part, last in end.positions.items() if start.behind(part) < last}
         self._loop.run(self._follower.look_up_to(ends))
+        if self._columns.needs_schema:  # bookies may have told of messages that are newer than what our server has
+            self._loop.run(self._store.sync())
         self._keep_new()
         ranges: list[TopicRange] = []
         values: dict[str, Values | None] = {}

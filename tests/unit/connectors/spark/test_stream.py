@@ -25,6 +25,7 @@ from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.schemas.registry import ROOT as SCHEMAS
 from managed_ledger.topic_name import TopicName
 from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
@@ -611,6 +612,35 @@ async def test_versions_of_a_schema_that_came_while_the_query_runs_are_read(tmp_
         assert found[0] == {"a": 1}
         assert found[1:]
         assert all(row == {"a": 2} for row in found[1:])
+
+
+async def test_a_version_of_a_schema_that_a_metadata_server_does_not_know_yet_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = [b'{"name": "a", "type": "long"}', b'{"name": "b", "type": ["null", "long"], "default": null}']
+    old, new = (b'{"type": "record", "name": "R", "fields": [%s]}' % b", ".join(fields[:count]) for count in (1, 2))
+    async with spark_world(tmp_path) as world:
+        await world.schema("t", Schema(SchemaType.AVRO, old))
+        path = f"{SCHEMAS}/public/default/t"
+        before = await world.store.get(path)
+        version = await world.schema("t", Schema(SchemaType.AVRO, new))
+        entries = [
+            single(b"\x02", schema_version=(0).to_bytes(8, "big")),
+            single(b"\x04\x02\x06", schema_version=version.to_bytes(8, "big")),
+        ]
+        await world.topic("t", await world.ledger(entries))
+        lag(monkeypatch, {path: before}, 2)  # one of them when it connects
+        given = {"valueFormat": "avro", "columns": "a", "mode": "PERMISSIVE"}
+        found = await world.rows("t", **given)
+        assert found == [{"a": 1}, {"a": 2}]
+
+        def batch(query: Query) -> list[Any]:
+            start = query.start()
+            query.plan()
+            tasks = query.reader.partitions(start, json.loads(query.checkpoint["offset"]))
+            return [row for task in tasks for batch in query.reader.read(task) for row in batch.to_pylist()]
+
+        assert await run(world, batch, {}, **given, startingOffsets="earliest") == [{"a": 1}, {"a": 2}]
 
 
 async def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
