@@ -87,7 +87,7 @@ class _Number:
         if kind is None:
             return None
         if self._is_millis:
-            if (np.abs(values) > _MILLIS_MAX).any():
+            if ((values > _MILLIS_MAX) | (values < -_MILLIS_MAX)).any():  # the lowest number has no absolute value
                 raise UnusualLayout
             values = values * 1000
         if kind.bit_width == 32:

@@ -395,7 +395,7 @@ def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:
 
 
 def _timestamps(times_ms: Numbers, field: pa.Field, absent: Numbers | None = None) -> pa.Array:
-    if (np.abs(times_ms) > _TIME_MS_MAX).any():
+    if ((times_ms > _TIME_MS_MAX) | (times_ms < -_TIME_MS_MAX)).any():  # the lowest number has no absolute value
         raise OverflowError("a time is beyond what Spark's timestamps hold")
     return pa.array(times_ms * 1000, mask=absent).cast(field.type)
 

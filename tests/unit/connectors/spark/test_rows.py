@@ -112,6 +112,8 @@ def test_times_are_those_of_the_producer_to_the_millisecond() -> None:
     assert rows[0]["__publishTime"] == 1_700_000_000_123_000
     with pytest.raises(Corruption, match=rf"{TOPIC}, entries 3:0 to 3:0: column __eventTime: a time is beyond"):
         rows_of([single(b"", event_time=far_ms + 1)], ("__eventTime",))
+    with pytest.raises(Corruption, match=rf"{TOPIC}, entries 3:0 to 3:0: column __eventTime: a time is beyond"):
+        rows_of([single(b"", event_time=2**63)], ("__eventTime",))
 
 
 def test_numbers_beyond_63_bits_are_what_java_reads() -> None:

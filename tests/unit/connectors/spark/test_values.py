@@ -109,6 +109,13 @@ def test_times_far_beyond_pythons_are_read() -> None:
     assert found == [{"at": (1 << 52) * 1000}]
 
 
+def test_a_time_that_no_column_has_is_refused_and_not_another_time() -> None:
+    definition = record(field("at", {"type": "long", "logicalType": "timestamp-millis"}))
+    for beyond in (2**63 - 1, -(2**63)):
+        with pytest.raises(Corruption, match=f"at is {beyond * 1000}, which is no timestamp"):
+            read_avro(definition, {"at": 1}, {"at": beyond})
+
+
 def test_nested_types_are_nested_columns() -> None:
     definition = record(
         field(
