@@ -533,7 +533,7 @@ class _OpenLedger:
 
     async def look(self) -> None:
         """Raises nothing: what cannot be known now is looked for again."""
-        handle, now = self._handle, self._clock.monotonic()
+        handle = self._handle
         try:
             held = await handle.last_recoverable_entry()
             self._problem = ""
@@ -550,7 +550,7 @@ class _OpenLedger:
             self.is_closed = True
             self.run = _run_of(handle, handle.metadata.last_entry_id)
             return
-        confirmed = handle.last_add_confirmed
+        confirmed, now = handle.last_add_confirmed, self._clock.monotonic()  # the bookies may have taken their time
         if held > max(confirmed, self._held[-1][1] if self._held else -1):
             self._held.append((now, held))
         settled = [entry_id for at, entry_id in self._held if now - at >= SETTLED_S]

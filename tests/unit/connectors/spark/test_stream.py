@@ -17,10 +17,11 @@ from connectors.spark.offsets import Part
 from connectors.spark.options import Kind, ReadOptions, parse_options
 from connectors.spark.source import MagnetarSource
 from connectors.spark.stream import MagnetarStreamReader
+from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
 from magnetar_core.bookkeeper.metadata.store import Node
-from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -74,6 +75,32 @@ async def test_an_entry_that_is_not_confirmed_counts_when_it_has_been_held_for_a
         await asyncio.sleep(2 * SETTLED_S)
         await found.look()
         assert found.ends() == {HERE: (head.ledger_id, 3)}
+        found.close()
+
+
+async def test_an_entry_that_came_while_a_slow_look_was_under_way_has_not_been_held_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger([], closed=False)
+        await world.topic("t", head)
+        clock = ManualClock()
+        found = Follower(parse_options(world.options("t"), Kind.STREAM), world.store, world.client, clock)
+        ask = LedgerReadHandle.last_recoverable_entry
+
+        async def slowly(handle: LedgerReadHandle) -> int:
+            clock.advance(2 * SETTLED_S)
+            await grow(head, numbered(0, 1))
+            return await ask(handle)
+
+        monkeypatch.setattr(LedgerReadHandle, "last_recoverable_entry", slowly)
+        await found.look()
+        monkeypatch.undo()
+        await found.look()
+        assert found.ends() == {HERE: (head.ledger_id, 0)}
+        clock.advance(2 * SETTLED_S)
+        await found.look()
+        assert found.ends() == {HERE: (head.ledger_id, 1)}
         found.close()
 
 
