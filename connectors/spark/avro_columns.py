@@ -181,7 +181,8 @@ class AvroColumns:
     """Reads records of one schema."""
 
     def __init__(self, definition: dict[str, Any]) -> None:
-        """Raises UnusualLayout for a schema with other types than the ones above."""
+        """The names in *definition* are full ones (`avro_names`). Raises UnusualLayout for a schema with other types
+        than the ones above."""
         self._named: dict[str, _Kind] = {}
         self._record = self._record_of(definition)
 
@@ -224,7 +225,7 @@ class AvroColumns:
             case "record":
                 made = self._record_of(schema)
             case _:
-                known = self._named.get(name) or self._named.get(name.rpartition(".")[2])
+                known = self._named.get(name)
                 if known is None or not isinstance(schema, str):
                     raise UnusualLayout  # arrays and maps among them
                 return known

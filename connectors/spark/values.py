@@ -23,6 +23,7 @@ from pyspark.sql import types as t
 
 from connectors.spark import avro_unions as unions
 from connectors.spark.avro_columns import AvroColumns
+from connectors.spark.avro_names import qualified
 from connectors.spark.borders import Numbers
 from connectors.spark.columnar import Messages, taken
 from magnetar_core.runtime.types import ConfigurationError, Corruption
@@ -112,7 +113,8 @@ def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
         raise ConfigurationError(f"the schema of {topic} is not JSON ({error}); use valueFormat=binary") from None
     if not isinstance(definition, dict) or definition.get("type") != "record":
         raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
-    return definition
+    found: dict[str, Any] = qualified(definition)
+    return found
 
 
 def nullable_field(field: t.StructField) -> t.StructField:
@@ -164,7 +166,7 @@ class _Types:
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return _PRIMITIVES[schema], False
-            found = self._named.get(schema) or self._named.get(schema.rpartition(".")[2])
+            found = self._named.get(schema)
             if found is None:
                 raise ConfigurationError(f"{self._topic}: field {place} has the unknown or recursive type {schema}")
             return found, False
@@ -246,7 +248,7 @@ class AvroValues:
             reader = None if self._definitions[number] == self._newest else parse_schema(_prepared(newest))
         except SchemaParseException as error:
             raise Corruption(f"version {number} of its schema is not valid Avro: {error}") from None
-        convert = _converter(newest, _AVRO_CONVERSIONS)
+        convert = _converter(qualified(newest), _AVRO_CONVERSIONS)
 
         def decode(data: bytes) -> dict[str, Any]:
             return cast(dict[str, Any], schemaless_reader(io.BytesIO(data), writer, reader))
@@ -262,7 +264,7 @@ class AvroValues:
         if self._definitions.get(number) != self._newest:
             return None
         if self._columns is None:
-            self._columns = AvroColumns(json.loads(self._newest))
+            self._columns = AvroColumns(qualified(json.loads(self._newest)))
         starts, ends = messages.places()
         return self._columns.read(messages.data, starts[rows], ends[rows], {field.name: field.type for field in wanted})
 
@@ -363,7 +365,7 @@ def _converter(
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
             return _unless_null(conversions.get((schema, None)))
-        return named.get(schema) or named.get(schema.rpartition(".")[2])
+        return named.get(schema)
     kind = schema["type"]
     made: Convert | None
     if kind == "record":

@@ -144,6 +144,29 @@ def test_nested_types_are_nested_columns() -> None:
     assert not point_type["x"].nullable
 
 
+def test_types_of_one_name_in_different_namespaces_are_told_apart() -> None:
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    definition = record(
+        field("x", record(field("i", millis), name="P", namespace="a")),
+        field("y", record(field("j", "long"), name="P", namespace="b")),
+        field("far", "a.P"),
+        field("list", {"type": "array", "items": "a.P"}),
+        field("near", record(field("k", "string"), name="P")),
+        field("same", ["null", "P"]),
+        namespace="c",
+    )
+    value = {
+        "x": {"i": 1}, "y": {"j": 2}, "far": {"i": 3}, "list": [{"i": 4}], "near": {"k": "5"}, "same": {"k": "6"},
+    }  # fmt: skip
+    one, three, four = (datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC) for ms in (1, 3, 4))
+    expected = {**value, "x": {"i": one}, "far": {"i": three}, "list": [{"i": four}]}
+    assert read_avro(definition, value) == [expected], "one by one"
+    assert read_json(definition, json.dumps(value)) == [expected]
+    definition["fields"] = [one for one in definition["fields"] if one["name"] != "list"]
+    del value["list"], expected["list"]
+    assert read_avro(definition, value) == [expected], "all at once"
+
+
 def test_times_inside_of_others_are_converted() -> None:
     millis = {"type": "long", "logicalType": "timestamp-millis"}
     definition = record(

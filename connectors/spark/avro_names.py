@@ -1,0 +1,48 @@
+"""Names of types in a schema of Avro, made whole: types of one name may stand in different namespaces. No IO."""
+
+from typing import Any, Final
+
+_NAMED: Final = ("record", "error", "enum", "fixed")
+
+
+def qualified(schema: Any) -> Any:
+    """The schema with the full name of each type, where it is defined and where it is named. A name that is nowhere
+    defined in full stands for the last type before it whose name ends so."""
+    return _Names().of(schema, "")
+
+
+class _Names:
+    def __init__(self) -> None:
+        self._whole: set[str] = set()
+        self._last: dict[str, str] = {}
+        """Without namespace → the full name of the last type that is called so."""
+
+    def of(self, schema: Any, namespace: str) -> Any:
+        if isinstance(schema, list):
+            return [self.of(branch, namespace) for branch in schema]
+        if isinstance(schema, str):
+            return self._found(schema, namespace)
+        if not isinstance(schema, dict):
+            return schema
+        made = dict(schema)
+        if schema.get("type") in _NAMED and "name" in schema:
+            made["name"] = _whole(schema["name"], schema.get("namespace", namespace))
+            namespace, _, short = made["name"].rpartition(".")
+            self._whole.add(made["name"])
+            self._last[short] = made["name"]
+        elif "type" in schema:
+            made["type"] = self.of(schema["type"], namespace)
+        for key in ("items", "values"):
+            if key in schema:
+                made[key] = self.of(schema[key], namespace)
+        if "fields" in schema:
+            made["fields"] = [{**field, "type": self.of(field["type"], namespace)} for field in schema["fields"]]
+        return made
+
+    def _found(self, name: str, namespace: str) -> str:
+        whole = _whole(name, namespace)
+        return whole if whole in self._whole else self._last.get(name.rpartition(".")[2], name)
+
+
+def _whole(name: str, namespace: str | None) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
