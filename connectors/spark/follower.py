@@ -445,7 +445,7 @@ class _PartView:
     @property
     def end(self) -> Position:
         if not self._runs:
-            return self.begin
+            return EARLIEST  # and not the first ledger, which is empty: brokers give up such a one at any time
         last = self._runs[-1]
         return (last.ledger_id, last.last + 1) if last.ledger_id in self._open else (last.ledger_id + 1, 0)
 

@@ -504,6 +504,23 @@ async def test_a_batch_of_which_a_part_is_not_known_any_more_is_loss(
         assert "is not known (any more)" in caplog.text
 
 
+async def test_a_batch_that_is_repeated_does_not_miss_an_empty_ledger_that_was_replaced(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        await world.partitions("t", 2)
+        first = await world.ledger(numbered(0, 3))
+        await world.topic("t-partition-0", first)
+        await world.topic("t-partition-1", await world.ledger(numbered(3, 3)))
+        checkpoint: dict[str, Any] = {}
+        given = {"startingOffsets": "earliest"}
+        await run(world, everything, checkpoint, **given)
+        await world.topic("t-partition-0", first, await world.ledger(numbered(6, 3)))
+        await world.topic("t-partition-1", await world.ledger([], closed=False))
+        assert await run(world, Query.plan, checkpoint, **given)
+        await world.ledger([])  # of another topic
+        await world.topic("t-partition-1", await world.ledger([], closed=False))
+        assert await run(world, Query.process, checkpoint, **given) == in_order(6, 3)
+
+
 async def test_a_batch_that_is_repeated_beside_a_server_that_does_not_know_that_a_ledger_is_closed_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
