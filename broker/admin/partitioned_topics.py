@@ -1,6 +1,8 @@
 """`…/{topic}/partitions`, and calls about all partitions of a topic together."""
 
+from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
@@ -23,10 +25,13 @@ from broker.broker import Broker
 from broker.errors import TopicNotFound
 from broker.records import RecordInUse
 from broker.security.authorization import Operation
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 # While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
 DELETE_ROUNDS: Final = 5
+
+_BEGINNING: Final = {"ledgerId": -1, "entryId": -1}
 
 
 class PartitionedTopicsApi:
@@ -88,8 +93,35 @@ class PartitionedTopicsApi:
         if not before:
             raise Refused(409, f"Topic {name} is not the partitioned topic.")
         await self._broker.check_room_for(name, max(count - before, 0))
+        subscriptions = await self._subscriptions(name) if name.is_persistent and count > before else {}
         await self._partitioned.grow(name, count)
+        await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)
         return done()
+
+    async def _subscriptions(self, name: TopicName) -> dict[str, Any]:
+        """The durable subscriptions of the first partition, as its statistics tell of them. Raises Refused."""
+        found = await self._owners.ask_partitions("GET", name, 1, "/stats", fine=(404,))
+        return {
+            subscription: one
+            for stats in found.values()
+            for subscription, one in stats["subscriptions"].items()
+            if one["isDurable"] and subscription != COMPACTION_CURSOR
+        }
+
+    async def _subscribe(self, partitions: Iterable[TopicName], subscriptions: dict[str, Any]) -> None:
+        """Make these subscriptions in new partitions: what is published there before their consumers know of the
+        partitions is kept for them, as by Apache's brokers. Raises Refused."""
+        for partition in partitions:
+            for subscription, one in subscriptions.items():
+                path = f"{partition.rest_path}/subscription/{quote(quote_plus(subscription), safe='')}"
+                query = f"replicated={str(one['isReplicated']).lower()}"
+                body = {**_BEGINNING, "properties": one["subscriptionProperties"]}
+                try:
+                    url = f"{await self._owners.url_of(partition)}{ADMIN}/{path}?{query}"
+                    await self._owners.ask("PUT", url, str(partition), body)
+                except Refused as error:
+                    if error.status != 409:  # a consumer was faster
+                        raise
 
     async def delete(self, request: web.Request) -> web.Response:
         name, force = topic_of(request), is_forced(request)

@@ -30,6 +30,7 @@ from tests.unit.broker.test_official_client import EARLIEST, QUIET
 ADMIN = "/admin/v2"
 NAMESPACE = f"{ADMIN}/namespaces/public/default"
 TOPICS = f"{ADMIN}/persistent/public/default"
+TOPIC_P = "persistent://public/default/p"
 
 
 @pytest.fixture
@@ -720,6 +721,38 @@ async def test_partitions_that_come_again_while_they_are_deleted_by_force_are_de
     assert (await world.call(a, "DELETE", f"{topic}?force=true")).status == 204
     assert (await world.call(a, "GET", topic)).status == 404
     assert (await world.call(a, "GET", TOPICS)).json == []
+
+
+async def test_new_partitions_have_the_durable_subscriptions_of_the_topic_from_their_beginning(
+    world: AdminWorld,
+) -> None:
+    a, b = await world.side(), await world.side()
+    await world.spread([a, b])
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)
+    made = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1, "properties": {"k": "v"}}
+    for name in ("s", "a%252Fb"):
+        path = f"{TOPICS}/p/subscription/{name}?replicated=true"
+        assert (await world.call(a, "PUT", path, made, follow=True)).status == 204
+    url = a.url
+
+    def read_on_without_a_cursor() -> pulsar.Client:
+        client = pulsar.Client(url, logger=QUIET)
+        client.create_reader(f"{TOPIC_P}-partition-0", pulsar.MessageId.earliest)
+        return client
+
+    client = await world.run(read_on_without_a_cursor)
+    assert (await world.call(b, "POST", f"{TOPICS}/p/partitions", 6)).status == 204
+    await world.run(client.close)
+    for number in range(6):
+        stats = (await world.call(a, "GET", f"{TOPICS}/p-partition-{number}/stats", follow=True)).json["subscriptions"]
+        assert {name for name, one in stats.items() if one["isDurable"]} == {"s", "a/b"}
+        assert stats["s"]["subscriptionProperties"] == {"k": "v"}
+        assert stats["s"]["isReplicated"]
+        assert number < 2 or len(stats) == 2
+    await world.run(publish, url, f"{TOPIC_P}-partition-5", 3)
+    stats = (await world.call(a, "GET", f"{TOPICS}/p-partition-5/stats", follow=True)).json["subscriptions"]
+    assert stats["s"]["msgBacklog"] == 3
+    assert (await world.call(b, "POST", f"{TOPICS}/p/partitions", 6)).status == 204
 
 
 async def test_a_partition_has_no_partitions(world: AdminWorld) -> None:
