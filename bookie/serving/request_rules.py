@@ -44,6 +44,9 @@ EREADONLY: Final = int(V2Error.EREADONLY)
 ETOOMANYREQUESTS: Final = int(V2Error.ETOOMANYREQUESTS)
 EUNKNOWNLEDGERSTATE: Final = int(V2Error.EUNKNOWNLEDGERSTATE)
 
+# An explicit LAC is kept for each ledger, in memory and in its row: two numbers and a digest of 20 bytes at most.
+EXPLICIT_LAC_BYTES_MAX: Final = 1_024
+
 _LAC: Final = struct.Struct(">q")
 _LAC_OFFSET: Final = 16
 _SIZE = journal.LENGTH.pack
@@ -311,7 +314,7 @@ class RequestRules:
 
     def write_lac(self, master_key: bytes, blob: bytes, records: list[Buffer]) -> int:
         """Take an explicit LAC. The ledger is the one that *blob* names."""
-        if len(blob) < 16:
+        if not 16 <= len(blob) <= EXPLICIT_LAC_BYTES_MAX:
             return EREADONLY if self.read_only else EBADREQ
         (ledger_id,) = _LAC.unpack_from(blob)
         if self.read_only and not self._may_add(ledger_id, False):

@@ -117,14 +117,8 @@ class Writes:
 
     def _on_added(self, group: _Group, refusal: Exception | None) -> None:
         answers, size, taken_s, is_in_lane = group
-        self.adds_in_flight -= len(answers)
-        self.add_bytes_in_flight = max(self.add_bytes_in_flight - size, 0) if self.adds_in_flight else 0
+        self._answered(len(answers), size)
         server = self._server
-        server.adds_in_flight -= len(answers)
-        server.add_bytes_in_flight -= size
-        assert self.adds_in_flight >= 0
-        assert server.adds_in_flight >= 0
-        assert server.add_bytes_in_flight >= 0
         adds, now = server.latency.adds, server.clock.monotonic()
         (adds.good if refusal is None else adds.bad).add((now - taken_s) * 1000, len(answers))
         if is_in_lane:
@@ -134,6 +128,20 @@ class Writes:
         if refusal is not None:
             answers = [_with_refusal(answer, EREADONLY) for answer in answers]
         self._peer.send(answers[0] if len(answers) == 1 else b"".join(answers))
+        self._go_on_if_few()
+
+    def _answered(self, count: int, size: int) -> None:
+        """*count* requests of *size* bytes together are not in flight any more."""
+        self.adds_in_flight -= count
+        self.add_bytes_in_flight = max(self.add_bytes_in_flight - size, 0) if self.adds_in_flight else 0
+        server = self._server
+        server.adds_in_flight -= count
+        server.add_bytes_in_flight -= size
+        assert self.adds_in_flight >= 0
+        assert server.adds_in_flight >= 0
+        assert server.add_bytes_in_flight >= 0
+
+    def _go_on_if_few(self) -> None:
         if self._peer.held_for & ADDS_IN_FLIGHT and (
             self.adds_in_flight <= self._limits.adds // 2 and self.add_bytes_in_flight <= self._limits.add_bytes // 2
         ):
@@ -145,16 +153,37 @@ class Writes:
         """Journal *records* that are not those of a plain add, then call *done(rc)*."""
         if self.has_adds:
             self.submit()  # rule 2
+        done = self._in_flight(sum(map(len, records)), done)
         self._server.journal_of(ledger_id).put(
             records, must_sync, lambda _, refusal: done(OK if refusal is None else EREADONLY), None
         )
         self._server.checkpointer.touched()
 
+    def _in_flight(self, size: int, done: Callable[[int], None]) -> Callable[[int], None]:
+        """A request of *size* bytes that waits for the journal counts as an add until the call that is returned."""
+        server = self._server
+        self.adds_in_flight += 1
+        self.add_bytes_in_flight += size
+        server.adds_in_flight += 1
+        server.add_bytes_in_flight += size
+        self._hold_if_full()
+        if server.has_too_many_adds:
+            self._peer.hold(ALL_ADDS)
+
+        def answered(rc: int) -> None:
+            self._answered(1, size)
+            if server.held:
+                server.release_adds()
+            done(rc)
+            self._go_on_if_few()
+
+        return answered
+
     def fence(self, ledger_id: int, key: bytes, done: Callable[[int], None]) -> None:
         """Fence a ledger; *done(rc)* when that is durable, or with the refusal."""
         if self.has_adds:
             self.submit()  # rule 2
-        self._server.fence(ledger_id, key, done)
+        self._server.fence(ledger_id, key, self._in_flight(0, done))
 
 
 def _with_refusal(answer: bytes, rc: int) -> bytes:

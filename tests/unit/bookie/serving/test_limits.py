@@ -13,6 +13,8 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.serving.cold_reads import ColdRead, ColdReads
 from bookie.serving.connection import Connection
+from bookie.serving.request_rules import EXPLICIT_LAC_BYTES_MAX
+from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
@@ -91,6 +93,42 @@ async def test_the_bytes_of_unanswered_adds_hold_a_connection_until_half_are_ans
         answers = [v2.parse_response(memoryview(frame)) for frame in wire.frames]
         assert [answer[:4] for answer in answers] == [(1, 0, 1, 0), (1, 0, 1, 1), (2, 0, 1, 0)]
         assert not is_held(bookie)
+
+
+@pytest.mark.parametrize("kind", ["explicit LAC", "fence"])
+async def test_other_requests_that_wait_for_the_journal_hold_a_connection_as_adds_do(
+    world: BookieMachines, kind: str
+) -> None:
+    def request(number: int) -> bytes:
+        if kind == "explicit LAC":
+            blob = number.to_bytes(8) + bytes(8)
+            return v3.write_lac_request(number, number, 0, KEY, blob)
+        return v2.read_request(number, 0, v2.FLAG_DO_FENCING, KEY)
+
+    async with world.serving() as bookie:
+        bookie.server.limits = bookie.server.limits._replace(adds=2)
+        wire = await Wire.connect(bookie)
+        with Gate() as syncs:
+            stop = on_each_operation(world.files, lambda kind, path: syncs.hold() if kind == "sync" else None)
+            wire.send(request(1))
+            await eventually(lambda: syncs.entered == 1)
+            assert not is_held(bookie)
+            wire.send(request(2))
+            await eventually(lambda: is_held(bookie))
+            syncs.let_pass()
+            await wire.until(1)
+            await eventually(lambda: not is_held(bookie))
+            stop()
+        await wire.until(2)
+        assert bookie.server.adds_in_flight == bookie.server.add_bytes_in_flight == 0
+
+
+async def test_an_explicit_lac_has_a_limit(world: BookieMachines) -> None:
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        blob = (1).to_bytes(8) + bytes(EXPLICIT_LAC_BYTES_MAX - 8)
+        assert (await wire.ask_v3(v3.write_lac_request(1, 1, 0, KEY, blob))).status == 0
+        assert (await wire.ask_v3(v3.write_lac_request(2, 1, 0, KEY, blob + b"x"))).status == pb.StatusCode.EBADREQ
 
 
 async def test_the_unanswered_reads_of_a_connection_hold_it(world: BookieMachines) -> None:
