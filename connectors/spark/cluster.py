@@ -37,9 +37,12 @@ from magnetar_core.runtime.types import Allocate, ConfigurationError, Corruption
 from magnetar_core.security.tls_files import directory_files
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
+from managed_ledger.errors import ShadowTopic
 from managed_ledger.messages import parse_metadata
 from managed_ledger.record import stored_record
+from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
+from managed_ledger.shadows import check_no_shadow, check_partition
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -99,7 +102,8 @@ async def connected(
 
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
-    """Every topic of a read with its runs of entries. Raises TopicMissing, DataLoss and what the stores raise."""
+    """Every topic of a read with its runs of entries. Raises TopicMissing, ShadowTopic, DataLoss and what the stores
+    raise."""
     async with connected(options.place) as (store, client, clock):
         freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
@@ -112,6 +116,11 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 if options.pattern is None:
                     raise
                 log.info("%s was deleted after the topics were listed; it is left out", topic)
+                continue
+            except ShadowTopic as error:
+                if options.pattern is None:
+                    raise
+                log.warning("%s; it is left out", error)
                 continue
             schemas: tuple[StoredSchema, ...] = ()
             if options.value_format not in WITHOUT_SCHEMA:
@@ -155,6 +164,7 @@ class Freezer:
         record = await stored_record(self._store, part.managed_ledger_name)
         if record is None:
             return None
+        await self._check_own(part, record)
         closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
         self.closed_ms.update(closed_ms)
         known, unknown = recorded(record.ledgerInfo)
@@ -174,6 +184,16 @@ class Freezer:
             start = max(start or first, first)
         kept, earlier = clip(runs, start, end)
         return TopicRange(str(part), part.partition, kept, earlier, acked)
+
+    async def _check_own(self, part: TopicName, record: ManagedLedgerInfo) -> None:
+        """Raises ShadowTopic: what such a topic shows is in another one."""
+        name = part.managed_ledger_name
+        try:
+            check_no_shadow(name, {item.key: item.value for item in record.properties})
+            if not record.ledgerInfo:
+                await check_partition(name, self._store)
+        except ShadowTopic as error:
+            raise ShadowTopic(f"{part} has no ledgers of its own, read its source ({error})") from None
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
         """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""

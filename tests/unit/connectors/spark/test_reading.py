@@ -23,8 +23,11 @@ from connectors.spark.source import MagnetarSource
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
 from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
+from managed_ledger.errors import ShadowTopic
 from managed_ledger.names import ledger_path
+from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
+from managed_ledger.shadows import SHADOW_SOURCE
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, single
 from tests.unit.connectors.spark.test_rows import chunk
 from tests.unit.connectors.spark.world import (
@@ -151,6 +154,28 @@ async def test_one_partition_can_be_read_as_a_topic(world: SparkWorld) -> None:
 async def test_a_topic_that_does_not_exist_is_named(world: SparkWorld) -> None:
     with pytest.raises(TopicMissing, match="topic persistent://public/default/nope does not exist in rocksdb:"):
         await world.reader("nope")
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_shadow_topic_is_not_taken_for_an_empty_one(
+    world: SparkWorld, caplog: pytest.LogCaptureFixture, partitions: int
+) -> None:
+    """Apache's brokers make its record without ledgers: it shows those of another topic."""
+    info = ManagedLedgerInfo()
+    if partitions:
+        more = {"partitions": partitions, "properties": {SHADOW_SOURCE: "persistent://public/default/t"}}
+        await world.store.put(f"/admin/partitioned-topics/{STEM}/s", json.dumps(more).encode())
+    else:
+        info.properties.add(key=SHADOW_SOURCE, value="persistent://public/default/t")
+    name = "s-partition-0" if partitions else "s"
+    await world.store.put(ledger_path(f"{STEM}/{name}"), info.SerializeToString())
+    await world.topic("t", await world.ledger(numbered(0, 3)))
+    with pytest.raises(ShadowTopic, match=rf"public/default/{name} has no ledgers of its own.*shadow topic of .*/t"):
+        await world.values("s")
+    pattern = {"metadata.url": world.url, "topicsPattern": "s|t", "columns": "value"}
+    found = await asyncio.to_thread(lambda: rows_of(reader_of(pattern)))
+    assert [row["value"] for row in found] == in_order(0, 3)
+    assert f"public/default/{name} has no ledgers of its own" in caplog.text
 
 
 async def test_metadata_that_are_not_there_are_named(tmp_path: Path) -> None:
