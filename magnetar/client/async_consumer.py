@@ -227,7 +227,10 @@ class AsyncConsumer:
         return found
 
     async def flush(self) -> None:
-        """Wait until the broker has all acks so far. Raises TopicError."""
+        """Wait until the broker has all acks so far. Raises TopicError.
+
+        Acks that were on their way when a connection broke may be lost: their messages come again.
+        """
         await asyncio.gather(*(stream.request(api.ConsumeRequest()) for stream in self._streams.values()))
 
     async def seek(self, to: Start) -> None:

@@ -286,7 +286,7 @@ class Consumer:
         self._loop.run(self._consumer.nack(messages, delay_s=delay_s))
 
     def flush(self) -> None:
-        """Wait until the broker has all acks so far."""
+        """As `AsyncConsumer.flush`."""
         self._loop.run(self._consumer.flush())
 
     def seek(self, to: Start) -> None:
