@@ -396,6 +396,10 @@ class ConsumeCall:
             self._is_seeking = True  # the consumer is closed by this request: that does not end the call with an error
             try:
                 await self._topic.unsubscribe(self.consumer)
+            except BrokerError:
+                if self.consumer not in self.subscription.consumers:  # it would wait for messages for ever
+                    self.end(moved(str(self._topic.name)))
+                raise
             finally:
                 self._is_seeking = False
             self.end(None)

@@ -20,6 +20,7 @@ from magnetar.client.async_consumer import AsyncConsumer
 from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.client.values import Message, Outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.errors import StorageUnavailable
 from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
@@ -248,6 +249,22 @@ async def test_the_last_consumer_can_remove_the_subscription(world: BrokerInMemo
     await consumer.unsubscribe()
     await asyncio.sleep(0.1)
     assert not world.broker.topics[TopicName.parse("t")].subscriptions
+
+
+async def test_a_consumer_whose_subscription_could_not_be_removed_comes_back(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = await client.consumer("t", "s").open()
+    with monkeypatch.context() as patched:
+
+        async def refuse(name: str) -> None:
+            raise StorageUnavailable("the store is away")
+
+        patched.setattr(world.broker.topics[TopicName.parse("t")].ledger, "delete_cursor", refuse)
+        with pytest.raises(TopicError, match="the store is away"):
+            await consumer.unsubscribe()
+    await client.producer("t").send(b"x")
+    assert (await consumer.receive(5)).payload == b"x"
 
 
 async def test_key_shared_on_both_doors_keeps_keys_in_order(world: BrokerInMemory, client: AsyncClient) -> None:
