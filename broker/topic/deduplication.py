@@ -17,7 +17,7 @@ Rules:
 4. A batch is judged by its highest id. One that begins with old ids and ends with new ones is stored: losing the
    new ones would be worse than repeating the old ones.
 5. A message that storage refused as too large was not stored and never will be as it is. If its id comes again, it is
-   handed to storage again, also behind later ones: confirming it would lose it.
+   handed to storage again, also behind later ones: confirming it would lose it. Rules 2 and 3 hold for it, too.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,14 +52,17 @@ class Deduplication:
         self._pushed: dict[str, int] = {}
         self._persisted: dict[str, int] = {}
         self._absent_since_ms: dict[str, int] = {}
-        self._refused: dict[tuple[str, int], None] = {}
+        # Rule 5: each with whether it is in flight again.
+        self._refused: dict[tuple[str, int], bool] = {}
         self.entries_since_snapshot = 0
 
     def check(self, producer: str, sequence_id: int, highest_sequence_id: int) -> Verdict:
         """Judge a message that is about to be stored; NEW also notes it as pushed."""
         highest = highest_of(sequence_id, highest_sequence_id)
         if (producer, highest) in self._refused:  # rule 5
-            del self._refused[producer, highest]
+            if self._refused[producer, highest]:
+                return Verdict.IN_FLIGHT
+            self._refused[producer, highest] = True
             return Verdict.NEW
         if highest > self._pushed.get(producer, _NONE):
             self._pushed[producer] = highest
@@ -70,18 +73,21 @@ class Deduplication:
         """An entry of *producer* is durable."""
         highest = highest_of(sequence_id, highest_sequence_id)
         self.entries_since_snapshot += 1
+        if self._refused:
+            self._refused.pop((producer, highest), None)
         if highest > self._persisted.get(producer, _NONE):
             self._persisted[producer] = highest
 
     def on_refused(self, producer: str, sequence_id: int, highest_sequence_id: int) -> None:
         """An entry of *producer* is too large for storage (rule 5)."""
-        self._refused[producer, highest_of(sequence_id, highest_sequence_id)] = None
+        self._refused[producer, highest_of(sequence_id, highest_sequence_id)] = False
         if len(self._refused) > REFUSED_MAX:
             del self._refused[next(iter(self._refused))]
 
     def on_storage_failed(self) -> None:
         """Messages in flight failed, or may have failed (rule 3)."""
         self._pushed = dict(self._persisted)
+        self._refused = dict.fromkeys(self._refused, False)
 
     def restore(self, snapshot: Mapping[str, int]) -> None:
         """Begin with a stored snapshot."""

@@ -195,6 +195,20 @@ def test_a_message_that_was_refused_is_no_duplicate_when_it_comes_again(bench: B
     assert bench.publishing.last_sequence_id("p") == 5
 
 
+def test_a_refused_message_that_comes_again_is_no_duplicate_before_it_is_stored(bench: Bench) -> None:
+    state = bench.publishing.deduplication = Deduplication(100)
+    bench.publishing.refuse(bench.take(4), EntryRefused("too large"))
+    bench.stored(bench.take(5))
+    again = bench.take(4)
+    assert state.check("p", 4, 0) is Verdict.IN_FLIGHT
+    bench.publishing.on_storage_failed()
+    bench.publishing.forget(again)
+    again = bench.take(4)
+    assert len(again) == 1, "it is stored nowhere"
+    bench.stored(again)
+    assert state.check("p", 4, 0) is Verdict.DUPLICATE
+
+
 def test_so_many_refused_messages_are_remembered() -> None:
     state = Deduplication(100)
     for number in range(REFUSED_MAX + 1):
