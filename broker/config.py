@@ -1049,7 +1049,9 @@ class BrokerConfig:
         help="delayed messages are never delivered too early; false: up to a tick too early, as Apache's default",
     )
     active_consumer_probe_ms: int = setting(
-        "connectionLivenessCheckTimeoutMillis", 5000, help="wait for a PONG before a silent consumer is disconnected"
+        "connectionLivenessCheckTimeoutMillis",
+        5000,
+        help="wait for a PONG before a silent client is disconnected, whose name or place another wants; 0: never",
     )
 
     # What entries carry.

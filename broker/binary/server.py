@@ -289,8 +289,8 @@ class ClientProtocol(asyncio.Protocol):
         """Send a PING and wait for anything from the client. False (and disconnected) if nothing arrives in time."""
         if self._is_closing:
             return False
-        if not self._is_read:
-            return True  # its answer would not be read
+        if not self._is_read or not self._config.active_consumer_probe_ms:
+            return True  # its answer would not be read, or clients are not to be asked
         sign: asyncio.Future[bool] = self._loop.create_future()
         self._signs_of_life.append(sign)
         self.write(PING)

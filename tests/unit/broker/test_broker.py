@@ -177,6 +177,24 @@ async def test_a_producer_s_name_is_its_own(world: BrokerInMemory, raw: RawClien
     other.close()
 
 
+async def test_no_client_is_disconnected_for_a_namesake_where_connections_are_not_checked(
+    world: BrokerInMemory,
+) -> None:
+    """`connectionLivenessCheckTimeoutMillis=0`."""
+    await world.restart(active_consumer_probe_ms=0)
+    alive, other = [await RawClient.connect(world.broker.port) for _ in range(2)]
+    await alive.produce(TOPIC, producer_name="me")
+    await alive.subscribe(TOPIC)
+    other.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=1, request_id=1, producer_name="me")
+    assert await other.refused() == wire.ProducerBusy
+    other.send(BaseCommand.SUBSCRIBE, topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=2)
+    assert await other.refused() == wire.ConsumerBusy
+    alive.publish(1, 0)
+    await alive.expect(BaseCommand.SEND_RECEIPT)
+    alive.close()
+    other.close()
+
+
 @pytest.mark.parametrize("topic", [TOPIC, TOPIC.replace("persistent", "non-persistent")])
 async def test_a_producer_whose_client_is_dead_does_not_keep_its_name_from_others(
     world: BrokerInMemory, topic: str
