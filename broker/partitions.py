@@ -9,7 +9,8 @@ All callers create, grow and delete partitioned topics here. Rules:
 1. A name is either that of a partitioned topic or that of a plain one.
 2. The record is created before the partitions and deleted after them. A crash in between leaves a record whose
    partitions are missing (`make_missed` makes them; each is also made when it is used), never partitions without a
-   record.
+   record. Only where new partitions are to have subscriptions these come first (`make_ahead`): a crash leaves some that
+   the record does not count yet, and growing again takes them.
 3. The number of partitions is never reduced: keys would change their partition, and messages would be lost.
 4. Partitions are made at once, so that they are listed and exist for other brokers. Only persistent ones are stored.
 """
@@ -86,6 +87,10 @@ class Partitions:
     async def make_missed(self, topic: TopicName) -> None:
         """Make the partitions that are missing. Raises TopicNotFound."""
         await self._make(topic, 0, await self._known_count(topic))
+
+    async def make_ahead(self, topic: TopicName, count: int) -> None:
+        """Make those partitions that *topic* will have more when it grows to *count*. Raises TopicNotFound."""
+        await self._make(topic, await self._known_count(topic), count)
 
     async def grow(self, topic: TopicName, count: int) -> None:
         """Raise the number of partitions of *topic* to *count*. Raises TopicNotFound, FewerPartitions."""

@@ -94,8 +94,10 @@ class PartitionedTopicsApi:
             raise Refused(409, f"Topic {name} is not the partitioned topic.")
         await self._broker.check_room_for(name, max(count - before, 0))
         subscriptions = await self._subscriptions(name) if name.is_persistent and count > before else {}
+        if subscriptions:  # first: clients may come to a partition, and publish there, as soon as the record counts it
+            await self._partitioned.make_ahead(name, count)
+            await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)
         await self._partitioned.grow(name, count)
-        await self._subscribe(map(name.with_partition, range(before, count)), subscriptions)
         return done()
 
     async def _subscriptions(self, name: TopicName) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import pytest
 import broker.admin.server
 import broker.health
 from broker.admin.bodies import NO_SHADOWS
+from broker.admin.http import Refused
+from broker.admin.owners import Owners
 from broker.errors import NotAllowed
 from broker.policies import new_policies
 from broker.topic.compactor import CompactionStatus
@@ -753,6 +755,32 @@ async def test_new_partitions_have_the_durable_subscriptions_of_the_topic_from_t
     stats = (await world.call(a, "GET", f"{TOPICS}/p-partition-5/stats", follow=True)).json["subscriptions"]
     assert stats["s"]["msgBacklog"] == 3
     assert (await world.call(b, "POST", f"{TOPICS}/p/partitions", 6)).status == 204
+
+
+async def test_clients_know_of_new_partitions_once_these_have_their_subscriptions(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one cannot be made the topic has not grown, and the call can be made again."""
+    a = await world.side()
+    await world.call(a, "PUT", f"{TOPICS}/p/partitions", 1)
+    await world.call(a, "PUT", f"{TOPICS}/p/subscription/s")
+    ask, counts = Owners.ask, []
+
+    async def asked(owners: Owners, method: str, url: str, *others: Any) -> Any:
+        if method == "PUT":
+            counts.append(await a.broker.partitioned.count(TopicName.parse(TOPIC_P)))
+            if len(counts) == 2:
+                raise Refused(503, "away")
+        return await ask(owners, method, url, *others)
+
+    monkeypatch.setattr(Owners, "ask", asked)
+    assert (await world.call(a, "POST", f"{TOPICS}/p/partitions", 4)).status == 503
+    assert (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json["partitions"] == 1
+    assert (await world.call(a, "POST", f"{TOPICS}/p/partitions", 4)).status == 204
+    assert counts == [1] * 5
+    assert (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json["partitions"] == 4
+    for number in range(4):
+        assert (await world.call(a, "GET", f"{TOPICS}/p-partition-{number}/subscriptions")).json == ["s"]
 
 
 async def test_a_partition_has_no_partitions(world: AdminWorld) -> None:
