@@ -84,10 +84,13 @@ class Writes:
 
     def _hold_if_full(self) -> None:
         """Rule 3, and the write cache."""
-        if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
-            self._peer.hold(ADDS_IN_FLIGHT)
+        self._hold_if_many()
         if self._server.cache.is_full:  # also on a read-only bookie, which takes recovery adds
             self._peer.hold(CACHE_FULL)
+
+    def _hold_if_many(self) -> None:
+        if self.adds_in_flight >= self._limits.adds or self.add_bytes_in_flight >= self._limits.add_bytes:
+            self._peer.hold(ADDS_IN_FLIGHT)
 
     def submit(self) -> None:
         """Give the adds that were taken since the last call to the journals."""
@@ -160,13 +163,14 @@ class Writes:
         self._server.checkpointer.touched()
 
     def _in_flight(self, size: int, done: Callable[[int], None]) -> Callable[[int], None]:
-        """A request of *size* bytes that waits for the journal counts as an add until the call that is returned."""
+        """A request of *size* bytes that waits for the journal counts as an add until the call that is returned. It
+        takes no room in the write cache, and does not wait for it."""
         server = self._server
         self.adds_in_flight += 1
         self.add_bytes_in_flight += size
         server.adds_in_flight += 1
         server.add_bytes_in_flight += size
-        self._hold_if_full()
+        self._hold_if_many()
         if server.has_too_many_adds:
             self._peer.hold(ALL_ADDS)
 

@@ -103,6 +103,24 @@ async def test_adds_that_are_answered_before_they_are_durable_wait_for_room_in_t
         stop()
 
 
+async def test_a_fence_does_not_wait_for_room_in_the_write_cache(world: BookieMachines) -> None:
+    """It takes none; and who recovers ledgers while a flush is slow sends no adds."""
+    async with world.serving(write_cache_mib=2) as bookie:
+        wire = await Wire.connect(bookie)
+        await wire.add(stored_entry(2, 0))
+        may_flush = threading.Event()
+        bookie.parts.node.threads.flusher.submit(lambda: may_flush.wait(20), lambda _, error: None)
+        cache = bookie.server.cache
+        cache.swap()
+        cache.bytes = 2 * MIB
+        assert cache.is_full
+        wire.send(v2.read_request(2, 0, v2.FLAG_DO_FENCING, KEY), v2.read_request(2, 0))
+        try:
+            await wire.until(3)
+        finally:
+            may_flush.set()
+
+
 def _deferred_add(entry_id: int) -> bytes:
     entry = stored_entry(1, entry_id, b"x" * 10_000)
     return v3.add_request(entry_id, 1, entry_id, KEY, entry, write_flags=v3.DEFERRED_SYNC)
