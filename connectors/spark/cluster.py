@@ -164,7 +164,7 @@ class Freezer:
         record = await stored_record(self._store, part.managed_ledger_name)
         if record is None:
             return None
-        await self._check_own(part, record)
+        await check_own(self._store, part, record)
         closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
         self.closed_ms.update(closed_ms)
         known, unknown = recorded(record.ledgerInfo)
@@ -184,16 +184,6 @@ class Freezer:
             start = max(start or first, first)
         kept, earlier = clip(runs, start, end)
         return TopicRange(str(part), part.partition, kept, earlier, acked)
-
-    async def _check_own(self, part: TopicName, record: ManagedLedgerInfo) -> None:
-        """Raises ShadowTopic: what such a topic shows is in another one."""
-        name = part.managed_ledger_name
-        try:
-            check_no_shadow(name, {item.key: item.value for item in record.properties})
-            if not record.ledgerInfo:
-                await check_partition(name, self._store)
-        except ShadowTopic as error:
-            raise ShadowTopic(f"{part} has no ledgers of its own, read its source ({error})") from None
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:
         """What compaction kept of a partition, and behind it what came since. Raises DataLoss."""
@@ -273,6 +263,17 @@ class Freezer:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}; set failOnDataLoss=false to read what is left")
         log.warning("%s; leaving it out", text)
+
+
+async def check_own(store: MetadataStore, part: TopicName, record: ManagedLedgerInfo) -> None:
+    """Raises ShadowTopic: what such a topic shows is in another one."""
+    name = part.managed_ledger_name
+    try:
+        check_no_shadow(name, {item.key: item.value for item in record.properties})
+        if not record.ledgerInfo:
+            await check_partition(name, store)
+    except ShadowTopic as error:
+        raise ShadowTopic(f"{part} has no ledgers of its own, read its source ({error})") from None
 
 
 async def time_bounds(

@@ -25,7 +25,7 @@ from bisect import bisect_left
 from typing import Final
 
 from connectors.spark import topics
-from connectors.spark.cluster import DataLoss, TopicMissing, time_bounds
+from connectors.spark.cluster import DataLoss, TopicMissing, check_own, time_bounds
 from connectors.spark.offsets import EARLIEST, Part, Positions
 from connectors.spark.options import ReadOptions
 from connectors.spark.planning import Position, Run, TopicRange, clip
@@ -37,6 +37,7 @@ from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption, MagnetarError
+from managed_ledger.errors import ShadowTopic
 from managed_ledger.messages import parse_metadata
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.record import stored_record
@@ -89,7 +90,7 @@ class Follower:
         return sorted(self._topics)
 
     async def look(self) -> None:
-        """Find out what is new. Raises TopicMissing, MagnetarError."""
+        """Find out what is new. Raises TopicMissing, ShadowTopic, MagnetarError."""
         pattern = self._options.pattern
         if pattern is not None and self._is_listing_stale:
             self._is_listing_stale = False
@@ -108,6 +109,11 @@ class Follower:
                 if pattern is None:
                     raise
                 self._topics.pop(topic).close()  # it was listed, and is gone since
+            except ShadowTopic as error:
+                if pattern is None:
+                    raise
+                self._topics.pop(topic).close()
+                log.warning("%s; it is left out", error)
 
     async def look_up_to(self, ends: Positions) -> None:
         """As `look`, for a batch that goes up to *ends*: another process may have planned it, whose server of the
@@ -385,6 +391,8 @@ class _PartView:
             # They are gone; or a new session with the metadata store has led to a server that does not know them yet.
             await self._store.sync()
             record = await stored_record(self._store, self.name.managed_ledger_name)
+        if record is not None:
+            await check_own(self._store, self.name, record)
         infos = [] if record is None else record.ledgerInfo
         self._is_deleted = record is None and (self._is_deleted or self._has_record)
         self._has_record = record is not None

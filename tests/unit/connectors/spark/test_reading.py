@@ -25,9 +25,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
 from managed_ledger.errors import ShadowTopic
 from managed_ledger.names import ledger_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.shadows import SHADOW_SOURCE
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, single
 from tests.unit.connectors.spark.test_rows import chunk
 from tests.unit.connectors.spark.world import (
@@ -161,14 +159,7 @@ async def test_a_shadow_topic_is_not_taken_for_an_empty_one(
     world: SparkWorld, caplog: pytest.LogCaptureFixture, partitions: int
 ) -> None:
     """Apache's brokers make its record without ledgers: it shows those of another topic."""
-    info = ManagedLedgerInfo()
-    if partitions:
-        more = {"partitions": partitions, "properties": {SHADOW_SOURCE: "persistent://public/default/t"}}
-        await world.store.put(f"/admin/partitioned-topics/{STEM}/s", json.dumps(more).encode())
-    else:
-        info.properties.add(key=SHADOW_SOURCE, value="persistent://public/default/t")
-    name = "s-partition-0" if partitions else "s"
-    await world.store.put(ledger_path(f"{STEM}/{name}"), info.SerializeToString())
+    name = await world.shadow("s", "persistent://public/default/t", partitions)
     await world.topic("t", await world.ledger(numbered(0, 3)))
     with pytest.raises(ShadowTopic, match=rf"public/default/{name} has no ledgers of its own.*shadow topic of .*/t"):
         await world.values("s")

@@ -23,6 +23,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_pa
 from magnetar_core.bookkeeper.metadata.store import Node
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
+from managed_ledger.errors import ShadowTopic
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
@@ -211,6 +212,27 @@ async def test_topics_that_match_join_and_those_of_brokers_do_not(tmp_path: Path
         await internal.look()
         assert [topic.local for topic in internal.topics] == ["__change_events"]
         internal.close()
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_shadow_topic_is_not_taken_for_an_empty_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, partitions: int
+) -> None:
+    async with spark_world(tmp_path) as world:
+        name = await world.shadow("orders-s", "persistent://public/default/orders-t", partitions)
+        await world.topic("orders-t", await world.ledger(numbered(0, 3)))
+        found = follower(world, topic="orders-s")
+        with pytest.raises(
+            ShadowTopic, match=rf"public/default/{name} has no ledgers of its own.*shadow topic of .*/o"
+        ):
+            await found.look()
+        found.close()
+        found = follower(world, topicsPattern="orders-.*")
+        await found.look()
+        await found.look()
+        assert [topic.local for topic in found.topics] == ["orders-t"]
+        assert caplog.text.count(f"public/default/{name} has no ledgers of its own") == 1
+        found.close()
 
 
 async def test_a_topic_that_is_not_there_is_named(tmp_path: Path) -> None:

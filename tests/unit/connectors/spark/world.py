@@ -21,6 +21,7 @@ from managed_ledger.names import ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy
 from managed_ledger.schemas.registry import SchemaRegistry
+from managed_ledger.shadows import SHADOW_SOURCE
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.faulty_store import FaultyStore
 from tests.unit.connectors.spark.entries import single
@@ -63,6 +64,19 @@ class SparkWorld:
         for ledger in ledgers:
             info.ledgerInfo.add(ledgerId=ledger if isinstance(ledger, int) else ledger.ledger_id)
         await self.store.put(ledger_path(f"{STEM}/{name}"), info.SerializeToString())
+
+    async def shadow(self, name: str, source: str, partitions: int) -> str:
+        """A shadow topic of *source*, whose record has no ledgers; returns the name of the first partition that was
+        used, or its own."""
+        info = ManagedLedgerInfo()
+        if partitions:
+            more = {"partitions": partitions, "properties": {SHADOW_SOURCE: source}}
+            await self.store.put(f"/admin/partitioned-topics/{STEM}/{name}", json.dumps(more).encode())
+            name += "-partition-0"
+        else:
+            info.properties.add(key=SHADOW_SOURCE, value=source)
+        await self.store.put(ledger_path(f"{STEM}/{name}"), info.SerializeToString())
+        return name
 
     async def partitions(self, name: str, count: int) -> None:
         await self.store.put(f"/admin/partitioned-topics/{STEM}/{name}", json.dumps({"partitions": count}).encode())
