@@ -341,6 +341,8 @@ class _PartView:
         """Ledgers that the record lists and that are not there."""
         self._gone_end: Position | None = None
         """Behind the last entry that was seen in a ledger that the record does not list any more."""
+        self._gone_whole_end: Position = EARLIEST
+        """Behind the last ledger that had entries and was closed when it went: all of them had been seen."""
         self._has_record = False
         self._is_deleted = False
         """There was a record, and now there is none."""
@@ -399,6 +401,8 @@ class _PartView:
         ledger_ids = [info.ledgerId for info in infos]
         for gone in sorted(set(self._ledger_ids) - set(ledger_ids)):
             ledger = self._open.pop(gone, None)
+            if self._closed.get(gone) is not None:
+                self._gone_whole_end = max(self._gone_whole_end, (gone + 1, 0))
             self._lose(self._closed.pop(gone, None) if ledger is None else ledger.run)
         known, untold = recorded(infos)  # rule 1
         for ledger_id, told in known.items():
@@ -462,7 +466,9 @@ class _PartView:
         ledger_id, entry_id = end
         if any(one < ledger_id for one in self._open):
             return False  # to the batch it was closed, or it ended before it
-        return ledger_id in self._ledger_ids or (entry_id == 0 and ledger_id - 1 in self._ledger_ids)
+        if ledger_id in self._ledger_ids or (entry_id == 0 and ledger_id - 1 in self._ledger_ids):
+            return True
+        return end <= self._gone_whole_end  # if something of it had not been read, `loss` tells
 
     def reach(self, end: Position) -> None:
         """See `Follower.reach`."""

@@ -543,6 +543,33 @@ async def test_a_batch_that_is_repeated_does_not_miss_an_empty_ledger_that_was_r
         assert await run(world, Query.process, checkpoint, **given) == in_order(6, 3)
 
 
+async def test_a_ledger_that_was_read_whole_may_go_between_the_planning_of_a_batch_and_its_tasks(
+    tmp_path: Path,
+) -> None:
+    """Brokers trim a topic in the moment in which they begin another ledger."""
+    async with spark_world(tmp_path) as world:
+        head = await world.ledger(numbered(0, 3), closed=False)
+        await world.topic("t", head)
+        found = follower(world)
+        await found.look_settled()
+        start = found.ends()[HERE]
+        assert start == (head.ledger_id, 3)
+        await head.close()
+        await found.look()
+        end = found.ends()[HERE]
+        assert end == (head.ledger_id + 1, 0)
+        await world.ledger([])  # of another topic
+        await world.topic("t", await world.ledger([], closed=False))
+        await found.look_up_to({HERE: end})
+        found.check_whole(HERE, start, None)
+        found.check_known(HERE, end)
+        with pytest.raises(DataLoss, match="was removed before it was read"):
+            found.check_whole(HERE, (head.ledger_id, 2), None)
+        with pytest.raises(DataLoss, match="is not known"):
+            found.check_known(HERE, (head.ledger_id + 1, 1))
+        found.close()
+
+
 async def test_a_batch_that_is_repeated_beside_a_server_that_does_not_know_that_a_ledger_is_closed_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
