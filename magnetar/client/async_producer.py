@@ -1,7 +1,8 @@
 """A producer of the topic API for programs with an event loop: one publish stream for each partition of its topic."""
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final
 
@@ -37,7 +38,8 @@ class AsyncProducer:
         self._lock = asyncio.Lock()
         self._turn = 0
         self._arriving = 0
-        """Calls that wait until the producer is open. Those that come now go behind them."""
+        """Calls that wait until the producer is open, or for room in all of their partitions. Those that come now go
+        behind them."""
         self._is_closed = False
 
     @property
@@ -53,24 +55,30 @@ class AsyncProducer:
     async def open(self) -> "AsyncProducer":
         """Connect now instead of with the first message. Raises TopicError."""
         async with self._lock:
-            if self._is_closed:
-                raise ClientClosed(f"{self.topic}: the producer is closed")
-            if not self._streams:
-                streams = []
-                for topic in await topics_of(self._brokers, self.topic):
-                    opening = api.PublishRequest.Open()
-                    opening.CopyFrom(self._opening)
-                    opening.topic = topic
-                    streams.append(PublishStream(self._brokers, topic, opening, self._send_timeout_s))
-                await open_all(streams)
-                self._streams = streams
+            await self._open_streams()
         return self
 
-    async def _arrive(self) -> None:
+    async def _open_streams(self) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"{self.topic}: the producer is closed")
+        if not self._streams:
+            streams = []
+            for topic in await topics_of(self._brokers, self.topic):
+                opening = api.PublishRequest.Open()
+                opening.CopyFrom(self._opening)
+                opening.topic = topic
+                streams.append(PublishStream(self._brokers, topic, opening, self._send_timeout_s))
+            await open_all(streams)
+            self._streams = streams
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
         """Open the producer if it is not; calls go on in their order. Raises TopicError."""
         self._arriving += 1
         try:
-            await self.open()
+            async with self._lock:
+                await self._open_streams()
+                yield
         finally:
             self._arriving -= 1
 
@@ -96,7 +104,8 @@ class AsyncProducer:
         """
         message = outgoing(Outgoing(payload, key, properties, event_time, deliver_at, ordering_key))
         if not self._streams or self._is_closed or self._arriving:
-            await self._arrive()
+            async with self._in_turn():
+                pass
         return (await self._stream(key).submit([message], sequence_id))[0]
 
     async def send_many(
@@ -109,24 +118,30 @@ class AsyncProducer:
         made = check_batch(messages)
         if not made:
             return []
-        if not self._streams or self._is_closed or self._arriving:
-            await self._arrive()
+        if not self._streams or self._is_closed or self._arriving or len(self._streams) > 1:
+            async with self._in_turn():
+                if len(self._streams) > 1:
+                    # In turn up to the last of them: one that has no room would let calls that come later go first.
+                    groups = self._groups(made, first_sequence_id)
+                    begun = [await stream.begin([made[at] for at in at_], None) for stream, at_ in groups.items()]
         if len(self._streams) == 1:
             return await self._streams[0].submit(made, first_sequence_id)
-        if first_sequence_id is not None:
-            raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
-        keyless = self._stream(None)
-        groups: dict[PublishStream, list[int]] = {}
-        for at, one in enumerate(made):
-            groups.setdefault(self._stream(one.key) if one.HasField("key") else keyless, []).append(at)
-        # Not each in a task of its own: calls that come later would go before them.
-        begun = [await stream.begin([made[at] for at in at_], None) for stream, at_ in groups.items()]
         answers = await asyncio.gather(*begun)
         ids = [EARLIEST] * len(made)
         for at_, answer in zip(groups.values(), answers, strict=True):
             for at, one_id in zip(at_, answer, strict=True):
                 ids[at] = one_id
         return ids
+
+    def _groups(self, made: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
+        """Partition → which of the messages go there. Raises ValueError."""
+        if first_sequence_id is not None:
+            raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
+        keyless = self._stream(None)
+        groups: dict[PublishStream, list[int]] = {}
+        for at, one in enumerate(made):
+            groups.setdefault(self._stream(one.key) if one.HasField("key") else keyless, []).append(at)
+        return groups
 
     def _stream(self, key: str | None) -> PublishStream:
         streams = self._streams

@@ -11,7 +11,7 @@ from broker.topic.topic import Topic
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import Brokers
 from magnetar.client.errors import TopicUnavailable
-from magnetar.client.values import Outgoing
+from magnetar.client.values import Outgoing, partition_of_key
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import client, door
 
@@ -78,6 +78,21 @@ async def test_messages_keep_the_order_of_the_calls_of_both_kinds_on_a_partition
     many = asyncio.create_task(producer.send_many([Outgoing(b"0", key="k"), Outgoing(b"1", key="k")]))
     one = asyncio.create_task(producer.send(b"2", key="k"))
     ids = [*await many, await one]
+    assert ids == sorted(ids)
+
+
+async def test_messages_keep_the_order_of_the_calls_when_one_partition_has_no_room(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(magnetar.client.publishing, "PENDING_MESSAGES_MAX", 4)
+    await client.topics.create("p", partitions=2)
+    producer = await client.producer("p", name="me")
+    full, other = (next(f"{n}" for n in range(100) if partition_of_key(f"{n}", 2) == at) for at in (0, 1))
+    filling = [asyncio.create_task(producer.send(b"x", key=full)) for _ in range(20)]
+    many = asyncio.create_task(producer.send_many([Outgoing(b"0", key=full), Outgoing(b"1", key=other)]))
+    one = asyncio.create_task(producer.send(b"2", key=other))
+    await asyncio.gather(*filling)
+    ids = [(await many)[1], await one]
     assert ids == sorted(ids)
 
 
