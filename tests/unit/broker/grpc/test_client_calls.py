@@ -103,7 +103,7 @@ async def test_a_reader_whose_seek_to_its_start_is_not_answered_is_not_waited_fo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Topic, "position_at_ms", hang)
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=0.5) as client:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=2.0) as client:
         async with asyncio.timeout(10):
             with pytest.raises(TopicUnavailable, match="does not answer"):
                 await client.reader("t", start=1)
