@@ -92,13 +92,21 @@ def test_every_command_of_the_tool_is_run(classes: Path) -> None:
     assert sorted(run - there) == []
 
 
+# Apache's broker deletes a namespace while its own reader of its `__change_events` makes a cursor there, and fails now
+# and then on a busy machine; the same line succeeds when it is said again.
+_RACE: Final = "KeeperErrorCode = Directory not empty"
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_of_commands(answers: Answers, cell: Cell, group: str) -> None:
     """Each is answered as Apache answers it, or refused by name; differences are listed, with their reasons."""
     cell("every command of `pulsar-admin`, as with Apache or listed in [pulsar-admin](pulsar-admin.md)", "our broker")
     name = group.partition(",")[0]
     wrong = []
+    raced = {result.line for result in answers[group] if _RACE in json.dumps(admin_tool.comparable(result.apache))}
     for result in answers[group]:
+        if result.line in raced and result.verdict is not Verdict.BROKEN:
+            continue
         listed = {
             Verdict.DIFFERENT: name_in(DIFFERENT, name, result.line),
             Verdict.REFUSED: name_in(REFUSED, name, result.line),
