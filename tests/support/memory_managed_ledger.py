@@ -40,6 +40,7 @@ class MemoryCursor:
     """A cursor of a `MemoryManagedLedger`."""
 
     def __init__(self, ledger: "MemoryManagedLedger", name: str, state: CursorState, durable: bool) -> None:
+        self.is_closed = False
         self.name = name
         self.durable = durable
         self.string_properties: dict[str, str] = {}

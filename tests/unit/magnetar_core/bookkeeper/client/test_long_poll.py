@@ -111,8 +111,8 @@ async def test_where_one_bookie_refuses_the_other_is_asked_and_where_all_do_ther
     await until(lambda: world.waiting == 1)
     world.poll.begin(writer.ledger_id + 1, ids, -1)  # no bookie knows that ledger
     await until(lambda: not world.waiting)
-    reads = world.bookies[0].server.counters.connections
     await until(lambda: world.poll._pause_ends_s > 0)
+    reads = world.bookies[0].server.counters.connections
     for _ in range(5):
         world.poll.begin(writer.ledger_id, ids, -1)
         await asyncio.sleep(0.01)
