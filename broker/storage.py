@@ -87,11 +87,8 @@ def ledger_config(
 def client_config(config: BrokerConfig) -> ClientConfig:
     """How a broker treats bookies. Their nettyMaxFrameSizeBytes must hold maxMessageSize and its padding, as with
     Apache's; with a maxMessageSize below the default larger entries of former times can be read all the same."""
-    default = ClientConfig()
-    frame_bytes_max = max(config.max_message_bytes + FRAME_PADDING_BYTES, default.frame_bytes_max)
+    frame_bytes_max = max(config.max_message_bytes + FRAME_PADDING_BYTES, ClientConfig().frame_bytes_max)
     return ClientConfig(
-        frame_bytes_max=frame_bytes_max,
-        outbox_bytes_max=max(frame_bytes_max, default.outbox_bytes_max),
         timeout_s=config.bookkeeper_timeout_s,
         tls=config.bookie_tls,
         slow_add_ms=config.bookkeeper_slow_add_ms,
@@ -105,7 +102,7 @@ def client_config(config: BrokerConfig) -> ClientConfig:
         regions_min=config.bookkeeper_regions_min,
         regions_bind_replacements=config.bookkeeper_regions_bind_replacements,
         local_host=config.advertised_address or "",
-    )
+    ).with_frames(frame_bytes_max)
 
 
 def open_storage(

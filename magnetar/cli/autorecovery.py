@@ -3,7 +3,6 @@
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -344,8 +343,7 @@ def recover(
         tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
         config = ClientConfig(tls=tls)
         if frame_bytes_max is not None:
-            outbox_bytes_max = max(frame_bytes_max, config.outbox_bytes_max)
-            config = replace(config, frame_bytes_max=frame_bytes_max, outbox_bytes_max=outbox_bytes_max)
+            config = config.with_frames(frame_bytes_max)
         client = BookKeeper(place.store, place.clock, config, root=place.root)
         await client.open()
         try:

@@ -92,8 +92,6 @@ async def open_client(
 
     client = ClientConfig(
         tls=tls,
-        frame_bytes_max=frame_bytes_max,
-        outbox_bytes_max=max(frame_bytes_max, ClientConfig().outbox_bytes_max),
         rackaware_policy_enabled=config.knows_racks,
         racks_min=config.racks_min,
         racks_enforced=config.racks_enforced,
@@ -101,7 +99,7 @@ async def open_client(
         regions_to_write=config.regions_to_write,
         regions_min=config.regions_min,
         regions_bind_replacements=config.regions_bind_replacements,
-    )
+    ).with_frames(frame_bytes_max)
     bookkeeper = BookKeeper(store, clock, client, root=root)
     await bookkeeper.open()
     parts.add("ledger client of auto-recovery", bookkeeper.close)

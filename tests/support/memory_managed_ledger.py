@@ -40,13 +40,16 @@ class MemoryCursor:
     """A cursor of a `MemoryManagedLedger`."""
 
     def __init__(self, ledger: "MemoryManagedLedger", name: str, state: CursorState, durable: bool) -> None:
-        self.is_closed = False
         self.name = name
         self.durable = durable
         self.string_properties: dict[str, str] = {}
         self.ledger = ledger
         self.state = state
         self.reads_valid = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return not self.ledger.is_open
 
     @property
     def mark_delete_position(self) -> Position:

@@ -1,7 +1,7 @@
 """Settings of the BookKeeper client, under the names that Apache's broker and client give them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magnetar_core.bookkeeper.client.regions import REGIONS_MIN, RegionRules, problems, rules_of
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
@@ -128,6 +128,11 @@ class ClientConfig:
         if not self.regionaware_policy_enabled:
             return None
         return rules_of(self.regions_to_write, self.regions_min, binds_replacements=self.regions_bind_replacements)
+
+    def with_frames(self, frame_bytes_max: int) -> "ClientConfig":
+        """The same for bookies whose largest frame is *frame_bytes_max*; the outbox holds one."""
+        outbox_bytes_max = max(frame_bytes_max, self.outbox_bytes_max)
+        return replace(self, frame_bytes_max=frame_bytes_max, outbox_bytes_max=outbox_bytes_max)
 
     def problems(self) -> Iterator[str]:
         yield from problems(
