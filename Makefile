@@ -19,7 +19,7 @@ ADMIN_TABLE ?= docs/pulsar-admin.md
 # Tests start hundreds of processes: each would compile all of our files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-drain demo-failover pictures test unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain demo-failover pictures test test-all unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -82,7 +82,10 @@ format: $(VENV)/dev ## put the sources in shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-test: $(VENV)/dev ## every test that needs nothing but us
+test: $(VENV)/dev ## each promise once; ten minutes on two quiet cores
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" --ignore tests/interop tests
+
+test-all: $(VENV)/dev ## every test that needs nothing but us; twenty-five minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/interop tests
 
 interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once)

@@ -1,25 +1,50 @@
 """Settings for all tests.
 
-Asynchronous tests run on both event loops: asyncio's own and uvloop, on which the servers run; those in tests/process
-and tests/interop only on uvloop, since the loop under test is in other processes. Hypothesis draws the
-same examples in every run and asserts no time; `--hypothesis-profile=search` draws anew.
+Asynchronous tests run on uvloop, as the servers do; those marked `both_loops` on asyncio's own event loop as well. A
+test marked `long` says why. Hypothesis draws the same examples in every run and asserts no time;
+`--hypothesis-profile=search` draws anew. The end of a run says what its tests cost (`tests/support/costs.py`).
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import pytest
 import uvloop
 from hypothesis import settings
+
+from tests.support.costs import Costs
+from tests.support.order import FileScheduling, sort_by_level
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("fixed")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-costs", type=Path, metavar="FILE", help="cost of each test, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(config), "costs")
+
+
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """What pytest-asyncio makes the loop of a test with, by name."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
-    if not {"process", "interop"}.intersection(item.path.parts):
+    if item.get_closest_marker("both_loops") is not None:
         loops["asyncio"] = asyncio.new_event_loop
     return loops
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    sort_by_level(items)
+    for item in items:
+        for marker in item.iter_markers("long"):
+            if not (marker.args and isinstance(marker.args[0], str)):
+                raise pytest.UsageError(f"{item.nodeid} is marked as long without a reason")

@@ -1,0 +1,36 @@
+"""In which order tests run, and which of them stay together, where pytest-xdist has several workers.
+
+1. The tests of a file run one after the other in one worker: what a file shares is made once.
+2. So do those of a group (`xdist_group`), whatever files they are in.
+3. Dear levels come first, so that the workers end together.
+"""
+
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadGroupScheduling
+
+# As they come; what is not here is cheap and comes last.
+_DEAR_LEVELS: Final = ("spark", "process", "crash", "abuse", "soak", "simulation", "conformance", "property")
+
+
+class FileScheduling(LoadGroupScheduling):  # type: ignore[misc] # xdist has no types
+    """Rules 1 and 2. The order is that of the collection."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        group: str = super()._split_scope(nodeid)
+        return group.split("::", 1)[0]
+
+
+def sort_by_level(items: list[pytest.Item]) -> None:
+    """Rule 3. Within a level the order stays."""
+    ranks = {level: rank for rank, level in enumerate(_DEAR_LEVELS)}
+
+    def rank(item: pytest.Item) -> int:
+        return min((ranks[part] for part in item.path.parts if part in ranks), default=len(ranks))
+
+    items.sort(key=rank)
