@@ -9,6 +9,8 @@ MINUTES ?= 10
 SEED ?=
 # How many rounds its part with Spark has.
 ROUNDS ?= 50
+# Since when `make check` looks for changes.
+SINCE ?= main
 # Which groups `make bench-apache` runs; all without.
 ONLY ?=
 # Where `make interop` writes its matrix.
@@ -19,7 +21,7 @@ ADMIN_TABLE ?= docs/pulsar-admin.md
 # Tests start hundreds of processes: each would compile all of our files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-drain demo-failover pictures test test-all unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain demo-failover pictures test test-all check unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -87,6 +89,9 @@ test: $(VENV)/dev ## each promise once; ten minutes on two quiet cores
 
 test-all: $(VENV)/dev ## every test that needs nothing but us; twenty-five minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/interop tests
+
+check: $(VENV)/dev ## lint, types and tests of what changed, in 90 seconds; SINCE=main or another revision
+	$(BIN)/python -m tests.check --since $(SINCE)
 
 interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once)
 	$(BIN)/python deploy/fetch_apache.py

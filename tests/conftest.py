@@ -15,7 +15,7 @@ import uvloop
 from hypothesis import settings
 
 from tests.support.costs import Costs
-from tests.support.order import FileScheduling, sort_by_level
+from tests.support.order import FileScheduling, SecondsMax, sort_by_level
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1_000)
@@ -24,10 +24,13 @@ settings.load_profile("fixed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-costs", type=Path, metavar="FILE", help="cost of each test, as JSON")
+    parser.addoption("--seconds-max", type=float, metavar="N", help="what has not begun by then is left out")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
+    if seconds_max := config.getoption("--seconds-max"):
+        config.pluginmanager.register(SecondsMax(seconds_max), "seconds-max")
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -42,8 +45,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduli
     return FileScheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    sort_by_level(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--seconds-max"):  # then they come as they were named
+        sort_by_level(items)
     for item in items:
         for marker in item.iter_markers("long"):
             if not (marker.args and isinstance(marker.args[0], str)):

@@ -7,6 +7,7 @@ is counted to the first test that asks for it.
 
 import json
 import os
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,7 +38,8 @@ def level_of(node_id: str) -> str:
 def processor_s() -> float:
     """Seconds of processors that this process and all below it have used, those that have ended counted."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + _of_living_children()
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system + _of_living_children()
 
 
 def _of_living_children() -> float:

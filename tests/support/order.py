@@ -5,6 +5,8 @@
 3. Dear levels come first, so that the workers end together.
 """
 
+import time
+from collections import Counter
 from typing import Any, Final
 
 import pytest
@@ -34,3 +36,25 @@ def sort_by_level(items: list[pytest.Item]) -> None:
         return min((ranks[part] for part in item.path.parts if part in ranks), default=len(ranks))
 
     items.sort(key=rank)
+
+
+class SecondsMax:
+    """Leaves out what has not begun after so many seconds; the summary says how many tests of which files."""
+
+    _LEFT_OUT: Final = "left out: the time is over"
+
+    def __init__(self, seconds_max: float) -> None:
+        self._end_s = time.monotonic() + seconds_max
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if time.monotonic() > self._end_s:
+            pytest.skip(self._LEFT_OUT)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        skipped = terminalreporter.stats.get("skipped", [])
+        files = Counter(report.nodeid.split("::")[0] for report in skipped if self._LEFT_OUT in str(report.longrepr))
+        if files:
+            terminalreporter.section(f"left out, since the time is over: {files.total()} tests")
+            for path, count in files.items():
+                terminalreporter.write_line(f"{count:6} {path}")

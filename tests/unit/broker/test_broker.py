@@ -32,6 +32,8 @@ from tests.unit.broker.conftest import CONFIG, BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.topic.dispatching import entry
 
+pytestmark = pytest.mark.both_loops
+
 TOPIC = "persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
 SHARED = wire.CommandSubscribe.Shared

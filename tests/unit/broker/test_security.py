@@ -33,6 +33,8 @@ from tests.support.waiting import eventually
 from tests.unit.broker.conftest import CONFIG, BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 
+pytestmark = pytest.mark.both_loops
+
 SECRET = bytes(range(32))
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
 PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"

@@ -16,6 +16,8 @@ from tests.support.bookie_world import add_all
 from tests.support.serving import BookieMachines, Wire
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.both_loops
+
 
 @pytest.fixture
 def world() -> BookieMachines:

@@ -18,6 +18,8 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.clock import ManualClock
 from tests.support.bookie_disks import KEY, stored_entry
 
+pytestmark = pytest.mark.both_loops
+
 
 class Outside:
     """The surroundings of a connection: transport, journal, checkpointer, reader."""

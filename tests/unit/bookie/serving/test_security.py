@@ -39,6 +39,8 @@ from tests.support.serving import CONFIG, BookieMachines, Wire
 from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, eventually
 
+pytestmark = pytest.mark.both_loops
+
 EUA_V2 = int(v2.V2Error.EUA)
 EUA, EBADREQ = int(v3.V3Error.EUA), int(v3.V3Error.EBADREQ)
 ROLES = "org.apache.bookkeeper.tls.BookieAuthZFactory"

@@ -15,6 +15,8 @@ from magnetar.client.values import Outgoing, partition_of_key
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import client, door
 
+pytestmark = pytest.mark.both_loops
+
 __all__ = ["client", "door", "world"]
 
 

@@ -24,6 +24,8 @@ from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.test_security import PROVIDER, Worlds, tls, token, worlds
 
+pytestmark = pytest.mark.both_loops
+
 __all__ = ["worlds"]
 
 

@@ -25,6 +25,8 @@ from tests.support.sole_owner import SoleOwner
 from tests.unit.broker.conftest import BrokerInMemory, _make
 from tests.unit.broker.grpc.conftest import open_grpc
 
+pytestmark = pytest.mark.both_loops
+
 
 def unary(channel: Any, method: str, answer: Any) -> Any:
     return channel.unary_unary(

@@ -20,6 +20,8 @@ from magnetar_core.runtime.tasks import Tasks
 from tests.support.tls_files import Authority
 from tests.unit.broker.conftest import BrokerInMemory
 
+pytestmark = pytest.mark.both_loops
+
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 

@@ -26,6 +26,8 @@ from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import CONFIG, BookieMachines, Wire
 
+pytestmark = pytest.mark.both_loops
+
 PROMETHEUS = "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider"
 
 

@@ -16,6 +16,8 @@ from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
+pytestmark = pytest.mark.both_loops
+
 CONFIG = BrokerConfig(service_port=0, web_port=0, bind_address="127.0.0.1", advertised_address="127.0.0.1")
 
 

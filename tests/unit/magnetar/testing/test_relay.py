@@ -21,7 +21,10 @@ from magnetar.testing.relay import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the relay needs Linux: /proc, and all of 127.0.0.0/8")
+pytestmark = [
+    pytest.mark.both_loops,
+    pytest.mark.skipif(sys.platform != "linux", reason="the relay needs Linux: /proc, and all of 127.0.0.0/8"),
+]
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -7,6 +7,8 @@ import pytest
 from magnetar_core.runtime.group_worker import GroupWorker
 from magnetar_core.runtime.tasks import Parts, Tasks
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_everything_that_waits_makes_one_group() -> None:
     gate = threading.Event()

@@ -7,6 +7,8 @@ import pytest
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.tasks import Bell, SingleFlight, Tasks
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_a_bell_wakes_who_waits_when_it_has_become_so_and_not_before() -> None:
     """The clock stands still, so only the bell can wake the waiters."""

@@ -10,6 +10,8 @@ from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.turns import Rank, Turns
 from tests.support.waiting import settle
 
+pytestmark = pytest.mark.both_loops
+
 
 class Work:
     """Pieces that begin when they have a turn and end when they are told to."""

@@ -15,6 +15,8 @@ from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.front import BODY_BYTES_MAX, Front, Place
 from magnetar_core.runtime.clock import LoopClock
 
+pytestmark = pytest.mark.both_loops
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

@@ -10,6 +10,8 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.fake_bookies import fake_cluster
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_a_thread_without_a_loop_reads_beside_the_process_that_owns_the_metadata(tmp_path: Path) -> None:
     store = await EmbeddedStore.open(tmp_path / "metadata", LoopClock())

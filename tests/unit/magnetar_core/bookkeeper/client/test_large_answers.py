@@ -14,6 +14,8 @@ from magnetar_core.runtime.types import KIB, MIB
 from tests.support.fake_bookies import FakeCluster
 from tests.unit.magnetar_core.bookkeeper.client.test_client import client, cluster, create
 
+pytestmark = pytest.mark.both_loops
+
 __all__ = ["client", "cluster"]
 
 SIZES = (1, 300 * KIB, 0, 2 * MIB, 2 * MIB + 1, 127 * KIB, 5 * MIB, 10, 129 * KIB)

@@ -21,6 +21,8 @@ from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import MIB
 from tests.support.serving import BookieMachines
 
+pytestmark = pytest.mark.both_loops
+
 
 class Cluster:
     def __init__(self, folder: Path) -> None:

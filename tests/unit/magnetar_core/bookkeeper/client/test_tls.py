@@ -26,6 +26,8 @@ from magnetar_core.security.tls_files import TlsFiles, directory_files, validiti
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.tls_files import Authority
 
+pytestmark = pytest.mark.both_loops
+
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:

@@ -11,6 +11,8 @@ import pytest
 from magnetar_core.bookkeeper.metadata.kazoo_threads import BufferedSocket, Doorbell, Handler
 from magnetar_core.runtime.clock import LoopClock
 
+pytestmark = pytest.mark.both_loops
+
 
 @pytest.fixture
 async def handler() -> Handler:

@@ -12,6 +12,8 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, Ses
 from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
 from magnetar_core.runtime.clock import LoopClock
 
+pytestmark = pytest.mark.both_loops
+
 
 async def test_an_ephemeral_node_of_a_session_that_has_ended_is_not_reported_as_made() -> None:
     """The caller was told that all its nodes are gone; if create then succeeds, it relies on a lost node."""
