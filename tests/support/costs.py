@@ -5,6 +5,7 @@ whoever prints the summary adds up, also over the workers of pytest-xdist. The s
 is counted to the first test that asks for it.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -12,13 +13,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import psutil
 import pytest
 
 # As many rows stand at the end of a run.
 DEAREST: Final = 20
 
 _PROPERTY: Final = "processor_s"
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
@@ -46,24 +47,12 @@ def _of_living_children() -> float:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return 0.0  # the usual case: a look through all processes takes a millisecond
-    below: defaultdict[int, list[int]] = defaultdict(list)
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                # The name of a program may hold spaces and brackets: what is asked for stands behind the last bracket.
-                fields = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended meanwhile, and its parent counts it
-            below[int(fields[1])].append(int(name))
-            ticks[int(name)] = sum(map(int, fields[11:15]))
-    used, open_ = 0, list(below[os.getpid()])
-    while open_:
-        pid = open_.pop()
-        used += ticks[pid]
-        open_ += below[pid]
-    return used / _TICKS
+        return 0.0  # the usual case: a look through all processes takes milliseconds
+    used_s = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, and its parent counts it
+            used_s += sum(child.cpu_times()[:4])  # its own, and those of its children that have ended
+    return used_s
 
 
 class Costs:

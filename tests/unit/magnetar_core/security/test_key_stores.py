@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -25,23 +26,15 @@ from magnetar_core.security.tls_contexts import (
     trusted_pem,
 )
 from magnetar_core.security.tls_files import TlsFiles, store_type_problem
-from tests.support.java_stores import LEGACY, PASSWORD, WITHOUT_PASSWORD, JavaStores, keytool
+from tests.support.java_stores import PASSWORD, RECORDED, STRANGER, keytool, make_all
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> JavaStores:
-    stores = JavaStores(tmp_path_factory.mktemp("stores"))
-    stores.key_store("server.jks")
-    stores.trust_store("trust.jks")
-    return stores
-
-
-def files(made: JavaStores, **changes: str) -> TlsFiles:
+def files(**changes: str) -> TlsFiles:
     usual = TlsFiles(
         origin="tlsKeyStore, tlsTrustStore",
-        key_store=str(made.directory / "server.jks"),
+        key_store=str(RECORDED / "server.jks"),
         key_store_password=PASSWORD,
-        trust_store=str(made.directory / "trust.jks"),
+        trust_store=str(RECORDED / "trust.jks"),
         trust_store_password=PASSWORD,
     )
     return replace(usual, **changes)  # type: ignore[arg-type]
@@ -54,8 +47,8 @@ def subjects(pem: bytes) -> list[str]:
 # ------------------------------------------------------------------------------------------- bytes
 
 
-def test_a_store_gives_its_key_and_the_chain_in_order_whatever_its_name(made: JavaStores) -> None:
-    own = own_certificate((made.directory / "server.jks").read_bytes(), PASSWORD, "server.jks")
+def test_a_store_gives_its_key_and_the_chain_in_order_whatever_its_name() -> None:
+    own = own_certificate((RECORDED / "server.jks").read_bytes(), PASSWORD, "server.jks")
     assert subjects(own.chain) == ["CN=localhost", "CN=authority"], "the authority is in the store twice"
     leaf = x509.load_pem_x509_certificates(own.chain)[0]
     assert leaf.public_key() == load_pem_private_key(own.key_pem(), None).public_key()
@@ -65,29 +58,33 @@ def test_a_store_gives_its_key_and_the_chain_in_order_whatever_its_name(made: Ja
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "password"),
-    [
-        ("today.p12", (), PASSWORD),
-        ("legacy.p12", LEGACY, PASSWORD),
-        ("open.p12", WITHOUT_PASSWORD, ""),
-        ("open-with.p12", WITHOUT_PASSWORD, PASSWORD),
-    ],
+    ("name", "password"),
+    [("trust.jks", PASSWORD), ("legacy.p12", PASSWORD), ("open.p12", ""), ("open.p12", PASSWORD)],
 )
-def test_a_store_with_trusted_certificates_alone_is_read(
-    made: JavaStores, name: str, more: tuple[str, ...], password: str
-) -> None:
-    store = made.trust_store(name, *more)
+def test_a_store_with_trusted_certificates_alone_is_read(name: str, password: str) -> None:
+    store = RECORDED / name
     assert subjects(trusted_certificates(store.read_bytes(), password, name)) == ["CN=authority"]
 
 
+@pytest.mark.long("keytool is started thirty times: does the Java of today still make what was recorded?")
+def test_stores_that_java_makes_today_are_read(tmp_path: Path) -> None:
+    make_all(tmp_path)
+    for role in ("broker", "ann"):
+        own = own_certificate((tmp_path / f"{role}.jks").read_bytes(), PASSWORD, role)
+        assert subjects(own.chain) == [f"CN={role}", "CN=authority"]
+    for name, password in (("trust.jks", PASSWORD), ("legacy.p12", PASSWORD), ("open.p12", "")):
+        assert subjects(trusted_certificates((tmp_path / name).read_bytes(), password, name)) == ["CN=authority"]
+
+
 @pytest.mark.parametrize("kind", ["JKS", "JCEKS"])
-def test_javas_old_formats_are_refused_with_the_command_that_converts_them(made: JavaStores, kind: str) -> None:
-    store = made.trust_store(f"old-{kind}", "-storetype", kind)
+def test_javas_old_formats_are_refused_with_the_command_that_converts_them(tmp_path: Path, kind: str) -> None:
+    store = tmp_path / f"old-{kind}"
+    shutil.copy(RECORDED / store.name, store)
     with pytest.raises(ConfigurationError) as caught:
         trusted_certificates(store.read_bytes(), PASSWORD, str(store))
     command = str(caught.value).split("`")[1]
     assert command.startswith(f"keytool -importkeystore -srckeystore {store} -srcstoretype {kind} ")
-    keytool(*command.split()[1:], "-srcstorepass", PASSWORD, "-noprompt", cwd=made.directory)
+    keytool(*command.split()[1:], "-srcstorepass", PASSWORD, "-noprompt", cwd=tmp_path)
     converted = Path(f"{store}.p12").read_bytes()
     assert subjects(trusted_certificates(converted, PASSWORD, "converted")) == ["CN=authority"]
 
@@ -103,9 +100,9 @@ def test_javas_old_formats_are_refused_with_the_command_that_converts_them(made:
     ],
 )
 def test_a_store_that_is_not_what_it_should_be_is_refused_without_the_password(
-    made: JavaStores, read: Callable[[bytes, str, str], object], name: str, password: str, reason: str
+    read: Callable[[bytes, str, str], object], name: str, password: str, reason: str
 ) -> None:
-    path = made.directory / name
+    path = RECORDED / name
     with pytest.raises(ConfigurationError, match=reason) as caught:
         read(path.read_bytes(), password, str(path))
     assert str(path) in str(caught.value)
@@ -113,8 +110,8 @@ def test_a_store_that_is_not_what_it_should_be_is_refused_without_the_password(
     assert "not-it" not in str(caught.value)
 
 
-def test_a_store_has_a_limited_size(monkeypatch: pytest.MonkeyPatch, made: JavaStores) -> None:
-    data = (made.directory / "trust.jks").read_bytes()
+def test_a_store_has_a_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (RECORDED / "trust.jks").read_bytes()
     monkeypatch.setattr(key_stores, "STORE_BYTES_MAX", len(data))
     assert trusted_certificates(data, PASSWORD, "s")
     monkeypatch.setattr(key_stores, "STORE_BYTES_MAX", len(data) - 1)
@@ -151,7 +148,7 @@ def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> ssl.SSLObject:
 
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_both_sides_speak_tls_with_stores_and_no_file_is_left(
-    made: JavaStores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     if not in_memory:
@@ -166,7 +163,7 @@ def test_both_sides_speak_tls_with_stores_and_no_file_is_left(
 
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", watched)
     before = set(os.listdir("/proc/self/fd"))
-    pair = files(made)
+    pair = files()
     client = shaken(server_context(pair, client_certificates=True), client_context(pair))
     assert client.getpeercert()
     assert [locked for _, locked in seen] == [True, True]
@@ -175,28 +172,26 @@ def test_both_sides_speak_tls_with_stores_and_no_file_is_left(
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_who_is_not_in_the_trust_store_is_refused(made: JavaStores, tmp_path: Path) -> None:
-    others = JavaStores(tmp_path)
-    stranger = files(others, key_store=str(others.key_store("x.p12")), trust_store=str(others.trust_store("t.p12")))
+def test_who_is_not_in_the_trust_store_is_refused() -> None:
+    stranger = files(key_store=str(STRANGER / "own.p12"), trust_store=str(STRANGER / "trust.p12"))
     with pytest.raises(ssl.SSLCertVerificationError):
-        shaken(server_context(files(made), client_certificates=False), client_context(stranger))
+        shaken(server_context(files(), client_certificates=False), client_context(stranger))
 
 
-def test_bytes_for_libraries_that_want_them(made: JavaStores) -> None:
-    assert subjects(certificate_pem(files(made))) == ["CN=localhost", "CN=authority"]
-    assert subjects(trusted_pem(files(made))) == ["CN=authority"]
-    assert key_pem(files(made)).startswith(b"-----BEGIN PRIVATE KEY-----")
+def test_bytes_for_libraries_that_want_them() -> None:
+    assert subjects(certificate_pem(files())) == ["CN=localhost", "CN=authority"]
+    assert subjects(trusted_pem(files())) == ["CN=authority"]
+    assert key_pem(files()).startswith(b"-----BEGIN PRIVATE KEY-----")
     assert certificate_pem(TlsFiles(origin="")) == trusted_pem(TlsFiles(origin="")) == b""
 
 
 def test_a_store_that_changes_is_read_anew_and_a_damaged_one_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = JavaStores(tmp_path)
-    first, second = made.key_store("first.p12"), made.key_store("second.p12")
-    made.trust_store("trust.jks")
+    first, second = tmp_path / "first.p12", RECORDED / "ann.jks"
+    shutil.copy(RECORDED / "server.jks", first)
     clock = ManualClock()
-    pair = files(made, key_store=str(first))
+    pair = files(key_store=str(first))
     with caplog.at_level(logging.INFO):
         held = Certificates(pair, client_context, clock)
         before = held.context
@@ -212,18 +207,16 @@ def test_a_store_that_changes_is_read_anew_and_a_damaged_one_is_not(
     assert PASSWORD not in repr(pair)
 
 
-def test_an_expired_certificate_in_a_store_is_refused_at_the_start(
-    made: JavaStores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expired_certificate_in_a_store_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     monkeypatch.setattr(clock, "wall_ms", lambda: 4_000_000_000_000)
     with pytest.raises(ConfigurationError, match=r"certificate \S+server.jks expired"):
-        Certificates(files(made), client_context, clock)
+        Certificates(files(), client_context, clock)
 
 
-def test_a_store_that_is_not_there_is_named(made: JavaStores) -> None:
+def test_a_store_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigurationError, match="cannot read the key store /nowhere"):
-        server_context(files(made, key_store="/nowhere"), client_certificates=False)
+        server_context(files(key_store="/nowhere"), client_certificates=False)
     with pytest.raises(ConfigurationError, match="cannot read the trust store /nowhere"):
-        client_context(files(made, trust_store="/nowhere"))
-    assert tls_contexts.certificate_pem(files(made)), "while the others can"
+        client_context(files(trust_store="/nowhere"))
+    assert tls_contexts.certificate_pem(files()), "while the others can"
