@@ -15,22 +15,48 @@ import sys
 import threading
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import fastavro
+import pulsar
+import pulsar.schema
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from magnetar.demo.steps import DemoFailed, Steps, perform
 from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import HOST as LOOPBACK
 from magnetar.processes.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC: Final = "persistent://public/default/flights"
 PARTITIONS: Final = 4
 SLICE: Final = 5_000
 """Messages that the Shared subscription consumes."""
 
+# Rows of the data file: what the bar shows before they are counted.
+ROWS: Final = 336_776
+
 # Sends under way at once: enough that batches fill, few enough that a takeover resends seconds, not minutes of work.
 IN_FLIGHT_MAX: Final = 5_000
+
+# How often what Spark does is shown anew.
+LOOK_S: Final = 0.2
+
+# What Spark logs: nothing of names of hosts and libraries of other systems, only what goes wrong.
+SPARK_LOG: Final = """rootLogger.level = error
+rootLogger.appenderRef.screen.ref = screen
+appender.screen.type = Console
+appender.screen.name = screen
+appender.screen.target = SYSTEM_ERR
+appender.screen.layout.type = PatternLayout
+appender.screen.layout.pattern = %d{HH:mm:ss} %p %c: %m%n%ex
+"""
 
 KILL_BROKER_AT: Final = 0.35
 KILL_BOOKIE_AT: Final = 0.70
@@ -86,16 +112,42 @@ class Delays:
         return self.delay_sum / self.arrived if self.arrived else 0.0
 
 
-def delays_of(rows: Iterator[Row]) -> dict[str, Delays]:
-    """Flights and arrival delays by carrier, computed from the file."""
-    table: dict[str, Delays] = {}
-    for row in rows:
-        entry = table.setdefault(row["carrier"], Delays())
-        entry.flights += 1
-        if row["arr_delay"] is not None:
-            entry.arrived += 1
-            entry.delay_sum += row["arr_delay"]
-    return table
+class Flight(NamedTuple):
+    """A row as it is sent."""
+
+    carrier: str
+    value: bytes
+    """In Avro."""
+
+
+@dataclass
+class Source:
+    """What the data file holds."""
+
+    flights: list[Flight] = field(default_factory=list)
+    """In the file's order."""
+    delays: dict[str, Delays] = field(default_factory=dict)
+    """By carrier."""
+
+    def add(self, rows: Iterable[Row]) -> None:
+        schema = fastavro.parse_schema(SCHEMA)
+        for row in rows:
+            buffer = io.BytesIO()
+            fastavro.schemaless_writer(buffer, schema, row)
+            carrier = row["carrier"]
+            self.flights.append(Flight(carrier, buffer.getvalue()))
+            entry = self.delays.setdefault(carrier, Delays())
+            entry.flights += 1
+            if row["arr_delay"] is not None:
+                entry.arrived += 1
+                entry.delay_sum += row["arr_delay"]
+
+
+class EncodedSchema(pulsar.schema.AvroSchema):  # type: ignore[misc] # the client has no types
+    """Tells the schema; the values are encoded already, each once."""
+
+    def encode(self, obj: bytes) -> bytes:
+        return obj
 
 
 @dataclass
@@ -151,10 +203,12 @@ class Demo(Steps):
         self.done(f"de-duplication on, topic {TOPIC} with {PARTITIONS} partitions")
 
         self.say("2. Publish the flights of 2013; kill the busiest broker and a bookie on the way")
-        expected = delays_of(flights())
-        total = sum(entry.flights for entry in expected.values())
-        self.done(f"{total:,} rows and {len(expected)} carriers in the source file")
-        acknowledged = self.publish(admin, total)
+        source = Source()
+        with self.progress("reading flights.csv", ROWS) as progress:
+            source.add(progress.track(flights(), ROWS, task_id=progress.task_ids[0]))
+        total = len(source.flights)
+        self.done(f"{total:,} rows and {len(source.delays)} carriers in the source file, encoded as Avro")
+        acknowledged = self.publish(admin, source.flights)
         if acknowledged.failures or acknowledged.count != total:
             raise DemoFailed(f"{acknowledged.count:,} of {total:,} messages acknowledged; {acknowledged.failures}")
 
@@ -168,27 +222,34 @@ class Demo(Steps):
         self.done("brokers stopped")
         table, rows, distinct = self.read_with_spark()
         self.show(table)
-        self.check(expected, table, total, rows, distinct)
+        self.check(source.delays, table, total, rows, distinct)
         picture = self.draw(table)
 
         self.summary()
         self.say(f"  picture: {picture}")
         self.say("The table from the bookies equals the table from the file; every message is there exactly once.")
 
+    def progress(self, what: str, total: int) -> Progress:
+        """A bar on a terminal for the part in a `with` block; it goes when the part has ended."""
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, transient=True, disable=not sys.stdout.isatty())
+        progress.add_task(what, total=total)
+        return progress
+
     # ------------------------------------------------------------------------------ publishing
 
-    def publish(self, admin: AdminClient, total: int) -> Acknowledged:
-        import pulsar
-        import pulsar.schema
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        acknowledged = Acknowledged(self.clock)
+    def client(self) -> pulsar.Client:
         quiet = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self.directory / "client.log"))
-        client = pulsar.Client(self.cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+        return pulsar.Client(self.cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+
+    def publish(self, admin: AdminClient, rows: Sequence[Flight]) -> Acknowledged:
+        total = len(rows)
+        acknowledged = Acknowledged(self.clock)
+        client = self.client()
         producer = client.create_producer(
             TOPIC,
             producer_name="flights",
-            schema=pulsar.schema.AvroSchema(None, schema_definition=SCHEMA),
+            schema=EncodedSchema(None, schema_definition=SCHEMA),
             send_timeout_millis=0,
             block_if_queue_full=True,
             max_pending_messages=IN_FLIGHT_MAX,
@@ -197,12 +258,10 @@ class Demo(Steps):
             batching_max_publish_delay_ms=10,
         )
         kill_broker, kill_bookie = int(total * KILL_BROKER_AT), int(total * KILL_BOOKIE_AT)
-        killed_at = 0
-        columns = (TextColumn("  publishing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, transient=not sys.stdout.isatty()) as progress:
-            bar = progress.add_task("publishing", total=total)
-            for number, row in enumerate(flights()):
-                producer.send_async(row, acknowledged, partition_key=row["carrier"])
+        with self.progress("publishing", total) as progress:
+            (bar,) = progress.task_ids
+            for number, (carrier, value) in enumerate(rows):
+                producer.send_async(value, acknowledged, partition_key=carrier)
                 if number % 1_000 == 0:
                     progress.update(bar, completed=acknowledged.count)
                 if number == kill_broker:
@@ -211,8 +270,7 @@ class Demo(Steps):
                     acknowledged.watch(fullest)
                     self.cluster.kill(owner)
                     progress.console.print(f"  killed {owner} (-9), the owner of partition {fullest}")
-                    killed_at = number
-                if killed_at and number == (kill_broker + kill_bookie) // 2:
+                if number == (kill_broker + kill_bookie) // 2:
                     gap_s = acknowledged.longest_gap_s()
                     progress.console.print(f"  partition {fullest} went on after {gap_s:.1f} s on the other broker")
                     self.note(f"gap of partition {fullest} when its broker was killed", gap_s)
@@ -235,11 +293,7 @@ class Demo(Steps):
     # ------------------------------------------------------------------------------- consuming
 
     def consume(self) -> None:
-        import pulsar
-        import pulsar.schema
-
-        quiet = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self.directory / "client.log"))
-        client = pulsar.Client(self.cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+        client = self.client()
         schema = pulsar.schema.AvroSchema(None, schema_definition=SCHEMA)
         consumers = [
             client.subscribe(
@@ -255,18 +309,22 @@ class Demo(Steps):
         seen: set[int] = set()
         shares = [0, 0]
         idle = 0
-        while len(seen) < SLICE:
-            for index, consumer in enumerate(consumers):
-                try:
-                    message = consumer.receive(timeout_millis=1_000 if len(seen) else 20_000)
-                except pulsar.Timeout:
-                    idle += 1
-                    if idle > 30:
-                        raise DemoFailed(f"only {len(seen):,} of {SLICE:,} messages came to the consumers") from None
-                    continue
-                seen.add(message.value()["row"])
-                consumer.acknowledge(message)
-                shares[index] += 1
+        with self.progress("consuming", SLICE) as progress:
+            while len(seen) < SLICE:
+                for index, consumer in enumerate(consumers):
+                    try:
+                        message = consumer.receive(timeout_millis=1_000 if seen else 20_000)
+                    except pulsar.Timeout:
+                        idle += 1
+                        if idle > 30:
+                            raise DemoFailed(
+                                f"only {len(seen):,} of {SLICE:,} messages came to the consumers"
+                            ) from None
+                        continue
+                    seen.add(message.value()["row"])
+                    consumer.acknowledge(message)
+                    shares[index] += 1
+                progress.update(progress.task_ids[0], completed=len(seen))
         for consumer in consumers:
             consumer.close()
         client.close()
@@ -274,37 +332,62 @@ class Demo(Steps):
 
     # ---------------------------------------------------------------------------------- Spark
 
-    def read_with_spark(self) -> tuple[dict[str, Delays], int, int]:
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # a virtual environment that is not activated
+    def spark(self) -> "SparkSession":
         from pyspark.sql import SparkSession
-        from pyspark.sql import functions as f
 
-        spark = (
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # a virtual environment that is not activated
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+        log = self.directory / "log4j2.properties"
+        log.write_text(SPARK_LOG)
+        return (
             SparkSession.builder.master("local[2]")
             .appName("magnetar demo")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log}")
+            .config("spark.driver.host", LOOPBACK)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.shuffle.partitions", str(PARTITIONS))
             .config("spark.sql.session.timeZone", "UTC")
             .getOrCreate()
         )
-        spark.sparkContext.setLogLevel("ERROR")
+
+    def read_with_spark(self) -> tuple[dict[str, Delays], int, int]:
+        """The table, and how many rows there are, and different ones."""
+        from pyspark.sql import functions as f
+
+        with self.progress("waiting for Java to start Spark", 1):
+            spark = self.spark()
         self.done("Spark session started")
-        frame = (
-            spark.read.format("magnetar")
-            .option("metadata.url", self.cluster.metadata_url)
-            .option("topic", TOPIC)
-            .option("valueFormat", "avro")
-            .load()
-        )
-        grouped = frame.groupBy("carrier").agg(
-            f.count("*").alias("flights"), f.count("arr_delay").alias("arrived"), f.sum("arr_delay").alias("delay_sum")
-        )
-        table = {
-            row["carrier"]: Delays(row["flights"], row["arrived"], row["delay_sum"] or 0) for row in grouped.collect()
-        }
-        rows, distinct = frame.agg(f.count("*"), f.countDistinct("row")).collect()[0]
-        tasks = frame.rdd.getNumPartitions()
+        with (
+            self.progress("asking the metadata store for the topic's ledgers", 1) as progress,
+            ThreadPoolExecutor() as pool,
+        ):
+            frame = (
+                spark.read.format("magnetar")
+                .option("metadata.url", self.cluster.metadata_url)
+                .option("topic", TOPIC)
+                .option("valueFormat", "avro")
+                .load()
+            )
+            grouped = frame.groupBy("carrier").agg(
+                f.count("*").alias("flights"), f.count("arr_delay").alias("arrived"),
+                f.sum("arr_delay").alias("delay_sum"), f.countDistinct("row").alias("distinct"),
+            )  # fmt: skip
+            collecting = pool.submit(grouped.collect)
+            tracker, (bar,) = spark.sparkContext.statusTracker(), progress.task_ids
+            tasks = 0
+            while not collecting.done():
+                wait([collecting], LOOK_S)
+                stages = [
+                    info for one in tracker.getActiveStageIds() if (info := tracker.getStageInfo(one)) is not None
+                ]
+                for stage in stages:
+                    tasks = max(tasks, stage.numTasks)
+                    what = f"tasks that read the bookies have ended, {stage.numActiveTasks} are under way"
+                    progress.update(bar, description=what, completed=stage.numCompletedTasks, total=stage.numTasks)
+            collected = collecting.result()
+        table = {row["carrier"]: Delays(row["flights"], row["arrived"], row["delay_sum"] or 0) for row in collected}
+        rows, distinct = sum(row["flights"] for row in collected), sum(row["distinct"] for row in collected)
         spark.stop()
         self.done(f"{rows:,} rows read from the bookies by {tasks} tasks")
         return table, rows, distinct
