@@ -21,7 +21,7 @@ ADMIN_TABLE ?= docs/pulsar-admin.md
 # Tests start hundreds of processes: each would compile all of our files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-drain demo-failover pictures test test-all check unit coverage interop crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain demo-failover pictures test test-all check unit coverage interop smoke crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -72,12 +72,13 @@ soak: $(VENV)/dev ## official clients on a cluster under faults, each message ac
 mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch
 	$(BIN)/python -m tests.mutants
 
-lint: $(VENV)/dev types ## ruff, formatting, types, who imports whom
+lint: $(VENV)/dev ## ruff, formatting, who imports whom, types; two minutes the first time, then seconds
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
-types: $(VENV)/dev
+types: $(VENV)/dev ## types alone
 	$(BIN)/mypy
 
 format: $(VENV)/dev ## put the sources in shape
@@ -98,7 +99,11 @@ interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them
 	@mkdir -p $(dir $(MATRIX)) $(dir $(ADMIN_TABLE))
 	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX) --write-admin-table $(ADMIN_TABLE)
 
-unit: $(VENV)/dev ## the tests that take milliseconds
+smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official clients, pulsar-admin; eight minutes
+	$(BIN)/python deploy/fetch_apache.py
+	$(BIN)/python -m pytest -m smoke tests/interop
+
+unit: $(VENV)/dev ## the tests that take milliseconds, all of them; four minutes
 	$(BIN)/python -m pytest -n 2 -m "not process" tests/unit tests/property
 
 coverage: $(VENV)/dev ## branch coverage of the tests without processes, as a report in out/coverage (minutes)

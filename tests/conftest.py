@@ -6,12 +6,13 @@ test marked `long` says why. Hypothesis draws the same examples in every run and
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from aiohttp import web_app
 from hypothesis import settings
 
 from tests.support.costs import Costs
@@ -52,3 +53,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in item.iter_markers("long"):
             if not (marker.args and isinstance(marker.args[0], str)):
                 raise pytest.UsageError(f"{item.nodeid} is marked as long without a reason")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ended_applications_go() -> Iterator[None]:
+    """aiohttp remembers the last 1,024 handlers of applications, and with them the brokers that they belong to."""
+    yield
+    web_app._cached_build_middleware.cache_clear()

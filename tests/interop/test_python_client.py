@@ -14,6 +14,8 @@ from tests.interop.python_client_differences import DIFFERENT
 from tests.interop.python_scenarios import World, scenarios
 from tests.support.mixed_cluster import Brand, MixedCluster
 
+pytestmark = pytest.mark.smoke
+
 SETTINGS: Final[dict[str, Any]] = {
     "acknowledgmentAtBatchIndexLevelEnabled": "true",
     "backlogQuotaCheckIntervalInSeconds": "1",

@@ -25,6 +25,8 @@ from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json, telling
 from tests.support.processes import Load, Stored, client_of, read_all, until
 
+pytestmark = pytest.mark.smoke
+
 COLUMNS: Final[dict[str, tuple[Brand, ...]]] = {
     "our bookies": ("ours", "ours", "ours"),
     "Apache bookies": ("apache", "apache", "apache"),

@@ -103,6 +103,7 @@ def test_bookkeeper_shell_on_the_files(cluster: MixedCluster, cell: Cell) -> Non
         bookie.start()
 
 
+@pytest.mark.smoke
 def test_pulsar_admin(cluster: MixedCluster, cell: Cell) -> None:
     cell("`pulsar-admin`", "our broker")
     broker = cluster.of("broker")[0]
@@ -191,6 +192,7 @@ def test_pulsar_perf(cluster: MixedCluster, cell: Cell) -> None:
     assert total(perf("read", *PERF)) >= 5_000
 
 
+@pytest.mark.smoke
 def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     cell("the official Java client", "our broker")
     classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes")
@@ -209,6 +211,7 @@ def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, c
     assert "BUILT" not in said
 
 
+@pytest.mark.smoke
 def test_go_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     cell("the official Go client", "our broker")
     program = build_go(HERE / "go", tmp_path / "tour")
