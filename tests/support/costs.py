@@ -8,6 +8,7 @@ is counted to the first test that asks for it.
 import contextlib
 import json
 import os
+import resource
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 DEAREST: Final = 20
 
 _PROPERTY: Final = "processor_s"
+_PEAK: Final = "magnetar_peak_mb"
 
 
 class Cost(NamedTuple):
@@ -60,7 +62,9 @@ class Costs:
 
     def __init__(self, config: pytest.Config) -> None:
         is_worker = hasattr(config, "workerinput")
+        self._output: dict[str, Any] = config.workeroutput if is_worker else {}  # type: ignore[attr-defined]
         self._write_to: Path | None = None if is_worker else config.getoption("--write-costs", None)
+        self._peaks_mb: list[int] = []
         self._used_s = processor_s()
         self._of_test: defaultdict[str, Cost] = defaultdict(Cost)
 
@@ -76,6 +80,13 @@ class Costs:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         used = sum(value for name, value in report.user_properties if name == _PROPERTY and isinstance(value, float))
         self._of_test[report.nodeid] = self._of_test[report.nodeid].plus(Cost(report.duration, used))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self._peaks_mb.append(getattr(node, "workeroutput", {}).get(_PEAK, 0))
+
+    def pytest_sessionfinish(self) -> None:
+        self._output[_PEAK] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._of_test:
@@ -93,5 +104,7 @@ class Costs:
             terminalreporter.write_line(f"{cost.wall_s:8.1f} {cost.processor_s:8.1f}  {level}: {counts[level]} tests")
         total = Cost(sum(cost.wall_s for cost in levels.values()), sum(cost.processor_s for cost in levels.values()))
         terminalreporter.write_line(f"{total.wall_s:8.1f} {total.processor_s:8.1f}  all")
+        peaks = ", ".join(f"{peak} MB" for peak in self._peaks_mb or [self._output[_PEAK]])
+        terminalreporter.write_line(f"most memory of the processes that ran them: {peaks}")
         if self._write_to is not None:
             self._write_to.write_text(json.dumps(self._of_test))
