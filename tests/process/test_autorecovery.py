@@ -14,7 +14,7 @@ import pytest
 
 from magnetar.processes.cluster import Cluster
 from magnetar_core.runtime.own_packages import python_command, python_environment
-from tests.support.copies import REPAIR_S, Copies, copies_of
+from tests.support.copies import Copies, copies_of
 from tests.support.processes import cluster_of
 from tests.support.shell import Shell
 from tests.support.waiting import eventually
@@ -109,28 +109,7 @@ async def test_after_a_kill_under_load_every_ledger_gets_its_copies_back(cluster
         await client.until_whole(ledgers + written)
 
 
-async def test_ten_thousand_small_ledgers_are_repaired(cluster: Cluster, nodes: Nodes) -> None:
-    nodes.start("node-1")
-    async with copies_of(cluster.metadata_url) as client:
-        ledgers = await client.written(10_000, 3, ensemble=2, at_once=128)
-        cluster.kill("bookie-2")
-        await is_away(client, cluster, "bookie-2")
-
-        async def are_marked() -> bool:
-            async for _ in client.marks.marked():  # the first one: thousands of reads would slow down the node
-                return True
-            return False
-
-        await eventually(are_marked, REPAIR_S)
-
-        async def none_is_marked() -> bool:
-            await asyncio.sleep(0.5)
-            return not await are_marked()
-
-        await eventually(none_is_marked, 5 * REPAIR_S)  # thousands of repairs, where others use the machine, too
-        await client.until_whole(ledgers)
-
-
+@pytest.mark.long("everything that two bookies had is copied")
 async def test_two_bookies_die(cluster: Cluster, nodes: Nodes) -> None:
     nodes.start("node-1")
     async with copies_of(cluster.metadata_url) as client:
@@ -140,6 +119,7 @@ async def test_two_bookies_die(cluster: Cluster, nodes: Nodes) -> None:
         await client.until_whole(ledgers)
 
 
+@pytest.mark.long("three nodes, two sessions that end, and a repair")
 async def test_the_auditor_and_a_worker_with_locks_are_killed_in_the_middle(cluster: Cluster, nodes: Nodes) -> None:
     for number in (1, 2, 3):
         nodes.start(f"node-{number}")
@@ -159,6 +139,7 @@ async def test_the_auditor_and_a_worker_with_locks_are_killed_in_the_middle(clus
         await client.until_whole(ledgers)
 
 
+@pytest.mark.long("a repair is waited for")
 async def test_a_bookie_that_comes_back_half_way(cluster: Cluster, nodes: Nodes) -> None:
     async with copies_of(cluster.metadata_url) as client:
         ledgers = await client.written(150, 30)
@@ -173,6 +154,7 @@ async def test_a_bookie_that_comes_back_half_way(cluster: Cluster, nodes: Nodes)
         await client.until_whole(ledgers)
 
 
+@pytest.mark.long("a repair over a restart of ZooKeeper is waited for")
 async def test_zookeeper_restarts_while_ledgers_are_copied(cluster: Cluster, nodes: Nodes) -> None:
     """A node whose session lives goes on; one whose session ended exits with a reason, and another one takes over."""
     nodes.start("node-1")
@@ -193,6 +175,7 @@ async def test_zookeeper_restarts_while_ledgers_are_copied(cluster: Cluster, nod
             assert "the session with the metadata store was lost" in nodes.log("node-1")
 
 
+@pytest.mark.long("a session ends")
 async def test_a_node_that_is_paused_past_its_session_ends_with_a_reason(cluster: Cluster, nodes: Nodes) -> None:
     nodes.start("node-1")
     await eventually(lambda: "is ready" in nodes.log("node-1"))
@@ -210,6 +193,7 @@ async def test_a_node_that_is_paused_past_its_session_ends_with_a_reason(cluster
     assert "auto-recovery node node-1: the session with the metadata store was lost" in nodes.log("node-1")
 
 
+@pytest.mark.long("eight commands, and a repair")
 async def test_an_operator_looks_and_steers(cluster: Cluster, nodes: Nodes) -> None:
     shell = Shell(cluster)
     nodes.start("node-1")

@@ -22,14 +22,17 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-TOPIC = "persistent://public/default/load"
 PARTITIONS = 2
 
 
-def make_topic(cluster: Cluster) -> None:
+def make_topic(cluster: Cluster, topic: str) -> None:
     admin = AdminClient(cluster.admin_urls)
-    prepare(admin)
-    admin.create_topic(TOPIC, PARTITIONS)
+    prepare(admin, namespace_of(topic))
+    admin.create_topic(topic, PARTITIONS)
+
+
+def namespace_of(topic: str) -> str:
+    return topic.removeprefix("persistent://").rpartition("/")[0]
 
 
 def magnetar(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,99 +40,103 @@ def magnetar(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_each_broker_in_turn_is_killed_while_it_is_published_to(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        with Load(cluster.service_url, TOPIC) as load:
-            load.wait_for(3_000)
-            first = owner_of(cluster, f"{TOPIC}-partition-0")
-            with load.rush():
-                cluster.kill(first)
-            load.wait_for(5_000)  # more than the window holds: both partitions are served again
-            assert owner_of(cluster, f"{TOPIC}-partition-0") == other_broker(cluster, first)
-            cluster.start(first)
-            with load.rush():
-                cluster.kill(other_broker(cluster, first))
-            load.wait_for(5_000)
-            load.finish()
-            load.check()
-            assert owner_of(cluster, f"{TOPIC}-partition-0") == first
+def test_each_broker_in_turn_is_killed_while_it_is_published_to(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    with Load(cluster.service_url, topic) as load:
+        load.wait_for(3_000)
+        first = owner_of(cluster, f"{topic}-partition-0")
+        with load.rush():
+            cluster.kill(first)
+        load.wait_for(5_000)  # more than the window holds: both partitions are served again
+        assert owner_of(cluster, f"{topic}-partition-0") == other_broker(cluster, first)
+        cluster.start(first)
+        with load.rush():
+            cluster.kill(other_broker(cluster, first))
+        load.wait_for(5_000)
+        load.finish()
+        load.check()
+        assert owner_of(cluster, f"{topic}-partition-0") == first
 
 
-def test_two_bookies_are_killed_one_after_the_other(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        with Load(cluster.service_url, TOPIC) as load:
-            load.wait_for(3_000)
-            partition = f"{TOPIC}-partition-0"
-            first, second = bookies_of(cluster, partition)
-            with load.rush():
-                cluster.kill(first)
-            load.wait_for(4_000)
-            ensemble = bookies_of(cluster, partition)
-            assert first not in ensemble
-            cluster.start(first)
-            victim = second if second in ensemble else ensemble[0]
-            with load.rush():
-                cluster.kill(victim)
-            load.wait_for(4_000)
-            assert first in bookies_of(cluster, partition)  # only two are left
-            load.finish()
-            load.check()
+def test_two_bookies_are_killed_one_after_the_other(cluster: Cluster, topic: str) -> None:
+    for name in ("bookie-4", "bookie-5"):
+        cluster.kill(name, signal.SIGTERM)
+    make_topic(cluster, topic)
+    with Load(cluster.service_url, topic) as load:
+        load.wait_for(3_000)
+        partition = f"{topic}-partition-0"
+        first, second = bookies_of(cluster, partition)
+        with load.rush():
+            cluster.kill(first)
+        load.wait_for(4_000)
+        ensemble = bookies_of(cluster, partition)
+        assert first not in ensemble
+        cluster.start(first)
+        victim = second if second in ensemble else ensemble[0]
+        with load.rush():
+            cluster.kill(victim)
+        load.wait_for(4_000)
+        assert first in bookies_of(cluster, partition)  # only two are left
+        load.finish()
+        load.check()
 
 
-def test_zookeeper_is_killed_and_comes_back_at_once(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        admin = AdminClient(cluster.admin_urls)
-        with Load(cluster.service_url, TOPIC) as load:
-            with load.rush():
-                cluster.kill("zookeeper")
+@pytest.mark.long("two loads are written, read and compared")
+def test_zookeeper_is_killed_and_comes_back_at_once(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    admin = AdminClient(cluster.admin_urls)
+    with Load(cluster.service_url, topic) as load:
+        with load.rush():
+            cluster.kill("zookeeper")
+        cluster.start("zookeeper")
+        load.wait_for(3_000)
+        load.finish()
+        load.check()
+    admin.create_topic(f"{topic}-after", 0)
+    with Load(cluster.service_url, f"{topic}-after", name="after") as after:
+        after.wait_for(500)
+        after.finish()
+        after.check()
+    assert len(admin.call("GET", "/admin/v2/brokers")) == 2
+
+
+@pytest.mark.parametrize(
+    "stopped", ["killed", pytest.param("paused", marks=pytest.mark.long("sessions end, and two loads are compared"))]
+)
+def test_without_zookeeper_nothing_is_acknowledged_beyond_the_session(
+    cluster: Cluster, topic: str, stopped: str
+) -> None:
+    make_topic(cluster, topic)
+    with Load(cluster.service_url, topic) as load:
+        load.wait_for(2_000)
+        cluster.kill("zookeeper", signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
+        time.sleep(SESSION_MS / 1000 + 0.5)  # the half second: receipts that are on their way
+        acknowledged = load.acknowledged
+        assert load.sent > acknowledged
+        time.sleep(1.5)
+        assert load.acknowledged == acknowledged
+        if stopped == "killed":
             cluster.start("zookeeper")
-            load.wait_for(3_000)
-            load.finish()
-            load.check()
-        admin.create_topic("persistent://public/default/after", 0)
-        with Load(cluster.service_url, "persistent://public/default/after", name="after") as after:
-            after.wait_for(500)
-            after.finish()
-            after.check()
-        assert len(admin.call("GET", "/admin/v2/brokers")) == 2
+        else:
+            cluster.kill("zookeeper", signal.SIGCONT)
+        load.wait_for(3_000)
+        load.finish()
+        load.check()
+    admin = AdminClient(cluster.admin_urls)
+    until(lambda: len(admin.call("GET", "/admin/v2/brokers")) == 2, "both brokers are registered again")
+    admin.create_topic(f"{topic}-after", 0)
+    with Load(cluster.service_url, f"{topic}-after", name="after") as after:
+        after.wait_for(500)
+        after.finish()
+        after.check()
 
 
-@pytest.mark.parametrize("stopped", ["killed", "paused"])
-def test_without_zookeeper_nothing_is_acknowledged_beyond_the_session(tmp_path: Path, stopped: str) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        with Load(cluster.service_url, TOPIC) as load:
-            load.wait_for(2_000)
-            cluster.kill("zookeeper", signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
-            time.sleep(SESSION_MS / 1000 + 0.5)  # the half second: receipts that are on their way
-            acknowledged = load.acknowledged
-            assert load.sent > acknowledged
-            time.sleep(1.5)
-            assert load.acknowledged == acknowledged
-            if stopped == "killed":
-                cluster.start("zookeeper")
-            else:
-                cluster.kill("zookeeper", signal.SIGCONT)
-            load.wait_for(3_000)
-            load.finish()
-            load.check()
-        admin = AdminClient(cluster.admin_urls)
-        until(lambda: len(admin.call("GET", "/admin/v2/brokers")) == 2, "both brokers are registered again")
-        admin.create_topic("persistent://public/default/after", 0)
-        with Load(cluster.service_url, "persistent://public/default/after", name="after") as after:
-            after.wait_for(500)
-            after.finish()
-            after.check()
-
-
+@pytest.mark.long("a cluster of its own is started twice")
 def test_all_brokers_and_bookies_are_killed_at_once(tmp_path: Path) -> None:
-    directory = tmp_path / "cluster"
+    directory, topic = tmp_path / "cluster", "persistent://public/default/load"
     with cluster_of(directory) as cluster:
-        make_topic(cluster)
-        with Load(cluster.service_url, TOPIC) as load:
+        make_topic(cluster, topic)
+        with Load(cluster.service_url, topic) as load:
             load.wait_for(4_000)
             killed = [*cluster.members("broker"), *cluster.members("bookie")]
             with load.rush():
@@ -151,47 +158,49 @@ def test_all_brokers_and_bookies_are_killed_at_once(tmp_path: Path) -> None:
         assert not any(now.is_running(member.name) for member in now.state.members)
 
 
-def test_a_broker_that_slept_through_its_session_acknowledges_nothing_that_is_lost(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        partition = f"{TOPIC}-partition-0"
-        with Load(cluster.service_url, partition) as load:
-            load.wait_for(3_000)
-            sleeper = owner_of(cluster, partition)
-            with load.rush():
-                cluster.kill(sleeper, signal.SIGSTOP)
-            other = other_broker(cluster, sleeper)
-            until(lambda: owner_of(cluster, partition, ask=other) == other, "the other broker takes over")
-            url = f"pulsar://127.0.0.1:{cluster.member(other).port}"
-            with Load(url, partition, name="second", first=1_000_000) as second:
-                second.wait_for(2_000)
-                cluster.kill(sleeper, signal.SIGCONT)
-                second.wait_for(2_000)
-                load.wait_for(3_000)
-                load.finish()
-                second.finish()
-            stored = read_all(url, partition)
-            load.check(stored=stored)
-            second.check(stored=stored)
-
-
-def test_what_was_stored_but_never_acknowledged_is_not_stored_again(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        make_topic(cluster)
-        partition = f"{TOPIC}-partition-0"
-        bookies = [member.name for member in cluster.members("bookie")]
-        with Load(cluster.service_url, partition) as load:
-            load.wait_for(3_000)
-            owner = owner_of(cluster, partition)
-            for name in bookies:
-                cluster.kill(name, signal.SIGSTOP)
-            until(lambda: load.sent - load.acknowledged == load.WINDOW, "everything waits for the bookies")
-            time.sleep(0.1)  # it has gone to their sockets
-            cluster.kill(owner)
-            for name in bookies:
-                cluster.kill(name, signal.SIGCONT)  # now they store it, and nobody listens to their answers
+@pytest.mark.long("a session ends, and two loads are written, read and compared")
+def test_a_broker_that_slept_through_its_session_acknowledges_nothing_that_is_lost(
+    cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    partition = f"{topic}-partition-0"
+    with Load(cluster.service_url, partition) as load:
+        load.wait_for(3_000)
+        sleeper = owner_of(cluster, partition)
+        with load.rush():
+            cluster.kill(sleeper, signal.SIGSTOP)
+        other = other_broker(cluster, sleeper)
+        until(lambda: owner_of(cluster, partition, ask=other) == other, "the other broker takes over")
+        url = f"pulsar://127.0.0.1:{cluster.member(other).port}"
+        with Load(url, partition, name="second", first=1_000_000) as second:
+            second.wait_for(2_000)
+            cluster.kill(sleeper, signal.SIGCONT)
+            second.wait_for(2_000)
             load.wait_for(3_000)
             load.finish()
-            load.check()
-            repeated = [number for number, place in load.receipts.items() if place.ledger_id < 0]
-            assert repeated, "the new owner did not find what the former had not acknowledged"
+            second.finish()
+        stored = read_all(url, partition)
+        load.check(stored=stored)
+        second.check(stored=stored)
+
+
+@pytest.mark.long("all bookies pause, and a broker is replaced")
+def test_what_was_stored_but_never_acknowledged_is_not_stored_again(cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    partition = f"{topic}-partition-0"
+    bookies = [member.name for member in cluster.members("bookie")]
+    with Load(cluster.service_url, partition) as load:
+        load.wait_for(3_000)
+        owner = owner_of(cluster, partition)
+        for name in bookies:
+            cluster.kill(name, signal.SIGSTOP)
+        until(lambda: load.sent - load.acknowledged == load.WINDOW, "everything waits for the bookies")
+        time.sleep(0.1)  # it has gone to their sockets
+        cluster.kill(owner)
+        for name in bookies:
+            cluster.kill(name, signal.SIGCONT)  # now they store it, and nobody listens to their answers
+        load.wait_for(3_000)
+        load.finish()
+        load.check()
+        repeated = [number for number, place in load.receipts.items() if place.ledger_id < 0]
+        assert repeated, "the new owner did not find what the former had not acknowledged"

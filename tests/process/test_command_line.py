@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import cluster_of
+from magnetar.testing.servers import new_namespace
+from tests.support.shared_cluster import SharedCluster
 from tests.support.shell import Shell
 from tests.support.zookeeper import why_not
 
@@ -16,26 +16,29 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-TOPIC = "persistent://public/default/orders"
+
+@pytest.fixture(scope="module")
+def shell(_shared_cluster: SharedCluster) -> Shell:
+    return Shell(_shared_cluster.whole())
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with cluster_of(tmp_path_factory.mktemp("cli"), bookies=3, brokers=1) as cluster:
-        yield Shell(cluster)
+def namespace(shell: Shell) -> str:
+    return new_namespace(shell.cluster.admin_urls, "cli")
 
 
 @pytest.fixture(scope="module")
-def written(shell: Shell) -> str:
+def written(shell: Shell, namespace: str) -> str:
     """A topic with 30 messages and a subscription that has read none of them."""
-    shell.run("topics", "create", TOPIC)
-    shell.run("subscriptions", "create", TOPIC, "billing", "--from", "earliest")
+    topic = f"persistent://{namespace}/orders"
+    shell.run("topics", "create", topic)
+    shell.run("subscriptions", "create", topic, "billing", "--from", "earliest")
     lines = "\n".join(f"order {number}" for number in range(30))
-    assert shell.run("produce", TOPIC, "-f", "-", input=lines) == "30 messages acknowledged\n"
-    return TOPIC
+    assert shell.run("produce", topic, "-f", "-", input=lines) == "30 messages acknowledged\n"
+    return topic
 
 
-def test_subscriptions_are_listed_moved_and_measured(shell: Shell, written: str) -> None:
+def test_subscriptions_are_listed_moved_and_measured(shell: Shell, namespace: str, written: str) -> None:
     assert shell.run("subscriptions", "list", written) == "billing\n"
     (lag,) = shell.json("lag", written)
     assert (lag["subscription"], lag["consumers"]) == ("billing", 0)
@@ -44,7 +47,7 @@ def test_subscriptions_are_listed_moved_and_measured(shell: Shell, written: str)
     shell.run("subscriptions", "clear", written, "billing")
     assert shell.json("lag", written)[0]["backlog"] == 0
     shell.run("subscriptions", "seek", written, "billing", "1h")
-    assert shell.json("lag", "--namespace", "public/default")[0]["backlog"] == backlog
+    assert shell.json("lag", "--namespace", namespace)[0]["backlog"] == backlog
     shell.run("subscriptions", "seek", written, "billing", "earliest")
     assert "billing" in shell.run("lag", written)
     shell.run("subscriptions", "create", written, "second")
@@ -59,8 +62,8 @@ def test_the_last_messages_are_shown(shell: Shell, written: str) -> None:
     assert shell.run("topics", "last-id", written).startswith(f"{last['ledgerId']}:{last['entryId']}:-1")
 
 
-def test_every_form_of_an_id_that_is_shown_is_understood(shell: Shell) -> None:
-    topic = "persistent://public/default/ids"
+def test_every_form_of_an_id_that_is_shown_is_understood(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/ids"
     for number in range(3):
         shell.run("produce", topic, "-m", f"{number}-a", "-m", f"{number}-b")
     shown = [line.split("  ") for line in shell.run("read", topic).splitlines()]
@@ -87,8 +90,8 @@ def test_every_form_of_an_id_that_is_shown_is_understood(shell: Shell) -> None:
     shell.run("read", topic, "--from", "yesterday", code=2)
 
 
-def test_an_id_of_a_partition_is_found_there(shell: Shell) -> None:
-    topic = "persistent://public/default/ids-in-parts"
+def test_an_id_of_a_partition_is_found_there(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/ids-in-parts"
     shell.run("topics", "create", topic, "--partitions", "2")
     for key in "abcdef":
         shell.run("produce", topic, "-k", key, "-m", key)
@@ -104,8 +107,8 @@ def test_an_id_of_a_partition_is_found_there(shell: Shell) -> None:
     shell.run("read", topic, "--from", "0:0:7", code=2)
 
 
-def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, tmp_path: Path) -> None:
-    topic = "persistent://public/default/summed"
+def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, namespace: str, tmp_path: Path) -> None:
+    topic = f"persistent://{namespace}/summed"
     file = tmp_path / "lines"
     file.write_text("one\ntwo\nthree\n")
     sent = shell.json("produce", topic, "-f", str(file))
@@ -127,8 +130,8 @@ def test_what_was_sent_and_received_is_summed_up_for_scripts(shell: Shell, tmp_p
     assert shell.run("consume", topic, "-s", "sum", "-n", "3", "-q").startswith("3 messages, 11 B, in ")
 
 
-def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell) -> None:
-    topic = "persistent://public/default/parts"
+def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/parts"
     shell.run("topics", "create", topic, "--partitions", "2")
     shell.run("subscriptions", "create", topic, "s")
     names = [f"{topic}-partition-0", f"{topic}-partition-1"]
@@ -136,7 +139,7 @@ def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell)
     assert shell.run("topics", "unload", topic) == "unloaded\n"
     assert sorted(one["topic"] for one in shell.json("lag", topic, "--partitions")) == names
     assert [one["topic"] for one in shell.json("lag", topic)] == [topic]
-    assert {"topic": topic, "partitions": 2} in shell.json("topics", "list")
+    assert {"topic": topic, "partitions": 2} in shell.json("topics", "list", namespace)
 
 
 def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
@@ -166,11 +169,11 @@ def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     assert "shop" not in shell.json("tenants", "list")
 
 
-def test_schemas_go_up_and_are_shown(shell: Shell, tmp_path: Path) -> None:
+def test_schemas_go_up_and_are_shown(shell: Shell, namespace: str, tmp_path: Path) -> None:
     record = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
     file = tmp_path / "order.avsc"
     file.write_text(json.dumps(record))
-    topic = "persistent://public/default/with-schema"
+    topic = f"persistent://{namespace}/with-schema"
     shell.run("topics", "create", topic)
     assert shell.run("schemas", "upload", topic, str(file)) == "version 0\n"
     assert shell.json("schemas", "show", topic)["type"] == "AVRO"
@@ -186,26 +189,27 @@ def test_the_processes_of_a_cluster_are_shown(shell: Shell) -> None:
     found = shell.json("cluster", "status", *folder)
     assert found["service_url"] == shell.cluster.service_url
     assert [one["name"] for one in found["processes"] if one["running"]] == [
-        "zookeeper", "bookie-1", "bookie-2", "bookie-3", "broker-1",
+        "zookeeper", *(f"bookie-{number}" for number in range(1, 6)), "broker-1", "broker-2",
     ]  # fmt: skip
 
 
 def test_brokers_tell_how_they_are(shell: Shell) -> None:
-    ((name, is_leader),) = [(one["broker"], one["leader"]) for one in shell.json("brokers", "list")]
-    assert is_leader
-    assert f"{name}  leader" in shell.run("brokers", "list")
+    brokers = shell.json("brokers", "list")
+    assert len(brokers) == 2
+    (leader,) = [one["broker"] for one in brokers if one["leader"]]
+    assert f"{leader}  leader" in shell.run("brokers", "list")
     assert shell.run("brokers", "health") == "ok\n"
     assert shell.json("brokers", "health") == {"healthy": True, "reason": ""}
     assert shell.json("brokers", "config", "EnsembleSize") == {"managedLedgerDefaultEnsembleSize": "2"}
     assert "pulsar_" in shell.run("brokers", "metrics")
 
 
-def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, written: str) -> None:
+def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, namespace: str, written: str) -> None:
     ledger_id = shell.json("topics", "ledgers", written)["ledgers"][-1]["ledgerId"]
     assert str(ledger_id) in shell.run("topics", "ledgers", written)
     found = shell.json("ledgers", "show", str(ledger_id), "--all")
     assert found["state"] == "OPEN"
-    assert found["custom"]["pulsar/managed-ledger"] == "public/default/persistent/orders"
+    assert found["custom"]["pulsar/managed-ledger"] == f"{namespace}/persistent/orders"
     assert [entry["entry_id"] for entry in found["entries"]] == list(range(found["last_entry_there"] + 1))
     for entry in found["entries"]:
         assert [copy["verdict"] for copy in entry["copies"]] == ["good", "good"] + ["good"] * (
@@ -226,7 +230,7 @@ def test_ledgers_that_are_not_there_are_named(shell: Shell) -> None:
     shell.run("ledgers", "show", "999999", code=2)
 
 
-def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, tmp_path: Path) -> None:
+def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, namespace: str, tmp_path: Path) -> None:
     record = {
         "type": "record",
         "name": "Order",
@@ -237,7 +241,7 @@ def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, tmp_pa
     values = [{"id": 1, "note": "first"}, {"id": 2, "note": None}]
     lines = "\n".join(map(json.dumps, values))
     for kind in ("AVRO", "JSON"):
-        topic = f"persistent://public/default/values-{kind.lower()}"
+        topic = f"persistent://{namespace}/values-{kind.lower()}"
         shell.run("topics", "create", topic)
         shell.run("schemas", "upload", topic, str(file), "--type", kind)
         assert shell.run("produce", topic, "--schema", "-f", "-", input=lines) == "2 messages acknowledged\n"
@@ -245,5 +249,5 @@ def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, tmp_pa
         assert [one["value"] for one in read] == values
         assert '{"id": 1, "note": "first"}' in shell.run("read", topic)
         shell.run("produce", topic, "--schema", "-m", '{"id": "one"}', code=2)
-    raw = shell.run("tail", "persistent://public/default/values-avro", "--raw", "-n", "1")
+    raw = shell.run("tail", f"persistent://{namespace}/values-avro", "--raw", "-n", "1")
     assert "note" not in raw

@@ -13,11 +13,12 @@ import pytest
 from tests.support.http_fake import http_fake
 from tests.support.pages import blocks_of
 from tests.support.processes import Standalone, until
+from tests.support.shell import TIMEOUT_S, run_command
+from tests.support.warm import warm_folder
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 90
 
 
 class Typed:
@@ -29,11 +30,7 @@ class Typed:
         self.environment = {**os.environ, **addresses}
 
     def run(self, *arguments: str, code: int = 0, **options: Any) -> "subprocess.CompletedProcess[str]":
-        options.setdefault("env", self.environment)
-        found = subprocess.run(
-            [sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
-            check=False, **options,
-        )  # fmt: skip
+        found = run_command(*arguments, env=self.environment, **options)
         assert found.returncode == code, (arguments, found.stdout, found.stderr)
         return found
 
@@ -138,3 +135,21 @@ def test_metadata_on_another_machine_are_said_to_be_there(typed: Typed) -> None:
         broker.answer("GET", "/admin/v2/brokers/configuration/runtime", {"metadataStoreUrl": "rocksdb:/not/here"})
         said = typed.run("bookies", "list", "--admin-url", broker.url, code=1).stderr
     assert f"the broker at {broker.url} keeps its metadata in the folder /not/here, which is not on this" in said
+
+
+TYPED = (("produce", "installed", "-f", "-"), ("topics", "list"), ("-h",), ("topics",), ("topicz",))
+
+
+@pytest.mark.parametrize("arguments", TYPED)
+def test_the_installed_command_does_what_a_warm_one_does(typed: Typed, arguments: tuple[str, ...]) -> None:
+    """Other tests type the warm one (`tests/support/warm.py`)."""
+    found = [
+        subprocess.run(
+            [folder / "magnetar", *arguments], input="a\nb\n", env=typed.environment, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False,
+        )
+        for folder in (warm_folder(), Path(sys.executable).parent)
+    ]  # fmt: skip
+    warm, installed = [(one.returncode, one.stdout, one.stderr) for one in found]
+    assert warm == installed
+    assert any(warm)

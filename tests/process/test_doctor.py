@@ -26,8 +26,9 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.processes import client_of, cluster_of, until
-from tests.support.shell import Shell
-from tests.support.zookeeper import ZooKeeperServer, why_not
+from tests.support.shared_cluster import in_metadata
+from tests.support.shell import Shell, run_command
+from tests.support.zookeeper import why_not
 
 pytestmark = [
     pytest.mark.process,
@@ -52,10 +53,7 @@ class Patient:
 
     def says(self, *options: str) -> str:
         """Its exit code is that of the worst finding; the disk of this machine may be one."""
-        command = [sys.executable, "-m", "magnetar", "doctor", *options]
-        found = subprocess.run(
-            command, capture_output=True, text=True, timeout=90, env={**os.environ, **self.shell.environment}
-        )
+        found = run_command("doctor", *options, env={**os.environ, **self.shell.environment})
         assert found.returncode in (0, 1, 2), found.stderr
         return found.stdout
 
@@ -102,14 +100,7 @@ class Patient:
             os.kill(pid, signal.SIGCONT)
 
     def in_metadata(self, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-        async def go() -> T:
-            store = await open_store(self.cluster.metadata_url, LoopClock(), session_timeout_s=10.0)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
-
-        return asyncio.run(go())
+        return in_metadata(self.cluster, work)
 
     def state_of(self, name: str) -> str:
         address = f"127.0.0.1:{self.cluster.member(name).port}"
@@ -182,6 +173,7 @@ def test_bookies_that_are_killed_are_named_with_the_copies_they_had(patient: Pat
         assert "it cannot write a message and read it back" in found[patient.broker(name)][1]
 
 
+@pytest.mark.long("a session ends, and the doctor waits for servers that hang")
 def test_a_bookie_that_hangs_is_told_from_one_that_is_gone(patient: Patient) -> None:
     patient.restart("bookie-1", zkTimeout=LONG_SESSION_MS)
     until(lambda: not patient.findings(), "the doctor finds nothing")
@@ -206,6 +198,7 @@ def test_a_bookie_is_read_only_because_an_operator_said_so(patient: Patient) -> 
     assert patient.shell.json(*switch, "off") == {"readOnly": False, "reasons": {}}
 
 
+@pytest.mark.long("a bookie is started twice")
 def test_a_bookie_is_read_only_because_its_disk_counts_as_full(patient: Patient) -> None:
     patient.restart("bookie-3", diskUsageThreshold=0.000002, diskUsageWarnThreshold=0.000001)
     level, text = patient.findings()[patient.bookie("bookie-3")]
@@ -222,6 +215,7 @@ def may_mount() -> bool:
     return False
 
 
+@pytest.mark.long("a fourth bookie is started")
 @pytest.mark.skipif(not may_mount(), reason="no file system of one's own can be mounted here (unshare -rm)")
 def test_a_disk_that_fills_up_is_found_before_and_after(patient: Patient, tmp_path: Path) -> None:
     """A fourth bookie, whose ledgers are on a file system of 64 MiB that only it sees."""
@@ -265,6 +259,7 @@ def test_a_disk_that_fills_up_is_found_before_and_after(patient: Patient, tmp_pa
 # ----------------------------------------------------------------------------------------- clocks
 
 
+@pytest.mark.long("two servers are started twice")
 def test_clocks_that_are_off_are_found(patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real servers, whose interpreter reads the machine's clock an hour too late."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -375,6 +370,7 @@ class SlowRoad:
                 one.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.long("each answer takes half a second")
 def test_a_metadata_store_that_is_slow_is_found(patient: Patient) -> None:
     with SlowRoad(patient.cluster.state.zookeeper_port, 0.27) as road:
         url = f"zk:127.0.0.1:{road.port}"
@@ -401,6 +397,7 @@ def test_without_a_metadata_store_the_rest_is_looked_at(patient: Patient, unused
     assert "looked at 0 bookies, 2 brokers" in patient.says("--metadata", url)
 
 
+@pytest.mark.long("the doctor waits for it, and then sessions have ended")
 def test_a_metadata_store_that_hangs_is_given_up(patient: Patient) -> None:
     with patient.paused("zookeeper"):
         level, text = patient.findings()[patient.cluster.metadata_url]
@@ -409,7 +406,7 @@ def test_a_metadata_store_that_hangs_is_given_up(patient: Patient) -> None:
     until(lambda: not patient.findings(), "sessions are there again")
 
 
-def test_a_cluster_without_bookies_is_found(patient: Patient, tmp_path: Path) -> None:
+def test_a_cluster_without_bookies_is_found(patient: Patient) -> None:
     async def initialise(url: str) -> None:
         store = await open_store(url, LoopClock(), session_timeout_s=10.0)
         try:
@@ -417,15 +414,16 @@ def test_a_cluster_without_bookies_is_found(patient: Patient, tmp_path: Path) ->
         finally:
             await store.close()
 
-    with ZooKeeperServer(tmp_path) as server:
-        asyncio.run(initialise(f"zk:{server.hosts}"))
-        found = patient.findings("--metadata", f"zk:{server.hosts}")
+    other = f"{patient.cluster.metadata_url}/other"
+    asyncio.run(initialise(other))
+    found = patient.findings("--metadata", other)
     assert found == {"bookies": ("ERROR", "there is no bookie, and never was one")}
 
 
 # ---------------------------------------------------------------------------------------- brokers
 
 
+@pytest.mark.long("a session ends, and the doctor waits for servers that hang")
 def test_a_broker_that_hangs_is_found_before_and_after_its_session_ends(patient: Patient) -> None:
     def registered() -> list[str]:
         found: list[str] = patient.shell.json("brokers", "list")
@@ -444,6 +442,7 @@ def test_a_broker_that_hangs_is_found_before_and_after_its_session_ends(patient:
         assert "is named in --admin-url and does not answer" in text
 
 
+@pytest.mark.long("both brokers are started anew")
 def test_brokers_that_are_not_registered_are_found(patient: Patient) -> None:
     async def forget(store: MetadataStore) -> None:
         for name in await store.children("/loadbalance/brokers"):
@@ -455,6 +454,7 @@ def test_brokers_that_are_not_registered_are_found(patient: Patient) -> None:
         patient.cluster.kill(member.name)
 
 
+@pytest.mark.long("both brokers are started anew")
 def test_brokers_that_are_gone_are_found(patient: Patient) -> None:
     for member in patient.cluster.members("broker"):
         patient.cluster.kill(member.name)

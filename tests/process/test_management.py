@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from magnetar_core.runtime.own_packages import python_command, python_environmen
 from tests.support.copies import copies_of
 from tests.support.processes import until
 from tests.support.waiting import eventually
-from tests.support.zookeeper import ZooKeeperServer, why_not
+from tests.support.zookeeper import why_not
 
 pytestmark = [
     pytest.mark.process,
@@ -37,12 +36,12 @@ def token_of(name: str, role: str) -> tuple[str, str]:
 class Servers:
     """Processes of Magnetar beside one ZooKeeper; the ready line of each names its HTTP."""
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeperServer, tokens: Path) -> None:
-        self.metadata_url = f"zk:{zookeeper.hosts}"
+    def __init__(self, folder: Path, zookeeper: str, tokens: Path) -> None:
+        self.metadata_url = f"zk:{zookeeper}"
         self._folder = folder
         self._ports = reserved_ports()
         self._common = (
-            f"metadataServiceUri=zk://{zookeeper.hosts}/ledgers\nzkTimeout=2000\nhttpServerEnabled=true\n"
+            f"metadataServiceUri=zk://{zookeeper}/ledgers\nzkTimeout=2000\nhttpServerEnabled=true\n"
             f"managementTokensFile={tokens}\n"
         )
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -89,15 +88,7 @@ class Servers:
         )  # fmt: skip
 
 
-@pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer(tmp_path) as server:
-        yield server
-
-
-async def test_a_bookie_is_retired_over_http_by_the_holder_of_a_token(
-    tmp_path: Path, zookeeper: ZooKeeperServer
-) -> None:
+async def test_a_bookie_is_retired_over_http_by_the_holder_of_a_token(tmp_path: Path, zookeeper: str) -> None:
     (writer, first), (reader, second) = token_of("deployer", "write"), token_of("prometheus", "read")
     tokens = tmp_path / "tokens"
     tokens.write_text(f"{first}\n{second}\n")

@@ -29,8 +29,9 @@ from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.url import open_store
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.clock import LoopClock
-from tests.support.processes import NAMESPACE, cluster_of, until
 from tests.support.processes import client_of as pulsar_client
+from tests.support.processes import cluster_of, until
+from tests.support.shared_cluster import BROKER_SETTINGS, heal
 from tests.support.zookeeper import why_not
 from tests.unit.broker.topic.dispatching import entry
 
@@ -99,19 +100,31 @@ def reconnects(log: Path) -> list[str]:
     ]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with cluster_of(tmp_path / "cluster", bookies=3, brokers=1) as made:
-        admin = AdminClient(made.admin_urls)
-        admin.set_retention(NAMESPACE, minutes=-1, megabytes=-1)
-        policy = {
-            "bookkeeperEnsemble": 2,
-            "bookkeeperWriteQuorum": 2,
-            "bookkeeperAckQuorum": 2,
-            "managedLedgerMaxMarkDeleteRate": 0.0,
-        }
-        admin.call("POST", f"/admin/v2/namespaces/{NAMESPACE}/persistence", policy)
+@pytest.fixture(scope="module")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("overload")
+    with cluster_of(folder, bookies=3, brokers=1, broker_settings=BROKER_SETTINGS) as made:
         yield made
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """Its broker has nothing in its memory yet."""
+    yield heal(_cluster)
+    _cluster.kill("broker-1", signal.SIGTERM)
+
+
+@pytest.fixture
+def namespace(namespace: str, cluster: Cluster) -> str:
+    """Acknowledgements are stored at once."""
+    policy = {
+        "bookkeeperEnsemble": 2,
+        "bookkeeperWriteQuorum": 2,
+        "bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    }
+    AdminClient(cluster.admin_urls).call("POST", f"/admin/v2/namespaces/{namespace}/persistence", policy)
+    return namespace
 
 
 def broker_pid(cluster: Cluster) -> int:
@@ -189,10 +202,10 @@ def check_nobody_was_harmed(cluster: Cluster, topics: list[str], log: Path) -> N
 
 
 def test_large_messages_of_many_producers_go_through_at_the_speed_of_the_disks(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "clients.log"
-    topics = [f"persistent://{NAMESPACE}/load-{number}" for number in range(PRODUCERS)]
+    topics = [f"persistent://{namespace}/load-{number}" for number in range(PRODUCERS)]
     with clients(cluster.service_url, PRODUCERS, log) as made, Memory(broker_pid(cluster)) as memory:
         publishing = Publishing(made, topics)
         publishing.send(PER_PRODUCER)
@@ -203,12 +216,16 @@ def test_large_messages_of_many_producers_go_through_at_the_speed_of_the_disks(
     print(f"broker: {memory.kib_max >> 10} MiB at most")
 
 
-@pytest.mark.parametrize("kind", ["one topic", "four topics"])
-def test_subscriptions_of_one_connection_share_it_evenly(cluster: Cluster, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["one topic", pytest.param("four topics", marks=pytest.mark.long("240 MiB once more"))]
+)
+def test_subscriptions_of_one_connection_share_it_evenly(
+    cluster: Cluster, namespace: str, tmp_path: Path, kind: str
+) -> None:
     """Each consumer gets all its messages, however little the others take, and stays connected."""
     log = tmp_path / "clients.log"
     count, names = 60, [f"s{number}" for number in range(4)]
-    topics = [f"persistent://{NAMESPACE}/read-{0 if kind == 'one topic' else number}" for number in range(4)]
+    topics = [f"persistent://{namespace}/read-{0 if kind == 'one topic' else number}" for number in range(4)]
     with clients(cluster.service_url, 1, log) as (client,), Memory(broker_pid(cluster)) as memory:
         for topic, name in zip(topics, names, strict=True):
             client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
@@ -232,10 +249,11 @@ def test_subscriptions_of_one_connection_share_it_evenly(cluster: Cluster, tmp_p
     print(f"broker: {memory.kib_max >> 10} MiB at most")
 
 
-def test_bookies_that_pause_cost_time_and_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.long("all bookies pause for seconds")
+def test_bookies_that_pause_cost_time_and_nothing_else(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """Every message is acknowledged once and stored once, without de-duplication."""
     log = tmp_path / "clients.log"
-    topics = [f"persistent://{NAMESPACE}/pause-{number}" for number in range(STOPPED_PRODUCERS)]
+    topics = [f"persistent://{namespace}/pause-{number}" for number in range(STOPPED_PRODUCERS)]
     with clients(cluster.service_url, STOPPED_PRODUCERS, log) as made, Memory(broker_pid(cluster)) as memory:
         publishing = Publishing(made, topics)
         publishing.send(1)
@@ -265,14 +283,15 @@ def expect(connection: socket.socket, kind: int) -> None:
     raise AssertionError("the broker closed the connection")
 
 
-def test_clients_that_send_and_do_not_read_are_not_read_either(cluster: Cluster) -> None:
+@pytest.mark.long("buffers of the kernel are filled")
+def test_clients_that_send_and_do_not_read_are_not_read_either(cluster: Cluster, namespace: str) -> None:
     """Requests whose answers nobody takes: pings, lookups, and sends. Others are served meanwhile."""
     port = int(cluster.service_url.rpartition(":")[2])
-    topic = f"persistent://{NAMESPACE}/deaf"
+    topic = f"persistent://{namespace}/deaf"
     connect = command(BaseCommand.CONNECT, client_version="deaf", protocol_version=21)
     produce = command(BaseCommand.PRODUCER, topic=topic, producer_id=1, request_id=1)
     ask = b"".join(
-        command(BaseCommand.GET_TOPICS_OF_NAMESPACE, request_id=number, namespace=NAMESPACE, mode=2)
+        command(BaseCommand.GET_TOPICS_OF_NAMESPACE, request_id=number, namespace=namespace, mode=2)
         for number in range(500)
     )
     send = BaseCommand(type=BaseCommand.SEND, send=CommandSend(producer_id=1, sequence_id=0))
@@ -282,7 +301,7 @@ def test_clients_that_send_and_do_not_read_are_not_read_either(cluster: Cluster)
     with Memory(broker_pid(cluster)) as memory, pulsar_client(cluster.service_url) as other:
         other.create_producer(topic)  # looks up who serves it, and so has it served
         for number in range(50):
-            other.create_producer(f"persistent://{NAMESPACE}/{'long' * 20}-{number}").close()
+            other.create_producer(f"persistent://{namespace}/{'long' * 10}-{number}").close()
         for number in range(24):
             made = socket.socket()
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -291,7 +310,7 @@ def test_clients_that_send_and_do_not_read_are_not_read_either(cluster: Cluster)
             made.sendall(connect + produce)
             expect(made, BaseCommand.PRODUCER_SUCCESS)
             made.settimeout(0.5)
-        producer = other.create_producer(f"persistent://{NAMESPACE}/heard", send_timeout_millis=int(PATIENCE_S * 1000))
+        producer = other.create_producer(f"persistent://{namespace}/heard", send_timeout_millis=int(PATIENCE_S * 1000))
         before = memory.kib_max
         stuck: set[socket.socket] = set()
         askers = {made for made, flood in sockets if flood is ask}

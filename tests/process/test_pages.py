@@ -1,19 +1,25 @@
 """The examples of the documentation, copied word for word, on real processes and their usual ports.
 
-Where this user may have a network of its own (`unshare -rn`), the ports are free in it whatever else runs here.
+Where this user may have a network of its own (`unshare -rn`), the ports are free in it whatever else runs here. Those
+at the end of this file share a cluster: each starts it, if it is the first, and leaves it to the next.
 """
 
 import contextlib
 import json
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
-from tests.support.pages import blocks_of
+from magnetar.processes.cluster import STATE_FILE, Cluster
+from tests.support.pages import blocks_of, spark_java
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -53,14 +59,28 @@ PORTS = (
     8443,
 )
 
-OWN_NETWORK = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+OWN_NETWORK = ["unshare", "-rn", "sh", "-c", "ip link set lo up && echo up && exec cat"]
 
 
-def network() -> list[str]:
-    """What to put before a command, so that the usual ports are free for it."""
-    with contextlib.suppress(OSError):
-        if subprocess.run([*OWN_NETWORK, "true"], capture_output=True, check=False).returncode == 0:
-            return OWN_NETWORK
+@contextlib.contextmanager
+def usual_ports() -> Iterator[list[str]]:
+    """What to put before commands, so that all of them are in one network, in which the usual ports are free."""
+    try:
+        keeper = subprocess.Popen(OWN_NETWORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    except OSError:
+        check_ports()
+        yield []
+        return
+    with keeper:  # it ends when its input is closed
+        assert keeper.stdout is not None
+        if keeper.stdout.readline():
+            yield ["nsenter", f"--target={keeper.pid}", "--user", "--net", "--preserve-credentials"]
+        else:
+            check_ports()
+            yield []
+
+
+def check_ports() -> None:
     for port in PORTS:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -68,44 +88,22 @@ def network() -> list[str]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 pytest.skip(f"port {port} is in use, and this user cannot have a network of its own (unshare -rn)")
-    return []
 
 
-def follow(page: str, folder: Path, *options: str, by: str = "tests.support.pages") -> str:
-    command = [*network(), sys.executable, "-m", by, str(ROOT / page), str(folder), *options]
+def follow(
+    page: str, folder: Path, *options: str, by: str = "tests.support.pages", network: Sequence[str] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
+    if network is None:
+        with usual_ports() as own:
+            return follow(page, folder, *options, by=by, network=own)
+    command = [*network, sys.executable, "-m", by, str(ROOT / page), str(folder), *options]
     found = subprocess.run(
-        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
-    )
+        command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
     assert found.returncode == 0, found.stdout
     return found.stdout
-
-
-@pytest.mark.spark
-def test_the_readme_can_be_copied_word_for_word(tmp_path: Path) -> None:
-    sections = ("One process", "Use it", "Test with it", "Look into it")
-    said = follow("README.md", tmp_path, *(word for name in sections for word in ("--section", name)))
-    wanted = (
-        "100000 messages acknowledged",
-        "kitchen b'21.5'",
-        "lamp 3",
-        "2 passed",
-        "3 bookies, 2 brokers",
-        "a new disk",
-    )
-    for text in wanted:
-        assert text in said, f"{text!r} is not in\n{said}"
-
-
-def test_the_page_of_the_command_line_can_be_copied(tmp_path: Path) -> None:
-    said = follow("docs/cli.md", tmp_path)
-    assert '"id": 7' in said
-    assert "_magnetar_completion" in (tmp_path / ".bashrc").read_text()
-
-
-def test_the_page_of_the_servers_can_be_copied(tmp_path: Path) -> None:
-    said = follow("docs/servers.md", tmp_path, "--section", "Beside a cluster on this machine")
-    assert "127.0.0.1:3184  writable" in said
-    assert "127.0.0.1:8082" in said
 
 
 def stop_of(name: str) -> str:
@@ -140,6 +138,10 @@ def named_but_not_run(page: str, said: str) -> list[str]:
     return left
 
 
+# Ends the ledgers of topics to which nobody writes; a drain would wait for 30 s until it ends them.
+UNLOAD = "magnetar namespaces unload public/default"
+
+
 def test_the_page_of_auto_recovery_can_be_copied(tmp_path: Path) -> None:
     """Its machines are this one. A token is in the environment as the page assumes, and its hash in place of theirs."""
     made = subprocess.run(
@@ -167,6 +169,7 @@ def test_the_page_of_auto_recovery_can_be_copied(tmp_path: Path) -> None:
         "--ends", f"{reports} list", "2",
         *before("magnetar autorecovery status", "for topic in a b c d e f; do magnetar produce $topic -m hello; done"),
         *before(f"{recover} --dry-run", stop_of("bookie-5")),
+        *before("curl -sS --fail-with-body http://127.0.0.1:8000/manage/v1/bookies/127.0.0.1:3184/state", UNLOAD),
         *before("""kill $(magnetar cluster status --directory ./cluster | awk '$1 == "bookie-4" {print $3}')""",
                 f"curl -sS --fail-with-body --json '{leaving}' http://127.0.0.1:8000/manage/v1/safe-to-remove"),
         *before("magnetar cluster down --directory ./cluster", f"{reports} list --state mended", "magnetar doctor",
@@ -191,68 +194,99 @@ def test_the_page_of_auto_recovery_can_be_copied(tmp_path: Path) -> None:
     assert named_but_not_run("docs/auto-recovery.md", said) == []
 
 
-def test_the_page_about_running_a_bookie_can_be_copied(tmp_path: Path) -> None:
-    """On four bookies. What the page says between its commands is done too: a disk is replaced, a bookie stopped, and
-    at the end all servers go over to TLS with the page's certificates."""
+def follow_the_operator(folder: Path, *, does_all: bool) -> str:
+    """docs/bookie-operations.md on four bookies. Who *does all* does also what the page says between its commands: a
+    disk is replaced, and at the end all servers go over to TLS with the page's certificates."""
     page = "docs/bookie-operations.md"
     second = "--admin-url http://127.0.0.1:8001"
     servers = ("bookie-1", "bookie-2", "bookie-4", "broker-1", "broker-2")
     roles = next(one for one in blocks_of((ROOT / page).read_text()) if "authorizedRoles" in one.text)
-    (tmp_path / "bookie.tls").write_text(f"tlsDirectory={tmp_path}/bookie\n{roles.text}")
-    (tmp_path / "broker.tls").write_text(f"bookkeeperTLSDirectory={tmp_path}/broker\n")
+    (folder / "bookie.tls").write_text(f"tlsDirectory={folder}/bookie\n{roles.text}")
+    (folder / "broker.tls").write_text(f"bookkeeperTLSDirectory={folder}/broker\n")
+    new_disk = (
+        "rm -r cluster/bookie-2/ledgers cluster/bookie-2/journal",
+        "echo dataIntegrityChecking=true >> cluster/bookie-2/bookie.conf",
+        "magnetar cluster up --directory ./cluster --bookies 4",
+        "for topic in a b c d e f; do magnetar produce $topic -m next; done",
+        f"until ! magnetar bookie status {second} | grep 'to be checked'; do sleep 1; done",
+        f"magnetar bookie metrics {second} | grep ^magnetar_bookie_integrity",
+        UNLOAD,
+    )
+    over_to_tls = (
+        *(step for name in servers for step in (
+            f"cat {name[:6]}.tls >> cluster/{name}/{name[:6]}.conf",
+            stop_of(name),
+            f"magnetar {name[:6]} --config cluster/{name}/{name[:6]}.conf",
+        )),
+        "magnetar produce a -m 'over TLS'",
+    )  # fmt: skip
+    over = " --tls-directory broker" if does_all else ""
     said = follow(
-        page, tmp_path,
+        page, folder,
         "--first", "magnetar cluster up --directory ./cluster --bookies 4",
         "--first", "for topic in a b c d e f; do seq 1 500 | magnetar produce $topic -f -; done",
+        # What bookie-2 had is not to be elsewhere when it is back.
         *before("magnetar bookie rebuild-index --config bookie.conf --yes",
-                stop_of("bookie-2"), "cp cluster/bookie-2/bookie.conf bookie.conf"),
+                "magnetar autorecovery delay 600", stop_of("bookie-2"), "cp cluster/bookie-2/bookie.conf bookie.conf"),
         *before('magnetar bookies drain 127.0.0.1:3183 --why "old disks" --wait',
-                "rm -r cluster/bookie-2/ledgers cluster/bookie-2/journal",
-                "echo dataIntegrityChecking=true >> cluster/bookie-2/bookie.conf",
-                "magnetar cluster up --directory ./cluster --bookies 4",
-                "for topic in a b c d e f; do magnetar produce $topic -m next; done",
-                f"until ! magnetar bookie status {second} | grep 'to be checked'; do sleep 1; done",
+                *(new_disk if does_all else ["magnetar cluster up --directory ./cluster --bookies 4"]),
                 "magnetar autorecovery reports list",
-                f"magnetar bookie metrics {second} | grep ^magnetar_bookie_integrity",
                 "magnetar bookies drain 127.0.0.1:3184",
                 "magnetar bookies cancel 127.0.0.1:3184"),
         *before("magnetar bookies remove 127.0.0.1:3183 --yes", stop_of("bookie-3")),
         *before("magnetar bookie ledgers --metadata",
-                "openssl verify -CAfile ca.crt bookie/tls.crt broker/tls.crt",
-                *(step for name in servers for step in (
-                    f"cat {name[:6]}.tls >> cluster/{name}/{name[:6]}.conf",
-                    stop_of(name),
-                    f"magnetar {name[:6]} --config cluster/{name}/{name[:6]}.conf",
-                )),
-                "magnetar produce a -m 'over TLS'",
-                "magnetar ledgers list --tls-directory broker",
-                "magnetar doctor --tls-directory broker",
-                "magnetar autorecovery recover 127.0.0.1:3184 --dry-run --tls-directory broker"),
+                "openssl verify -CAfile ca.crt bookie/tls.crt broker/tls.crt", *(over_to_tls if does_all else []),
+                f"magnetar ledgers list{over}",
+                f"magnetar doctor{over}",
+                f"magnetar autorecovery recover 127.0.0.1:3184 --dry-run{over}"),
     )  # fmt: skip
-    wanted = (
+    assert named_but_not_run(page, said) == []
+    return said
+
+
+@pytest.mark.parametrize("does_all", [
+    False, pytest.param(True, marks=pytest.mark.long("five servers are started anew for TLS, and a disk is copied")),
+])  # fmt: skip
+def test_the_page_about_running_a_bookie_can_be_copied(tmp_path: Path, does_all: bool) -> None:
+    said = follow_the_operator(tmp_path, does_all=does_all)
+    wanted = [
         r"operator \(kernel update\)",
         r"\$ magnetar bookie readonly off\n.*writable",
         r"lost +0 entries",
         r"\d+ entries of \d+ ledgers",
         r"nobody has reported damage",
-        r"integrity_copied_entries_total\S+ [1-9]",
         r"integrity_lost_entries_total\S+ 0",
         r"draining → active",
         r"127.0.0.1:3183  drained",
         r"127.0.0.1:3183 is removed",
         r"broker/tls.crt: OK",
-        r"'over TLS'\n1 messages acknowledged",
         r"ledger +0\nstate +closed",
         r"\n0  .*local-0",
-    )
+    ]
+    if does_all:
+        wanted += [
+            r"integrity_copied_entries_total\S+ [1-9]",
+            r"'over TLS'\n1 messages acknowledged",
+        ]
     for text in wanted:
         assert re.search(text, said), f"{text!r} is not in\n{said}"
-    assert named_but_not_run(page, said) == []
 
 
 def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
-    """All blocks but the application in Go, which the reader has to supply."""
-    assert "1 passed" in follow("docs/testing.md", tmp_path, "--without", "./application")
+    """All of its tests but that of an application in Go, which the reader has to supply. The reader's project has
+    packages of the same names as ours."""
+    for name in ("broker", "bookie", "connectors"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    said = follow("docs/testing.md", tmp_path, "--without", "./application", "--without", "magnetar.testing.cluster()")
+    assert "3 passed" in said
+
+
+@pytest.mark.long("one more cluster; tests/process/test_testing_partitions.py takes it the same way")
+def test_the_page_about_testing_can_be_copied_without_pytest(tmp_path: Path) -> None:
+    section = "Without pytest, and beside other languages"
+    said = follow("docs/testing.md", tmp_path, "--section", section, "--without", "./application")
+    assert said.count("\npulsar://") == 2
 
 
 def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
@@ -262,14 +296,6 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
         "--instead", "broker-1:6648,broker-2:6648", "localhost:6648",
     )  # fmt: skip
     assert "customer-7 b'payload'" in said
-
-
-def test_the_page_of_replicated_state_can_be_copied(tmp_path: Path) -> None:
-    said = follow("docs/state-log.md", tmp_path)
-    assert "1 words\n" in said
-    assert said.count("a heavy star\n") == 2, "before and after a process was killed"
-    assert "2 words\n" in said
-    assert "a light star\n" in said
 
 
 def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
@@ -307,9 +333,46 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
             assert first in known, f"{page}: {block.text}"
 
 
+# ------------------------------------------------------------------------------ pages with Spark
+
+
+@pytest.fixture(scope="module")
+def beside_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Follows pages in one folder, emptied for each, with one Java for the programs that use Spark."""
+    folder = tmp_path_factory.mktemp("beside-spark")
+    with usual_ports() as network, spark_java(folder, network) as java:
+
+        def follow_here(page: str, *options: str, by: str = "tests.support.pages") -> str:
+            for left in folder.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left)
+                else:
+                    left.unlink()
+            return follow(page, folder, *options, by=by, network=network, environment=java)
+
+        yield follow_here
+
+
 @pytest.mark.spark
-def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
-    said = follow("docs/spark.md", tmp_path)
+def test_the_readme_can_be_copied_word_for_word(beside_spark: Callable[..., str]) -> None:
+    """The first half; for that of a cluster see below."""
+    sections = ("One process", "Use it", "Test with it")
+    said = beside_spark("README.md", *(word for name in sections for word in ("--section", name)))
+    wanted = (
+        "100000 messages acknowledged",
+        "kitchen b'21.5'",
+        "lamp 3",
+        "|hello-9|",
+        "|   lamp|       3|",
+        "2 passed",
+    )
+    for text in wanted:
+        assert text in said, f"{text!r} is not in\n{said}"
+
+
+@pytest.mark.spark
+def test_the_page_of_spark_can_be_copied(beside_spark: Callable[..., str]) -> None:
+    said = beside_spark("docs/spark.md")
     wanted = (
         "|1    |", "|2    |", "2 orders", "sensor-kitchen|kitchen|21.5", "this is no JSON", "|kitchen| 21.5|",
         "|      5|    7|", "2 in the last hour", "|kitchen|  off|", "2 to be billed", "3 tasks", "|   18.0|",
@@ -320,7 +383,53 @@ def test_the_page_of_spark_can_be_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_notebook_goes_from_a_topic_to_a_plot(tmp_path: Path) -> None:
-    said = follow("docs/weather.ipynb", tmp_path, by="tests.support.notebook")
+def test_the_notebook_goes_from_a_topic_to_a_plot(beside_spark: Callable[..., str]) -> None:
+    said = beside_spark("docs/weather.ipynb", by="tests.support.notebook")
     assert "48 rows of 60 readings each" in said
     assert "[image/png]" in said
+
+
+# ------------------------------------------------------------------------- pages that share a cluster
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("beside-a-cluster")
+
+
+@pytest.fixture(scope="module")
+def beside_a_cluster(folder: Path) -> Iterator[Callable[..., str]]:
+    """Follows pages in one folder and one network: each finds the cluster of those before."""
+    with usual_ports() as network:
+        try:
+            yield lambda page, *options: follow(page, folder, *options, network=network)
+        finally:
+            if (folder / "cluster" / STATE_FILE).exists():
+                Cluster(folder / "cluster").down()
+
+
+def test_the_page_of_the_command_line_can_be_copied(beside_a_cluster: Callable[..., str], folder: Path) -> None:
+    said = beside_a_cluster("docs/cli.md", "--goes-on")
+    assert '"id": 7' in said
+    assert "_magnetar_completion" in (folder / ".bashrc").read_text()
+
+
+def test_the_readme_of_a_cluster_can_be_copied(beside_a_cluster: Callable[..., str]) -> None:
+    said = beside_a_cluster("README.md", "--section", "Look into it", "--goes-on")
+    assert "3 bookies, 2 brokers" in said
+    assert "a new disk" in said
+
+
+def test_the_page_of_replicated_state_can_be_copied(beside_a_cluster: Callable[..., str]) -> None:
+    said = beside_a_cluster("docs/state-log.md", "--goes-on")
+    assert "1 words\n" in said
+    assert said.count("a heavy star\n") == 2, "before and after a process was killed"
+    assert "2 words\n" in said
+    assert "a light star\n" in said
+
+
+def test_the_page_of_the_servers_can_be_copied(beside_a_cluster: Callable[..., str]) -> None:
+    """The last of them: it stops the cluster."""
+    said = beside_a_cluster("docs/servers.md", "--section", "Beside a cluster on this machine")
+    assert "127.0.0.1:3184  writable" in said
+    assert "127.0.0.1:8082" in said

@@ -31,7 +31,13 @@ COPIES_MIN = LEDGERS * 13
 """Of 20 entries, two copies each in turn on three bookies, a bookie has 13 or 14."""
 
 
-@pytest.mark.parametrize("auto_recovery", [False, True], ids=["alone", "beside auto-recovery"])
+@pytest.mark.parametrize(
+    "auto_recovery",
+    [
+        pytest.param(False, id="alone"),
+        pytest.param(True, id="beside auto-recovery", marks=pytest.mark.long("the same cluster with one setting more")),
+    ],
+)
 async def test_a_new_bookie_takes_the_name_of_a_lost_one_and_copies_back_what_it_had(
     tmp_path: Path, auto_recovery: bool
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import magnetar
 from magnetar.client.errors import AccessDenied
 from magnetar.inspect.access import Profile, read_profile
+from tests.support.shell import run_command
 
 pytestmark = pytest.mark.process
 
@@ -39,7 +40,7 @@ def standalone(folder: Path) -> Iterator[tuple[Profile, str]]:
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    found = subprocess.run([*MAGNETAR, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    found = run_command(*arguments)
     assert found.returncode == code, (arguments, found.stdout, found.stderr)
     return found.stdout + found.stderr
 

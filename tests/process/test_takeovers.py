@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pulsar
@@ -18,6 +17,7 @@ import pytest
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
 from tests.support.processes import QUIET, cluster_of, other_broker, owner_of, until
+from tests.support.shared_cluster import BROKER_SETTINGS, heal
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -25,21 +25,31 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-TOPICS: Final = 60
-CLIENTS: Final = 3
+TOPICS: Final = 20
+CLIENTS: Final = 2
 # Every so many messages one is larger than a read from a socket.
 LARGE_EACH, LARGE_BYTES = 25, 300_000
-SHORT_LEDGERS: Final = "managedLedgerMaxEntriesPerLedger=20\nmanagedLedgerMinLedgerRolloverTimeMinutes=0\n"
+BOOKIES, BROKERS = 3, 2
+SHORT_LEDGERS: Final = {"managedLedgerMaxEntriesPerLedger": 20, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
 
 
-def name_of(number: int) -> str:
-    return f"persistent://public/default/many-{number}"
+@pytest.fixture(scope="module")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {**BROKER_SETTINGS, **SHORT_LEDGERS}
+    folder = tmp_path_factory.mktemp("takeovers")
+    with cluster_of(folder, bookies=BOOKIES, brokers=BROKERS, broker_settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Cluster:
+    return heal(_cluster)
 
 
 class Traffic:
     """A producer and a Shared consumer for each topic, over some clients. Messages are `topic:number`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, topics: list[str]) -> None:
         self.failures: Counter[str] = Counter()
         self.sent: Counter[int] = Counter()
         self.acknowledged: set[tuple[int, int]] = set()
@@ -48,11 +58,11 @@ class Traffic:
             pulsar.Client(url, logger=QUIET, operation_timeout_seconds=60, io_threads=1) for _ in range(CLIENTS)
         ]
         self._consumers, self._producers = [], []
-        for number in range(TOPICS):
+        for number, topic in enumerate(topics):
             client = self._clients[number % CLIENTS]
             self._consumers.append(
                 client.subscribe(
-                    name_of(number),
+                    topic,
                     "all",
                     consumer_type=pulsar.ConsumerType.Shared,
                     message_listener=self._on_message,
@@ -60,7 +70,7 @@ class Traffic:
             )
             self._producers.append(
                 client.create_producer(
-                    name_of(number),
+                    topic,
                     send_timeout_millis=0,
                     max_pending_messages=10_000,
                     batching_enabled=number % 2 == 0,
@@ -120,9 +130,13 @@ class Traffic:
             client.close()
 
 
+def topics_in(namespace: str) -> list[str]:
+    return [f"persistent://{namespace}/many-{number}" for number in range(TOPICS)]
+
+
 @contextmanager
-def traffic(cluster: Cluster) -> Iterator[Traffic]:
-    made = Traffic(cluster.service_url)
+def traffic(cluster: Cluster, namespace: str) -> Iterator[Traffic]:
+    made = Traffic(cluster.service_url, topics_in(namespace))
     try:
         yield made
     finally:
@@ -134,29 +148,22 @@ def stop(cluster: Cluster, name: str) -> None:
     until(lambda: not cluster.is_running(name), f"{name} has stopped", timeout_s=60)
 
 
-def with_short_ledgers(cluster: Cluster) -> None:
-    for member in cluster.members("broker"):
-        path = cluster.directory / member.name / "broker.conf"
-        path.write_text(path.read_text() + SHORT_LEDGERS)
-        stop(cluster, member.name)
-        cluster.start(member.name)
+@pytest.mark.long("each broker is stopped and started while all topics are written")
+def test_a_rolling_restart_under_load_loses_nothing_and_no_client_sees_an_error(
+    cluster: Cluster, namespace: str
+) -> None:
+    with traffic(cluster, namespace) as load:
+        load.go_on(30)
+        for member in cluster.members("broker"):
+            stop(cluster, member.name)
+            load.go_on()
+            cluster.start(member.name)
+            until(lambda: len(AdminClient(cluster.admin_urls).call("GET", "/admin/v2/brokers")) == 2, "both serve")
+        load.finish()
 
 
-def test_a_rolling_restart_under_load_loses_nothing_and_no_client_sees_an_error(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        with_short_ledgers(cluster)
-        with traffic(cluster) as load:
-            load.go_on(30)
-            for member in cluster.members("broker"):
-                stop(cluster, member.name)
-                load.go_on()
-                cluster.start(member.name)
-                until(lambda: len(AdminClient(cluster.admin_urls).call("GET", "/admin/v2/brokers")) == 2, "both serve")
-            load.finish()
-
-
-def test_bookies_that_are_stopped_in_turn_let_their_writers_go_first(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster, traffic(cluster) as load:
+def test_bookies_that_are_stopped_in_turn_let_their_writers_go_first(cluster: Cluster, namespace: str) -> None:
+    with traffic(cluster, namespace) as load:
         load.go_on(30)
         for member in cluster.members("bookie"):
             stop(cluster, member.name)
@@ -179,32 +186,33 @@ def log_of(cluster: Cluster, name: str) -> str:
     return (former.read_text() if former.exists() else "") + path.read_text()
 
 
-def test_what_a_killed_broker_served_is_open_at_the_other_one_without_being_asked_for(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        with_short_ledgers(cluster)
-        with traffic(cluster) as load:
-            load.go_on(30)
-            idle = "persistent://public/default/nobody-is-there"
-            AdminClient(cluster.admin_urls).create_topic(idle, 0)
-            victim = owner_of(cluster, idle)
-            survivor = other_broker(cluster, victim)
-            (web,) = [member for member in cluster.members("broker") if member.name == survivor]
-            admin = AdminClient([f"http://127.0.0.1:{web.ports[1]}"])
-            log = cluster.log_path(survivor)
-            time.sleep(2)  # it tells what it serves each second
-            cluster.kill(victim)
-            until(lambda: idle in open_at(admin), "it is open at the other broker", timeout_s=60)
-            assert "is gone or stops; making ready to serve" in log.read_text()
-            load.go_on()
-            cluster.start(victim)
-            load.finish()
-
-
-def test_no_client_is_sent_to_a_broker_that_stands_still(tmp_path: Path) -> None:
-    """The system accepts connections for a stopped process; its session lives on for a while, and so does its node."""
-    with cluster_of(tmp_path / "cluster") as cluster, traffic(cluster) as load:
+def test_what_a_killed_broker_served_is_open_at_the_other_one_without_being_asked_for(
+    cluster: Cluster, namespace: str
+) -> None:
+    with traffic(cluster, namespace) as load:
         load.go_on(30)
-        topics = [name_of(number) for number in range(TOPICS)]
+        idle = f"persistent://{namespace}/nobody-is-there"
+        AdminClient(cluster.admin_urls).create_topic(idle, 0)
+        victim = owner_of(cluster, idle)
+        survivor = other_broker(cluster, victim)
+        (web,) = [member for member in cluster.members("broker") if member.name == survivor]
+        admin = AdminClient([f"http://127.0.0.1:{web.ports[1]}"])
+        log = cluster.log_path(survivor)
+        time.sleep(2)  # it tells what it serves each second
+        cluster.kill(victim)
+        until(lambda: idle in open_at(admin), "it is open at the other broker", timeout_s=60)
+        assert "is gone or stops; making ready to serve" in log.read_text()
+        load.go_on()
+        cluster.start(victim)
+        load.finish()
+
+
+@pytest.mark.long("all topics are written until their consumers have everything")
+def test_no_client_is_sent_to_a_broker_that_stands_still(cluster: Cluster, namespace: str) -> None:
+    """The system accepts connections for a stopped process; its session lives on for a while, and so does its node."""
+    with traffic(cluster, namespace) as load:
+        load.go_on(30)
+        topics = topics_in(namespace)
         victim = owner_of(cluster, topics[0])
         survivor = other_broker(cluster, victim)
         its = [topic for topic in topics if owner_of(cluster, topic) == victim]

@@ -78,7 +78,9 @@ def taken_over(cluster: ClusterUnderTest, topic: str, away: str) -> None:
     until(lambda: cluster.owner(topic) == other(cluster, away), f"{away} loses {topic}")
 
 
-@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("silent", [
+    False, pytest.param(True, marks=pytest.mark.long("the official client notices silence after 70 s")),
+])  # fmt: skip
 def test_the_serving_broker_is_cut_off_and_the_official_client_goes_on(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest, silent: bool
 ) -> None:
@@ -103,6 +105,7 @@ def test_the_serving_broker_is_cut_off_and_the_official_client_goes_on(
         load.check()
 
 
+@pytest.mark.long("it waits until the client notices silence")
 def test_the_topic_api_goes_on_too(cluster: ClusterUnderTest, request: pytest.FixtureRequest) -> None:
     topic = topic_of(request)
     with magnetar.Client(cluster.grpc_url) as client:
@@ -142,6 +145,7 @@ def test_who_was_cut_off_acknowledges_nothing_any_more(
     assert found == [b"acknowledged", b"under the new owner"]
 
 
+@pytest.mark.long("one more takeover, and three seconds in which nothing may arrive")
 def test_what_a_zombie_had_sent_to_bookies_is_not_acknowledged_either(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
 ) -> None:
@@ -167,6 +171,7 @@ def test_what_a_zombie_had_sent_to_bookies_is_not_acknowledged_either(
     assert found[-1] == b"second"
 
 
+@pytest.mark.long("a broker gives up a silent bookie after 30 s")
 def test_a_bookie_is_cut_off_and_publishing_goes_on(
     cluster: ClusterUnderTest, folder: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -190,6 +195,7 @@ def test_a_bookie_is_cut_off_and_publishing_goes_on(
         load.check()
 
 
+@pytest.mark.long("two takeovers, with the start of a broker between them")
 def test_who_is_cut_off_can_be_killed_and_started_again(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
 ) -> None:

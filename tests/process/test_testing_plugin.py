@@ -17,6 +17,9 @@ from tests.support.processes import until
 from tests.support.zookeeper import why_not
 
 pytestmark = pytest.mark.process
+NEEDS_JAVA = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+LONG_CLUSTER = pytest.mark.long("a cluster starts for one more run of pytest")
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180
@@ -119,8 +122,9 @@ def test_tests_share_a_server_and_have_a_namespace_each(tmp_path: Path) -> None:
     assert not is_there(int(pid))
 
 
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_a_project_with_packages_of_the_same_names_has_servers_too(tmp_path: Path) -> None:
+@NEEDS_JAVA
+@pytest.mark.long("one more cluster; docs/testing.md is followed in such a project, too")
+def test_a_project_with_packages_of_the_same_names_tests_its_failover_in_ten_lines(tmp_path: Path) -> None:
     """Its folder is the current one, the first of PYTHONPATH, and what pytest puts first by itself."""
     make_packages(tmp_path, "broker", "bookie", "connectors")
     output = run(
@@ -132,12 +136,40 @@ def test_a_project_with_packages_of_the_same_names_has_servers_too(tmp_path: Pat
         assert broker.__file__.startswith(os.getcwd()), "the project's own package is not hidden either"
         assert send(pulsar_server, "t", b"a") == [b"a"]
 
-    def test_cluster(pulsar_cluster):
-        assert send(pulsar_cluster, "t", b"a") == [b"a"]
+    def test_a_broker_dies(pulsar_cluster):
+        topic = pulsar_cluster.topic("t")
+        client = pulsar.Client(pulsar_cluster.service_url)
+        producer = client.create_producer(topic)
+        producer.send(b"before")
+        dead = pulsar_cluster.kill_broker(serving=topic)
+        producer.send(b"after")
+        assert not pulsar_cluster.is_running(dead)
+        assert pulsar_cluster.owner(topic) != dead
+        bookie = pulsar_cluster.kill_bookie()
+        producer.send(b"and on")
+        pulsar_cluster.restart(bookie)
+        pulsar_cluster.pause(pulsar_cluster.bookies[1])
+        client.close()
+
+    def test_a_broker_is_cut_off(pulsar_cluster):
+        topic = pulsar_cluster.topic("t")
+        client = pulsar.Client(pulsar_cluster.service_url)
+        producer = client.create_producer(topic)
+        producer.send(b"before")
+        away = pulsar_cluster.partition_away(serving=topic, silent=False)
+        producer.send(b"after")
+        assert pulsar_cluster.is_running(away)
+        assert pulsar_cluster.owner(topic) != away
+        client.close()
+
+    def test_the_next_one_finds_it_whole(pulsar_cluster):
+        names = [*pulsar_cluster.brokers, *pulsar_cluster.bookies]
+        assert all(pulsar_cluster.is_running(name) for name in names)
+        assert send(pulsar_cluster, "t", b"x") == [b"x"]
     """,
         environ={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
     )
-    assert "2 passed" in output
+    assert "4 passed" in output
 
 
 def test_the_log_of_the_server_stands_beside_a_failing_test(tmp_path: Path) -> None:
@@ -170,17 +202,6 @@ def test_the_log_of_the_server_stands_beside_a_failing_test(tmp_path: Path) -> N
     assert found.stdout.count("- log of standalone (") == 1, "one had nothing to say"
     assert found.stdout.count("this went wrong in the server") == 1
     assert "something before went wrong" not in found.stdout
-
-
-def test_the_volatile_server_is_another_one(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-    def test_both(pulsar_server, volatile_pulsar_server):
-        assert pulsar_server.service_url != volatile_pulsar_server.service_url
-        assert send(volatile_pulsar_server, "t", b"x") == [b"x"]
-    """,
-    )
 
 
 def test_workers_of_xdist_have_servers_of_their_own(tmp_path: Path) -> None:
@@ -281,38 +302,43 @@ def nobodys_folder() -> Iterator[Path]:
         yield folder
 
 
-SURROUNDINGS = """
-    def test_a_server(pulsar_server, volatile_pulsar_server):
+SERVERS = """
+    def test_it(pulsar_server, volatile_pulsar_server):
+        assert pulsar_server.service_url != volatile_pulsar_server.service_url
         assert send(pulsar_server, "t", b"x") == [b"x"]
         assert send(volatile_pulsar_server, "t", b"y") == [b"y"]
         note("uid", os.getuid())
-
-    @pytest.mark.skipif(os.environ["JAVA_IS_HERE"] != "yes", reason="no Java")
-    def test_a_cluster(pulsar_cluster):
+"""
+CLUSTER = """
+    def test_it(pulsar_cluster):
         topic = pulsar_cluster.topic("t")
         assert send(pulsar_cluster, "t", b"x") == [b"x"]
         away = pulsar_cluster.partition_away(serving=topic, silent=False)
         assert send(pulsar_cluster, "t", b"y") == [b"x", b"y"]
         pulsar_cluster.heal(away)
+        note("uid", os.getuid())
 """
-JAVA_IS_HERE = {"JAVA_IS_HERE": "yes" if why_not() is None else "no"}
+of_servers_and_a_cluster = pytest.mark.parametrize(
+    "body", [pytest.param(SERVERS, id="servers"), pytest.param(CLUSTER, id="cluster", marks=[NEEDS_JAVA, LONG_CLUSTER])]
+)
 
 
-def test_a_user_without_name_home_and_place_to_write_can_use_it(nobodys_folder: Path) -> None:
-    surroundings = {
-        **JAVA_IS_HERE, "HOME": "/nowhere", "TMPDIR": str(nobodys_folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
+@of_servers_and_a_cluster
+def test_a_user_without_name_home_and_place_to_write_can_use_it(nobodys_folder: Path, body: str) -> None:
+    surroundings = {"HOME": "/nowhere", "TMPDIR": str(nobodys_folder / "tmp"), "PYTHONDONTWRITEBYTECODE": "1"}
     tests = nobodys_folder / "tests"
-    run(tests, SURROUNDINGS, through=as_nobody(), environ=surroundings, cwd=Path("/"))
+    run(tests, body, through=as_nobody(), environ=surroundings, cwd=Path("/"))
     assert noted(tests, "uid") == [str(NOBODY)]
 
 
-def test_home_may_point_nowhere(tmp_path: Path) -> None:
-    run(tmp_path, SURROUNDINGS, environ={**JAVA_IS_HERE, "HOME": "/nowhere"}, cwd=Path("/"))
+@of_servers_and_a_cluster
+def test_home_may_point_nowhere(tmp_path: Path, body: str) -> None:
+    run(tmp_path, body, environ={"HOME": "/nowhere"}, cwd=Path("/"))
 
 
-def test_it_works_offline(tmp_path: Path) -> None:
-    run(tmp_path, SURROUNDINGS, through=without_network(), environ=JAVA_IS_HERE)
+@of_servers_and_a_cluster
+def test_it_works_offline(tmp_path: Path, body: str) -> None:
+    run(tmp_path, body, through=without_network())
 
 
 def test_a_proxy_of_the_environment_is_for_others(tmp_path: Path) -> None:
@@ -327,8 +353,12 @@ def test_a_proxy_of_the_environment_is_for_others(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-@pytest.mark.parametrize("moment", ["while it starts", "while a test runs", "while a server is cut off"])
+@NEEDS_JAVA
+@pytest.mark.parametrize("moment", [
+    pytest.param("while it starts", marks=LONG_CLUSTER),
+    pytest.param("while a test runs", marks=LONG_CLUSTER),
+    "while a server is cut off",
+])  # fmt: skip
 def test_no_server_of_a_cluster_is_left_behind_when_the_run_is_killed(tmp_path: Path, moment: str) -> None:
     arguments, environment = command(
         tmp_path,
@@ -359,42 +389,3 @@ def test_no_server_of_a_cluster_is_left_behind_when_the_run_is_killed(tmp_path: 
         finally:
             process.send_signal(signal.SIGKILL)
     until(lambda: not any(is_there(pid) for pid in held + pids()), "all of them end")
-
-
-@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-def test_an_applications_failover_is_tested_in_ten_lines(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-    def test_a_broker_dies(pulsar_cluster):
-        topic = pulsar_cluster.topic("t")
-        client = pulsar.Client(pulsar_cluster.service_url)
-        producer = client.create_producer(topic)
-        producer.send(b"before")
-        dead = pulsar_cluster.kill_broker(serving=topic)
-        producer.send(b"after")
-        assert not pulsar_cluster.is_running(dead)
-        assert pulsar_cluster.owner(topic) != dead
-        bookie = pulsar_cluster.kill_bookie()
-        producer.send(b"and on")
-        pulsar_cluster.restart(bookie)
-        pulsar_cluster.pause(pulsar_cluster.bookies[1])
-        client.close()
-
-    def test_a_broker_is_cut_off(pulsar_cluster):
-        topic = pulsar_cluster.topic("t")
-        client = pulsar.Client(pulsar_cluster.service_url)
-        producer = client.create_producer(topic)
-        producer.send(b"before")
-        away = pulsar_cluster.partition_away(serving=topic, silent=False)
-        producer.send(b"after")
-        assert pulsar_cluster.is_running(away)
-        assert pulsar_cluster.owner(topic) != away
-        client.close()
-
-    def test_the_next_one_finds_it_whole(pulsar_cluster):
-        names = [*pulsar_cluster.brokers, *pulsar_cluster.bookies]
-        assert all(pulsar_cluster.is_running(name) for name in names)
-        assert send(pulsar_cluster, "t", b"x") == [b"x"]
-    """,
-    )

@@ -50,6 +50,7 @@ async def asked_in_clear(bookie: Member) -> int:
         writer.close()
 
 
+@pytest.mark.long("eight servers are started anew, one after the other, under load")
 def test_a_cluster_goes_over_to_tls_in_three_rounds_while_it_is_written_to(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "tls")
     for_bookies, for_brokers = authority.folder("bookie", unit="0:bookie"), authority.folder("broker", unit="0:broker")

@@ -1,13 +1,13 @@
 """The topic API while brokers of a real cluster are killed under load."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
 import magnetar
 from magnetar.inspect.broker_admin import AdminClient
-from tests.support.processes import cluster_of, other_broker, owner_of, prepare, until
+from magnetar.processes.cluster import Cluster
+from tests.support.processes import other_broker, owner_of, prepare, until
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -15,16 +15,15 @@ pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
 ]
 
-TOPIC = "persistent://public/default/api"
 BATCH = 20
 
 
 class Sending(threading.Thread):
     """A named producer that counts up, some numbers in each call, until it is stopped."""
 
-    def __init__(self, client: magnetar.Client) -> None:
+    def __init__(self, client: magnetar.Client, topic: str) -> None:
         super().__init__(daemon=True)
-        self.producer = client.producer(TOPIC, name="counter", send_timeout_s=60)
+        self.producer = client.producer(topic, name="counter", send_timeout_s=60)
         self.acknowledged = 0
         self.failure: BaseException | None = None
         self._stop_wanted = threading.Event()
@@ -53,9 +52,9 @@ class Sending(threading.Thread):
 class Taking(threading.Thread):
     """A consumer that acknowledges what it takes, and keeps the numbers in the order in which they came first."""
 
-    def __init__(self, client: magnetar.Client) -> None:
+    def __init__(self, client: magnetar.Client, topic: str) -> None:
         super().__init__(daemon=True)
-        self.consumer = client.consumer(TOPIC, "s", from_earliest=True)
+        self.consumer = client.consumer(topic, "s", from_earliest=True)
         self.taken: dict[int, None] = {}
 
     def run(self) -> None:
@@ -64,29 +63,30 @@ class Taking(threading.Thread):
             self.consumer.ack(message)
 
 
-def test_each_broker_in_turn_is_killed_and_nothing_is_lost_or_stored_twice(tmp_path: Path) -> None:
-    with cluster_of(tmp_path / "cluster") as cluster:
-        prepare(AdminClient(cluster.admin_urls))
-        with magnetar.Client(cluster.grpc_addresses, operation_timeout_s=60) as client:
-            sending, taking = Sending(client), Taking(client)
-            sending.start()
-            taking.start()
-            sending.wait_for(1_000)
-            first = owner_of(cluster, TOPIC)
-            cluster.kill(first)
-            sending.wait_for(1_000)
-            second = owner_of(cluster, TOPIC)
-            assert second == other_broker(cluster, first)
-            cluster.start(first)
-            cluster.kill(second)
-            sending.wait_for(1_000)
-            assert owner_of(cluster, TOPIC) == first
-            sending.finish()
-            everything = list(range(sending.acknowledged))
-            until(lambda: len(taking.taken) >= len(everything), "the consumer has taken everything", 60)
-            assert list(taking.taken) == everything
-            with client.reader(TOPIC) as reader:
-                stored = []
-                while reader.has_more():
-                    stored += [int(one.payload) for one in reader.receive_batch(1_000, 60)]
-            assert stored == everything
+def test_each_broker_in_turn_is_killed_and_nothing_is_lost_or_stored_twice(
+    cluster: Cluster, namespace: str, topic: str
+) -> None:
+    prepare(AdminClient(cluster.admin_urls), namespace)
+    with magnetar.Client(cluster.grpc_addresses, operation_timeout_s=60) as client:
+        sending, taking = Sending(client, topic), Taking(client, topic)
+        sending.start()
+        taking.start()
+        sending.wait_for(1_000)
+        first = owner_of(cluster, topic)
+        cluster.kill(first)
+        sending.wait_for(1_000)
+        second = owner_of(cluster, topic)
+        assert second == other_broker(cluster, first)
+        cluster.start(first)
+        cluster.kill(second)
+        sending.wait_for(1_000)
+        assert owner_of(cluster, topic) == first
+        sending.finish()
+        everything = list(range(sending.acknowledged))
+        until(lambda: len(taking.taken) >= len(everything), "the consumer has taken everything", 60)
+        assert list(taking.taken) == everything
+        with client.reader(topic) as reader:
+            stored = []
+            while reader.has_more():
+                stored += [int(one.payload) for one in reader.receive_batch(1_000, 60)]
+        assert stored == everything

@@ -73,26 +73,6 @@ def test_what_was_acknowledged_is_there_after_kill_9_and_on_both_doors(tmp_path:
                 consumer_.receive(100)
 
 
-@pytest.mark.parametrize(
-    ("page", "addresses", "printed"),
-    [
-        ("docs/topic-api.md", "broker-1:6648,broker-2:6648", "customer-7 b'payload'"),
-        ("README.md", "localhost:6648", "kitchen b'21.5'"),
-    ],
-)
-def test_the_examples_in_the_documentation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], page: str, addresses: str, printed: str
-) -> None:
-    text = (Path(__file__).parents[2] / page).read_text()
-    if page == "README.md":
-        text = text.partition("## The topic API\n")[2]
-    example = text.partition("```python\n")[2].partition("```")[0]
-    assert addresses in example
-    with standalone(tmp_path / "data") as (_, said):
-        exec(example.replace(addresses, part(said, r"gRPC (\S+),")), {})
-    assert printed in capsys.readouterr().out
-
-
 def test_the_port_can_be_switched_off(tmp_path: Path) -> None:
     config = tmp_path / "standalone.conf"
     config.write_text("grpcServicePort=\n")

@@ -5,6 +5,7 @@ the paths of that folder; `systemctl start UNIT` starts the server that the unit
 ready.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -14,8 +15,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Final
-
-from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command
 
 ROOT_VARIABLE: Final = "MAGNETAR_TEST_MACHINES"
 PATIENCE_S: Final = 90.0
@@ -33,12 +32,15 @@ def install(folder: Path) -> dict[str, str]:
     """Put the commands into a folder; the variables with which they are found."""
     commands = folder / "commands"
     commands.mkdir(parents=True)
-    for name in ("ssh", "sudo", "systemctl", "tee"):
+    # Without `site`, which most of the time of `ssh` and `tee` would go into.
+    for name, options in (("ssh", "-S"), ("tee", "-S"), ("systemctl", "")):
         path = commands / name
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.support.machines {name} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {options} -m tests.support.machines {name} "$@"\n')
         path.chmod(0o755)
-    (commands / "chown").write_text("#!/bin/sh\nexit 0\n")  # there is no user `magnetar` here
-    (commands / "chown").chmod(0o755)
+    # There is no user `magnetar` here.
+    for name, does in (("sudo", 'exec "$@"'), ("chown", "exit 0")):
+        (commands / name).write_text(f"#!/bin/sh\n{does}\n")
+        (commands / name).chmod(0o755)
     return {
         ROOT_VARIABLE: str(folder),
         "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -46,17 +48,17 @@ def install(folder: Path) -> dict[str, str]:
     }
 
 
-def stop_all(folder: Path) -> None:
+def kill_all(folder: Path) -> None:
+    """At once: servers that have lost their ZooKeeper end slowly."""
     for path in folder.glob("*/run/*.pid"):
-        _stop(path)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(path.read_text()), signal.SIGKILL)
 
 
 def main() -> None:
     name, *arguments = sys.argv[1:]
     if name == "ssh":
         _ssh(*arguments)
-    elif name == "sudo":
-        os.execvp(arguments[0], arguments)
     elif name == "tee":
         _tee(*arguments)
     else:
@@ -99,6 +101,9 @@ def _systemctl(verb: str, unit: str) -> None:
 def _start(machine: Path, unit: str, pid_file: Path) -> None:
     pid_file.parent.mkdir(exist_ok=True)
     if unit == "zookeeper":
+        # Not above: each `ssh` and `tee` of the page would take five times as long.
+        from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command
+
         command = zookeeper_command(find_pyspark_jars(), machine / "etc/zookeeper/zoo.cfg", heap_mb=64)
     else:
         text = (Path(__file__).parents[2] / f"deploy/{unit}.service").read_text()
@@ -128,7 +133,7 @@ def _stop(pid_file: Path) -> None:
         if time.monotonic() > deadline:
             number = signal.SIGKILL
         os.kill(pid, number)
-        time.sleep(0.3)
+        time.sleep(0.05)
     pid_file.unlink()
 
 

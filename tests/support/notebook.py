@@ -5,6 +5,7 @@ the notebook with its results if asked to. Raises at the first cell that fails.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import nbformat
@@ -23,11 +24,13 @@ def main() -> None:
     asked = parser.parse_args()
     notebook = nbformat.read(asked.notebook, as_version=4)  # type: ignore[no-untyped-call]
     newcomer = Newcomer(asked.folder)
+    # Matplotlib has its list of fonts at home, and would make it anew.
+    environment = {**newcomer.environment, "HOME": os.environ.get("HOME", str(asked.folder))}
     try:
         newcomer.follow(Block("", "", "", "magnetar standalone"))
         NotebookClient(
             notebook, timeout=CELL_TIMEOUT_S, record_timing=False, resources={"metadata": {"path": str(asked.folder)}}
-        ).execute()
+        ).execute(env=environment)
     finally:
         newcomer.clean()
     for cell in notebook.cells:

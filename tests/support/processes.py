@@ -1,4 +1,4 @@
-"""Real processes for tests/crash: a cluster, a standalone, and a client that publishes and keeps book.
+"""Real processes for tests: a cluster, a standalone, and a client that publishes and keeps book.
 
 The book: which number was sent with which key, and which was acknowledged at which position. `Load.check` reads
 everything back and compares. A producer's fixed name and the namespace's de-duplication make "exactly once" hold
@@ -44,12 +44,14 @@ _CLIENTS_LOG_PATH: Final = f"/dev/fd/{_CLIENTS_LOG}"
 QUIET: Final = pulsar.FileLogger(pulsar.LoggerLevel.Info, _CLIENTS_LOG_PATH)
 
 
-def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait for what other processes bring about; *what* completes the sentence 'it did not come about that …'."""
+def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S, *, each_s: float = 0.02) -> None:
+    """Wait for what other processes bring about; *what* completes the sentence 'it did not come about that …'.
+
+    *each_s*: how often they are asked, where an answer costs them much."""
     deadline = time.monotonic() + timeout_s
     while not check():
         assert time.monotonic() < deadline, f"it did not come about in {timeout_s:.0f} s that {what}"
-        time.sleep(0.02)
+        time.sleep(each_s)
 
 
 # ------------------------------------------------------------------------------------------ servers
@@ -72,6 +74,8 @@ def cluster_of(
     """
 
     def add_settings() -> None:
+        if any(member.pid for member in made.state.members):
+            return  # it was up before
         of_brokers = "".join(f"{name}={value}\n" for name, value in broker_settings.items())
         for kind in ("broker", "bookie"):
             for member in made.members(kind):
@@ -97,10 +101,10 @@ def cluster_of(
             made.is_running(member.name)  # takes the exit code of a child
 
 
-def prepare(admin: AdminClient) -> None:
+def prepare(admin: AdminClient, namespace: str = NAMESPACE) -> None:
     """De-duplicate, and keep everything."""
-    admin.set_deduplication(NAMESPACE, True)
-    admin.set_retention(NAMESPACE, minutes=-1, megabytes=-1)
+    admin.set_deduplication(namespace, True)
+    admin.set_retention(namespace, minutes=-1, megabytes=-1)
 
 
 class Standalone:

@@ -56,6 +56,11 @@ class Service:
         return found.returncode, found.stderr
 
     @property
+    def is_running(self) -> bool:
+        """It was started and not stopped."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

@@ -1,14 +1,22 @@
-"""Types `magnetar …` in a process of its own, as people do."""
+"""Types `magnetar …` in a process of its own, as people do (`tests/support/warm.py`)."""
 
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 from magnetar.processes.cluster import Cluster
+from tests.support.warm import warm_folder
 
 TIMEOUT_S = 90
+
+
+def run_command(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """`magnetar` with *arguments*; *options* are those of `subprocess.run`."""
+    return subprocess.run(
+        [warm_folder() / "magnetar", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        **options,
+    )  # fmt: skip
 
 
 class Shell:
@@ -24,10 +32,7 @@ class Shell:
 
     def run(self, *arguments: str, code: int = 0, **options: Any) -> str:
         """What it printed; it must end with *code*."""
-        found: subprocess.CompletedProcess[str] = subprocess.run(
-            [sys.executable, "-m", "magnetar", *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
-            env={**os.environ, **self.environment}, **options,
-        )  # fmt: skip
+        found = run_command(*arguments, env={**os.environ, **self.environment}, **options)
         assert found.returncode == code, (arguments, found.stdout, found.stderr)
         return found.stdout
 
@@ -37,7 +42,6 @@ class Shell:
 
 def bookies(metadata_url: str, *words: str) -> tuple[int, Any]:
     """`magnetar bookies …` as a person runs it: exit code, and the answer."""
-    command = [sys.executable, "-m", "magnetar", "bookies", *words, "--json", "--metadata", metadata_url]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = run_command("bookies", *words, "--json", "--metadata", metadata_url)
     assert found.stdout, found.stderr
     return found.returncode, json.loads(found.stdout)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import Newcomer, Step, blocks_of, commands_of
+from tests.support.pages import Block, Newcomer, Step, blocks_of, commands_of
 
 
 def test_a_block_of_a_list_is_taken_without_its_indent() -> None:
@@ -27,9 +27,33 @@ def test_what_the_page_leaves_to_its_reader_is_done_before_its_command(tmp_path:
     (block,) = blocks_of("```\ncat said\nexit 3\n```\n")
     steps = (Step("cat said", "echo $WHO > said"), Step("exit 3", "grep -q me said"))
     newcomer = Newcomer(tmp_path, steps, {"WHO": "me"}, {"exit 3": 3})
-    newcomer.follow(block)
-    newcomer.check_steps()
+    newcomer.follow_all([block])
     missed = Newcomer(tmp_path, [Step("echo never", "true")], ends={"exit 3": 3})
-    missed.follow(block)
     with pytest.raises(AssertionError, match="does not come to 'echo never'"):
-        missed.check_steps()
+        missed.follow_all([block])
+
+
+class Noting(Newcomer):
+    """Types nothing."""
+
+    def __init__(self, folder: Path, *, goes_on: bool = False) -> None:
+        super().__init__(folder, goes_on=goes_on)
+        self.typed: list[str] = []
+
+    def _type(self, command: str) -> None:
+        self.typed.append(command)
+
+
+def test_tests_of_a_page_run_together_before_what_follows(tmp_path: Path) -> None:
+    page = "```python\ndef test_a(): pass\n```\n```python\ndef test_b(): pass\n```\n```\necho after\n```\n"
+    newcomer = Noting(tmp_path)
+    newcomer.follow_all(blocks_of(page))
+    assert newcomer.typed == ["python -m pytest -q test_program_1.py test_program_2.py", "echo after"]
+
+
+def test_who_goes_on_leaves_the_cluster_to_the_next_page(tmp_path: Path) -> None:
+    down = "magnetar cluster down --directory ./cluster"
+    for goes_on in (False, True):
+        newcomer = Noting(tmp_path, goes_on=goes_on)
+        newcomer.follow_all([Block("", "", "", f"{down}\n")])
+        assert newcomer.typed == ([] if goes_on else [down])

@@ -120,6 +120,28 @@ async def test_a_bookie_that_dies_is_replaced_everywhere_and_its_entries_are_cop
         await eventually(partial(nodes.has_no_marks, node))
 
 
+@pytest.mark.parametrize(
+    "count", [1_000, pytest.param(10_000, marks=pytest.mark.long("each ledger takes a millisecond or two"))]
+)
+async def test_thousands_of_small_ledgers_are_repaired(count: int) -> None:
+    async with nodes_over(5) as nodes:
+        ledgers: list[int] = []
+        left = iter(range(count))
+
+        async def write() -> None:
+            for _ in left:
+                ledgers.append(await nodes.written(3, ensemble=2))
+
+        await asyncio.gather(*(write() for _ in range(64)))
+        node = await nodes.start("one")
+        await nodes.cluster.kill("bookie-2")
+        await eventually(lambda: node.worker.counts.repaired)
+        await eventually(partial(nodes.has_no_marks, node), timeout_s=300)
+        assert node.worker.counts.repaired > count / 5
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+
+
 async def test_an_open_ledger_is_left_to_its_writer_and_recovered_after_the_grace_period() -> None:
     async with nodes_over(5) as nodes:
         handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
