@@ -86,10 +86,10 @@ format: $(VENV)/dev ## put the sources in shape
 	$(BIN)/ruff format $(SOURCES)
 
 test: $(VENV)/dev ## each promise once; ten minutes on two quiet cores
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" --ignore tests/interop tests
+	$(BIN)/python -m pytest -n 2 -m "not long" --ignore tests/interop tests
 
 test-all: $(VENV)/dev ## every test that needs nothing but us; twenty-five minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore tests/interop tests
+	$(BIN)/python -m pytest -n 2 --ignore tests/interop tests
 
 check: $(VENV)/dev ## lint, types and tests of what changed, in 90 seconds; SINCE=main or another revision
 	$(BIN)/python -m tests.check --since $(SINCE)

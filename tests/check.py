@@ -121,7 +121,7 @@ def main() -> int:
         left_out.append(f"{further} files that are further away: `make unit` runs them")
     print(f"it can reach {len(tests)} test files", flush=True)
     rest_s = max(SECONDS - _OTHER_S - (time.monotonic() - began_s), _OTHER_S)
-    options = ["-n", "2", "--dist", "loadgroup", "-q", "-m", "not long and not process", f"--seconds-max={rest_s:.0f}"]
+    options = ["-n", "2", "-q", "-m", "not long and not process", f"--seconds-max={rest_s:.0f}"]
     if cheap and not _runs(["pytest", *options, *cheap[:FILES_MAX]]):
         failed.append("pytest")
     for one in left_out:

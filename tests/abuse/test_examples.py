@@ -27,7 +27,7 @@ from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.batches import plain_batch
 from tests.support.bookie_disks import stored_entry
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("abuse")]
+pytestmark = [pytest.mark.process]
 
 MIB: Final = 1024 * 1024
 _names = itertools.count()

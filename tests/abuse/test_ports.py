@@ -25,7 +25,7 @@ from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.bookie_disks import stored_entry
 from tests.support.damage import damaged
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("abuse")]
+pytestmark = [pytest.mark.process]
 
 COUNT = int(os.environ["MAGNETAR_ABUSE_INPUTS"])
 SEED = os.environ["MAGNETAR_ABUSE_SEED"]

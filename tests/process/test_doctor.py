@@ -33,7 +33,6 @@ from tests.support.zookeeper import why_not
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.xdist_group("doctor"),
 ]
 
 T = TypeVar("T")

@@ -38,7 +38,6 @@ from tests.unit.broker.topic.dispatching import entry
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.xdist_group("overload"),
 ]
 
 FULL = os.environ.get("MAGNETAR_OVERLOAD") == "full"

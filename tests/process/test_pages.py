@@ -25,8 +25,6 @@ from tests.support.zookeeper import why_not
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    # One after the other: where they share the machine's network, they share its ports.
-    pytest.mark.xdist_group("pages"),
 ]
 
 ROOT = Path(__file__).parents[2]

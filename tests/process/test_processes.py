@@ -20,7 +20,6 @@ from tests.support.zookeeper import ZooKeeperServer, why_not
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.xdist_group("processes"),
 ]
 
 TOPICS = 16

@@ -16,7 +16,6 @@ from tests.support.zookeeper import why_not
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.xdist_group("pages"),
 ]
 
 PAGE = Path(__file__).parents[2] / "docs/production.md"

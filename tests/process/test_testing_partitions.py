@@ -23,7 +23,6 @@ from tests.support.zookeeper import why_not
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
-    pytest.mark.xdist_group("testing partitions"),  # one cluster for all of them
 ]
 
 # The official client asks whether a silent broker is still there every 30 s, and gives it as long to answer.

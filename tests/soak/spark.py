@@ -23,7 +23,7 @@ from typing import Final
 
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar.processes.cluster import Cluster
-from tests.support.processes import client_of, cluster_of, prepare, received
+from tests.support.processes import NAMESPACE, client_of, cluster_of, prepare, received
 from tests.support.spark_cluster import SparkCluster, bare_python, packed
 from tests.support.zookeeper import why_not
 
@@ -133,21 +133,19 @@ class _Faults:
             self._cluster.start(name)
 
 
-def rounds(directory: Path, *, count: int, seed: str, remark: Remark) -> None:
+def rounds(
+    directory: Path, cluster: Cluster, spark: SparkCluster, *, namespace: str, count: int, seed: str, remark: Remark
+) -> None:
     """Raises NotOnce, AssertionError; the folder is the caller's."""
     draw = random.Random(f"{seed}/faults")
-    with (
-        cluster_of(directory / "cluster", bookies=4, brokers=2) as cluster,
-        client_of(cluster.service_url) as client,
-        SparkCluster(directory) as spark,
-    ):
-        admin = AdminClient(cluster.admin_urls)
-        prepare(admin)
-        for topic in (TOPIC, OTHER):
-            admin.create_topic(topic, PARTITIONS)
-        producer = client.create_producer(TOPIC, producer_name="rounds", send_timeout_millis=0)
-        arguments = [cluster.metadata_url, cluster.service_url, TOPIC, OTHER, str(directory)]
-        driver = _Driver(spark, directory, arguments)
+    admin = AdminClient(cluster.admin_urls)
+    prepare(admin, namespace)
+    topic, other = (f"persistent://{namespace}/{name}" for name in (TOPIC, OTHER))
+    for one in (topic, other):
+        admin.create_topic(one, PARTITIONS)
+    with client_of(cluster.service_url) as client:
+        producer = client.create_producer(topic, producer_name="rounds", send_timeout_millis=0)
+        driver = _Driver(spark, directory, [cluster.metadata_url, cluster.service_url, topic, other, str(directory)])
         faults = _Faults(cluster, spark, driver, draw)
         sent = 0
 
@@ -165,9 +163,9 @@ def rounds(directory: Path, *, count: int, seed: str, remark: Remark) -> None:
                 with faults.killed(victim) as name:
                     send()
                 remark(f"round {number} of {count}: {name} was killed; {sent} messages")
-                partition = draw.randrange(PARTITIONS)  # a new ledger
+                unloaded = admin.path_of(f"{topic}-partition-{draw.randrange(PARTITIONS)}")  # a new ledger
                 with contextlib.suppress(AdminError):
-                    admin.call("PUT", f"/admin/v2/persistent/public/default/{TOPIC}-partition-{partition}/unload")
+                    admin.call("PUT", f"/admin/v2/{unloaded}/unload")
                 if not driver.is_running:  # a query ends when its source or sink is away for too long
                     remark("the driver ended and is started again")
                     driver.start()
@@ -175,7 +173,7 @@ def rounds(directory: Path, *, count: int, seed: str, remark: Remark) -> None:
             driver.kill()
         driver.finish()
         _compare("files", Counter(int(line) for line in (directory / "values").read_text().split()), sent)
-        _compare(OTHER, Counter(int(one.data()) for one in received(client, OTHER)), sent)
+        _compare(OTHER, Counter(int(one.data()) for one in received(client, other)), sent)
         remark(f"{sent} messages, each once in the files and in the other topic")
 
 
@@ -203,7 +201,11 @@ def main() -> int:
     directory = Path(options.directory or tempfile.mkdtemp(prefix="magnetar-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        rounds(directory, count=options.rounds, seed=seed, remark=lambda text: print(text, flush=True))
+        with cluster_of(directory / "cluster", bookies=4, brokers=2) as cluster, SparkCluster(directory) as spark:
+            rounds(
+                directory, cluster, spark, namespace=NAMESPACE, count=options.rounds, seed=seed,
+                remark=lambda text: print(text, flush=True),
+            )  # fmt: skip
     except (NotOnce, AssertionError) as error:
         print(f"FOUND with seed {seed}:\n{error}\nlogs and data are in {directory}", flush=True)
         return 1

@@ -11,7 +11,7 @@ from tests.spark.conftest import Load
 from tests.spark.test_standalone import numbers, send_all, values_of
 from tests.support.processes import Standalone, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 COUNT = 600
 

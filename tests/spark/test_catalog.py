@@ -14,7 +14,7 @@ from tests.spark.conftest import Load
 from tests.spark.test_standalone import numbers, send_all
 from tests.support.processes import Standalone
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 class Order(pulsar.schema.Record):  # type: ignore[misc]

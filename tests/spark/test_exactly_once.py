@@ -18,7 +18,7 @@ from tests.spark.test_standalone import numbers, send_all
 from tests.support.processes import Standalone, received
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 @pytest.fixture
@@ -103,7 +103,9 @@ def test_a_batch_that_failed_in_the_middle_is_finished_and_not_begun_again(
 
 
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("tasks", [(2, 4), (4, 2)])
+@pytest.mark.parametrize(
+    "tasks", [(2, 4), pytest.param((4, 2), marks=pytest.mark.long("fewer tasks the second time, and not more"))]
+)
 def test_other_rows_in_the_tasks_lose_nothing(
     spark: SparkSession, client: pulsar.Client, standalone: Standalone, tmp_path: Path, tasks: tuple[int, int]
 ) -> None:

@@ -4,14 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.processes.cluster import Cluster
 from tests.soak.spark import VICTIMS, rounds, victims
+from tests.support.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
-def test_files_and_another_topic_hold_each_message_once_whoever_is_killed(tmp_path: Path) -> None:
+@pytest.mark.long("a driver, an executor, a broker and a bookie are killed one after the other")
+def test_files_and_another_topic_hold_each_message_once_whoever_is_killed(
+    cluster: Cluster, namespace: str, spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
     said: list[str] = []
-    rounds(tmp_path, count=len(VICTIMS), seed="1", remark=said.append)
+    rounds(tmp_path, cluster, spark_cluster, namespace=namespace, count=len(VICTIMS), seed="1", remark=said.append)
     assert said[-1] == "320 messages, each once in the files and in the other topic"
 
 

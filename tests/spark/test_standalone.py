@@ -26,7 +26,7 @@ from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.conftest import Load
 from tests.support.processes import Standalone, received
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 EVERYTHING = (
     "value,__key,__topic,__messageId,__publishTime,__eventTime,__messageProperties,__partition,__ledgerId,__entryId,"

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
+from magnetar.processes.cluster import Cluster
 from tests.spark.test_standalone import numbers, send_all
-from tests.support.processes import client_of, cluster_of, received
+from tests.support.processes import client_of, received
 from tests.support.spark_cluster import SparkCluster, bare_python, packed, packed_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 JOB = Path(__file__).parents[1] / "support" / "spark_job.py"
 
@@ -39,30 +40,32 @@ def in_an_environment(folder: Path) -> Way:
     return Way(["--archives", f"{archive}#environment"], {"PYSPARK_PYTHON": "./environment/bin/python"})
 
 
-@pytest.mark.parametrize("way", [with_the_job, in_an_environment])
+@pytest.mark.parametrize(
+    "way",
+    [
+        with_the_job,
+        pytest.param(in_an_environment, marks=pytest.mark.long("starts a driver and two executors once more")),
+    ],
+)
 def test_a_submitted_job_reads_writes_and_follows_topics_on_two_workers(
-    tmp_path: Path, way: Callable[[Path], Way]
+    cluster: Cluster, namespace: str, spark_cluster: SparkCluster, tmp_path: Path, way: Callable[[Path], Way]
 ) -> None:
-    with (
-        cluster_of(tmp_path / "cluster", bookies=2, brokers=1) as cluster,
-        client_of(cluster.service_url) as client,
-        SparkCluster(tmp_path) as spark,
-    ):
-        AdminClient(cluster.admin_urls).create_topic("submitted", 2)
+    topic, other = f"persistent://{namespace}/submitted", f"persistent://{namespace}/copied"
+    AdminClient(cluster.admin_urls).create_topic(topic, 2)
+    options, environment = way(tmp_path)
+    with client_of(cluster.service_url) as client:
         for _ in range(4):
-            send_all(client, "submitted", numbers(0, 500))
-        options, environment = way(tmp_path)
-        command = spark.submit(
-            JOB, cluster.metadata_url, cluster.service_url, "submitted", "copied", str(tmp_path / "files"),
-            options=options,
-        )  # fmt: skip
+            send_all(client, topic, numbers(0, 500))
+        command = spark_cluster.submit(
+            JOB, cluster.metadata_url, cluster.service_url, topic, other, str(tmp_path / "files"), options=options
+        )
         done = subprocess.run(
             command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout[:3000] + done.stderr[-3000:]
         found = json.loads(done.stdout.strip().splitlines()[-1])
         assert found == {"rows": 2_000, "tasks": 4, "executors": 2, "in_files": 2_000}
-        assert sorted(int(one.data()) for one in received(client, "copied")) == sorted(4 * list(range(500)))
+        assert sorted(int(one.data()) for one in received(client, other)) == sorted(4 * list(range(500)))
 
 
 def test_the_interpreter_of_the_workers_has_no_project_of_its_own(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.spark.conftest import Load
 from tests.support.processes import Standalone
 from tests.unit.connectors.spark.test_key_values import pair
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 PERSON = {"type": "record", "name": "Person", "fields": [{"name": "name", "type": "string"}]}
 

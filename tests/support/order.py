@@ -1,7 +1,7 @@
 """In which order tests run, and which of them stay together, where pytest-xdist has several workers.
 
 1. The tests of a file run one after the other in one worker: what a file shares is made once.
-2. So do those of a group (`xdist_group`), whatever files they are in.
+2. So do those of some files that share what is dear, or the machine's ports (`_TOGETHER`).
 3. Dear levels come first, so that the workers end together.
 """
 
@@ -10,13 +10,23 @@ from collections import Counter
 from typing import Any, Final
 
 import pytest
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadScopeScheduling
+
+from tests.support.costs import level_of
 
 # As they come; what is not here is cheap and comes last.
 _DEAR_LEVELS: Final = ("spark", "process", "crash", "abuse", "soak", "simulation", "conformance", "property")
 
+# Not by marks of xdist (`xdist_group`): what its workers tell of them does not arrive with pytest 9.
+_TOGETHER: Final = {
+    "tests/spark/": "a Spark session",
+    "tests/abuse/": "a standalone",
+    "tests/process/test_pages.py": "the usual ports",
+    "tests/process/test_production.py": "the usual ports",
+}
 
-class FileScheduling(LoadGroupScheduling):  # type: ignore[misc] # xdist has no types
+
+class FileScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
     """Rules 1 and 2. The order is that of the collection."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -24,8 +34,8 @@ class FileScheduling(LoadGroupScheduling):  # type: ignore[misc] # xdist has no 
         config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        group: str = super()._split_scope(nodeid)
-        return group.split("::", 1)[0]
+        path = nodeid.split("::", 1)[0]
+        return next((shared for start, shared in _TOGETHER.items() if path.startswith(start)), path)
 
 
 def sort_by_level(items: list[pytest.Item]) -> None:
@@ -33,7 +43,7 @@ def sort_by_level(items: list[pytest.Item]) -> None:
     ranks = {level: rank for rank, level in enumerate(_DEAR_LEVELS)}
 
     def rank(item: pytest.Item) -> int:
-        return min((ranks[part] for part in item.path.parts if part in ranks), default=len(ranks))
+        return ranks.get(level_of(item.nodeid), len(ranks))
 
     items.sort(key=rank)
 

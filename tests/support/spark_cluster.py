@@ -16,12 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import pyspark
-
+from tests.support.spark_session import QUICK_JAVA, QUICK_MEMORY, unpacked_home
 from tests.support.wheel import built_wheel
 
 ROOT: Final = Path(__file__).parents[2]
-HOME: Final = Path(pyspark.__file__).parent
 PATIENCE_S: Final = 120.0
 
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -69,26 +67,32 @@ class SparkCluster:
         self._folder = folder
         self._scratch = folder / "scratch"
         """Temporary files of all its processes: those that are killed leave them."""
+        self._java = f"-Djava.io.tmpdir={self._scratch} {QUICK_JAVA}"
+        self._home = folder / "home"
         self._count = workers
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
         """`spark://host:port`."""
 
+    def _environment(self) -> dict[str, str]:
+        return {"SPARK_HOME": str(self._home), "SPARK_LAUNCHER_OPTS": QUICK_JAVA}
+
     def _start(self, name: str, *arguments: str) -> Path:
         log = self._folder / f"{name}.log"
         environment = {
-            **os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME),
-            "SPARK_LOCAL_DIRS": str(self._scratch), "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={self._scratch}",
+            **os.environ, **self._environment(), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "128m",
+            "SPARK_LOCAL_DIRS": str(self._scratch), "SPARK_DAEMON_JAVA_OPTS": self._java,
         }  # fmt: skip
         with log.open("wb") as file:
             self._processes.append(subprocess.Popen(
-                [str(HOME / "bin" / "spark-class"), *arguments], stdout=file, stderr=file, env=environment,
+                [str(self._home / "bin" / "spark-class"), *arguments], stdout=file, stderr=file, env=environment,
                 cwd=self._folder, start_new_session=True,
             ))  # fmt: skip
         return log
 
     def __enter__(self) -> "SparkCluster":
         self._scratch.mkdir(exist_ok=True)
+        unpacked_home(self._home)
         try:
             place = "org.apache.spark.deploy"
             ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -135,9 +139,10 @@ class SparkCluster:
         """The command that runs *job* on the cluster with `spark-submit`; the driver runs where the command does."""
         settings = {
             "spark.executor.memory": "600m",
+            "spark.driver.memory": QUICK_MEMORY,
             "spark.local.dir": str(self._scratch),
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={self._scratch}",
-            "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={self._scratch}",
+            "spark.driver.extraJavaOptions": self._java,
+            "spark.executor.extraJavaOptions": self._java,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -146,8 +151,10 @@ class SparkCluster:
             **{name.replace("_", "."): value for name, value in conf.items()},
         }
         told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+        environment = [f"{name}={value}" for name, value in self._environment().items()]
         return [
-            str(HOME / "bin" / "spark-submit"), "--master", self.url, *options, *told, str(job), *arguments,
+            "env", *environment, str(self._home / "bin" / "spark-submit"), "--master", self.url, *options, *told,
+            str(job), *arguments,
         ]  # fmt: skip
 
 
