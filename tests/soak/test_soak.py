@@ -1,4 +1,4 @@
-"""A minute of `make soak` in `make test`: one round, with the Python client. MAGNETAR_SOAK_SEED names another seed."""
+"""A minute of `make soak` in `make test-all`: one round, with the Python client. MAGNETAR_SOAK_SEED names another seed."""
 
 import os
 import shutil
@@ -15,6 +15,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long("a minute of faults")
 def test_nothing_is_lost_doubled_or_stuck_in_a_minute_of_faults(tmp_path: Path) -> None:
     said: list[str] = []
     seed = os.environ.get("MAGNETAR_SOAK_SEED", "1")

@@ -33,8 +33,6 @@ from tests.support.waiting import eventually
 from tests.unit.broker.conftest import CONFIG, BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 
-pytestmark = pytest.mark.both_loops
-
 SECRET = bytes(range(32))
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null")
 PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProvider"
@@ -163,6 +161,7 @@ async def test_tls_alone_serves_without_a_plain_port(worlds: Worlds, authority: 
     assert await world.run(lambda: use(world.broker.address.service_url_tls, authority)) == b"x"
 
 
+@pytest.mark.both_loops
 async def test_the_common_name_of_a_client_certificate_is_the_role(worlds: Worlds, authority: Authority) -> None:
     world = await worlds.open(authentication_providers=(PROVIDER + "Tls",), **tls(authority))
     folder = authority.directory / "ann"
@@ -419,6 +418,7 @@ async def shown_certificate(port: int, authority: Authority) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.both_loops
 async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     authority.folder("broker", host="IP:127.0.0.1")

@@ -131,6 +131,7 @@ async def test_a_failed_drain_names_each_ledger_with_its_reason_and_the_way_out(
         assert "magnetar bookies drain 10.0.0.5:3181" in await page.text("#drains")
 
 
+@pytest.mark.long("the page asks every few seconds")
 async def test_the_page_follows_the_cluster_without_being_loaded_anew(tmp_path: Path) -> None:
     async with looking(healthy(), tmp_path) as (page, cluster):
         await page.until_text("Every ledger", "#verdict")
@@ -145,6 +146,7 @@ async def test_the_page_follows_the_cluster_without_being_loaded_anew(tmp_path: 
         assert await page.evaluate("window.isTheSame") is True
 
 
+@pytest.mark.long("the page asks every few seconds")
 async def test_a_server_that_does_not_answer_is_told_with_the_age_of_what_is_seen(tmp_path: Path) -> None:
     async with looking(healthy(), tmp_path) as (page, cluster):
         await page.until_text("live,", "#live")

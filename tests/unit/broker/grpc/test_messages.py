@@ -21,8 +21,6 @@ from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, receive
 from tests.unit.broker.test_official_client import client as official
 
-pytestmark = pytest.mark.both_loops
-
 
 class NeverSleeps(LoopClock):
     """Timers only: nobody may look whether something has become so."""

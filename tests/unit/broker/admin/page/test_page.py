@@ -83,6 +83,7 @@ async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its
         assert await page.evaluate("document.querySelector('#subscriptions').hidden") is True
 
 
+@pytest.mark.long("the page asks every few seconds")
 async def test_the_page_follows_the_broker_without_being_loaded_anew(world: AdminWorld, tmp_path: Path) -> None:
     side = await world.side()
     async with looking(side, tmp_path, at=f"#/{NS}") as page:
@@ -187,6 +188,7 @@ async def test_at_400_pixels_nothing_is_wider_than_the_page(world: AdminWorld, t
         assert await page.evaluate(f"{wider}.map((one) => one.outerHTML.slice(0, 80))") == []
 
 
+@pytest.mark.long("the page asks every few seconds")
 async def test_a_broker_that_does_not_answer_any_more_is_told_with_the_age_of_what_is_seen(
     world: AdminWorld, tmp_path: Path
 ) -> None:

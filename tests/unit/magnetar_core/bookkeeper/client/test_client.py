@@ -41,8 +41,6 @@ from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.both_loops
-
 T = TypeVar("T")
 
 
