@@ -1,4 +1,4 @@
-"""A minute of `make soak` in `make test-all`: one round, with the Python client. MAGNETAR_SOAK_SEED names another seed."""
+"""A minute of `make soak` in `make test-all`: one round, the Python client. MAGNETAR_SOAK_SEED names another seed."""
 
 import os
 import shutil
