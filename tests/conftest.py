@@ -6,9 +6,10 @@ test marked `long` says why. Hypothesis draws the same examples in every run and
 """
 
 import asyncio
+import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import uvloop
@@ -17,6 +18,9 @@ from hypothesis import settings
 
 from tests.support.costs import Costs
 from tests.support.order import FileScheduling, SecondsMax, sort_by_level
+
+# Of the C library of Linux; others give memory back by themselves, or not at all.
+_TRIM: Final[Any] = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1_000)
@@ -56,7 +60,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ended_applications_go() -> Iterator[None]:
-    """aiohttp remembers the last 1,024 handlers of applications, and with them the brokers that they belong to."""
+def _memory_is_given_back() -> Iterator[None]:
+    """A worker runs thousands of tests. aiohttp remembers the last 1,024 handlers of applications, and with them the
+    brokers that they belong to; the allocator keeps what threads of servers and clients had."""
     yield
     web_app._cached_build_middleware.cache_clear()
+    if _TRIM is not None:
+        _TRIM(0)

@@ -733,11 +733,11 @@ async def test_recoveries_wait_for_room_in_the_outbox_that_they_share(cluster: F
     client = await cluster.client()
     handles = [await create(client) for _ in range(5)]
     for handle in handles:
-        handle.append([bytes(1_000_000)] * 20)
+        handle.append([bytes(200_000)] * 20)
         await handle.wait_for(19)
-    other = await cluster.client(ClientConfig(outbox_bytes_max=6_000_000))
+    other = await cluster.client(ClientConfig(outbox_bytes_max=1_200_000))
     opened = [other.open_ledger(handle.ledger_id, recovery=True) for handle in handles]
-    assert [(one.last_add_confirmed, one.length) for one in await asyncio.gather(*opened)] == [(19, 20_000_000)] * 5
+    assert [(one.last_add_confirmed, one.length) for one in await asyncio.gather(*opened)] == [(19, 4_000_000)] * 5
 
 
 async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(cluster: FakeCluster) -> None:
