@@ -242,7 +242,7 @@ def is_told(spread: Spread, usage: float) -> bool:
 @pytest.mark.parametrize(
     "strategy",
     [
-        pytest.param(OURS, id="ours"),
+        pytest.param(OURS, id="ours", marks=pytest.mark.long("load is told in seconds; the rule has a simulation")),
         pytest.param(AVERAGE, id="AvgShedder", marks=pytest.mark.long("ten rounds until its averages are true")),
     ],
 )

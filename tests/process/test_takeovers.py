@@ -162,6 +162,9 @@ def test_a_rolling_restart_under_load_loses_nothing_and_no_client_sees_an_error(
         load.finish()
 
 
+@pytest.mark.long(
+    "each bookie is stopped while all topics are written; the rule is in tests/unit/bookie/test_leaving.py"
+)
 def test_bookies_that_are_stopped_in_turn_let_their_writers_go_first(cluster: Cluster, namespace: str) -> None:
     with traffic(cluster, namespace) as load:
         load.go_on(30)
