@@ -769,7 +769,17 @@ async def test_reading_pauses_while_too_much_is_unanswered(world: BrokerInMemory
     raw.close()
 
 
+def is_told_to_pause() -> bool:
+    """Whether the loop says that a socket takes no more. That of Python 3.12 and 3.13 does not after `writelines` in
+    their first releases (CVE-2024-12254); servers run on uvloop."""
+    names = asyncio.selector_events._SelectorSocketTransport.writelines.__code__.co_names  # type: ignore[attr-defined]
+    is_asyncios = isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+    return not is_asyncios or "write" in names or "_maybe_pause_protocol" in names
+
+
 async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: BrokerInMemory, raw: RawClient) -> None:
+    if not is_told_to_pause():
+        pytest.skip("this Python's asyncio does not say when a socket takes no more")
     await raw.produce(TOPIC)
     slow = await RawClient.connect(world.broker.port)
     await slow.subscribe(TOPIC, permits=10_000)
