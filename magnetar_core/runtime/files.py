@@ -415,6 +415,7 @@ class _MemoryFile:
         data = b"".join(buffers)
         if not self._writable:
             raise OSError(errno.EBADF, "opened for reading", self._path)
+        self._files.note("write", self._path)
         with self._files.guard:
             size_after = max(len(self._inode.cached), offset + len(data))
             self._files.charge(size_after - len(self._inode.cached), self._path)
@@ -434,12 +435,13 @@ class _MemoryFile:
         return len(self._inode.cached)
 
     def truncate(self, size_bytes: int) -> None:
+        self._files.note("write", self._path)
         with self._files.guard:
             self._change(_Truncate(size_bytes))
 
     def sync(self) -> None:
+        self._files.note("sync", self._path)
         with self._files.guard:
-            self._files.note("sync", self._path)
             self._inode.durable = bytearray(self._inode.cached)
             self._inode.unsynced.clear()
 
@@ -456,7 +458,6 @@ class _MemoryFile:
         pass
 
     def _change(self, change: _Write | _Truncate) -> None:
-        self._files.note("write", self._path)
         _apply(self._inode.cached, change)
         self._inode.unsynced.append(change)
 
@@ -475,7 +476,7 @@ class MemoryFiles:
 
     *capacity_bytes* limits it (ENOSPC). *on_operation(kind, path)* is called before each change
     (`write`, `sync`, `create`, `rename`, `remove`, `sync_directory`) and may raise OSError: that is how a
-    test injects a failing disk.
+    test injects a failing disk. While it waits in a `write` or a `sync`, other threads use the disk.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
