@@ -7,10 +7,14 @@ test marked `long` says why. Hypothesis draws the same examples in every run and
 
 import asyncio
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+import gc
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 import uvloop
 from aiohttp import web_app
@@ -34,8 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config), "costs")
+    config.pluginmanager.register(Memory(), "memory")
     if seconds_max := config.getoption("--seconds-max"):
         config.pluginmanager.register(SecondsMax(seconds_max), "seconds-max")
+    if not hasattr(config, "workerinput") and not (config.rootpath / ".hypothesis" / "unicode_data").exists():
+        # Hypothesis computes once for ever which characters there are, which takes 200 MB: not in a worker.
+        command = [sys.executable, "-W", "ignore", "-c", "from hypothesis.strategies import text; text().example()"]
+        subprocess.run(command, cwd=config.rootpath, check=True)
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -59,11 +68,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 raise pytest.UsageError(f"{item.nodeid} is marked as long without a reason")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _memory_is_given_back() -> Iterator[None]:
-    """A worker runs thousands of tests. aiohttp remembers the last 1,024 handlers of applications, and with them the
-    brokers that they belong to; the allocator keeps what threads of servers and clients had."""
-    yield
-    web_app._cached_build_middleware.cache_clear()
-    if _TRIM is not None:
-        _TRIM(0)
+class Memory:
+    """Gives memory back behind a test that left much. aiohttp remembers the last 1,024 handlers of applications, and
+    with them the brokers that they belong to; brokers and bookies that have ended are circles, which the collector of
+    garbage takes late; the allocator keeps what threads had."""
+
+    _MORE_MAX: Final = 32 * 1024 * 1024
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._bytes = 0
+
+    def pytest_collection_finish(self) -> None:
+        """The collector looks at all objects, and comes the less often the more there are. The tests themselves are
+        half a million, which stay."""
+        gc.collect()
+        gc.freeze()
+        self._bytes = self._process.memory_info().rss
+
+    def pytest_runtest_logfinish(self) -> None:
+        if self._process.memory_info().rss > self._bytes + self._MORE_MAX:
+            web_app._cached_build_middleware.cache_clear()
+            gc.collect()
+            if _TRIM is not None:
+                _TRIM(0)
+            self._bytes = self._process.memory_info().rss
