@@ -23,8 +23,11 @@ from hypothesis import settings
 from tests.support.costs import Costs
 from tests.support.order import FileScheduling, SecondsMax, sort_by_level
 
-# Of the C library of Linux; others give memory back by themselves, or not at all.
-_TRIM: Final[Any] = getattr(ctypes.CDLL(None), "malloc_trim", None)
+# Of the C library of Linux (`malloc.h`); where another one is, memory stays as it manages it.
+_ALLOCATOR: Final = ctypes.CDLL(None)
+_HAS_TRIM: Final = hasattr(_ALLOCATOR, "malloc_trim")
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1_000)
@@ -69,13 +72,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Memory:
-    """Gives memory back behind a test that left much. aiohttp remembers the last 1,024 handlers of applications, and
+    """Few pools for all threads, and large pieces for themselves: these go back to the system when they are free.
+
+    Gives memory back behind a test that left much. aiohttp remembers the last 1,024 handlers of applications, and
     with them the brokers that they belong to; brokers and bookies that have ended are circles, which the collector of
     garbage takes late; the allocator keeps what threads had."""
 
     _MORE_MAX: Final = 32 * 1024 * 1024
 
     def __init__(self) -> None:
+        if _HAS_TRIM:
+            _ALLOCATOR.mallopt(_ARENA_MAX, 2)
+            _ALLOCATOR.mallopt(_MMAP_THRESHOLD, 512 * 1024)
         self._process = psutil.Process()
         self._bytes = 0
 
@@ -90,6 +98,6 @@ class Memory:
         if self._process.memory_info().rss > self._bytes + self._MORE_MAX:
             web_app._cached_build_middleware.cache_clear()
             gc.collect()
-            if _TRIM is not None:
-                _TRIM(0)
+            if _HAS_TRIM:
+                _ALLOCATOR.malloc_trim(0)
             self._bytes = self._process.memory_info().rss
