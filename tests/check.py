@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.order import CHEAP_LEVELS
+
 ROOT: Final = Path(__file__).parents[1]
 SECONDS: Final = 90.0
 
 PACKAGES: Final = (
     "autorecovery", "bench", "bookie", "broker", "connectors", "magnetar", "magnetar_core", "managed_ledger", "tests",
 )  # fmt: skip
-LEVELS: Final = ("unit", "property", "golden", "conformance", "simulation")
 
 # A file has 27 tests in the middle, which take two seconds: so many fill the time, and more need long to collect.
 FILES_MAX: Final = 60
@@ -59,7 +60,7 @@ def distances(importers: Mapping[str, Iterable[str]], changed: Iterable[str]) ->
 def is_cheap(path: str) -> bool:
     """A test file of a level that takes milliseconds."""
     parts = path.split("/")
-    return parts[0] == "tests" and parts[1] in LEVELS and parts[-1].startswith("test_")
+    return parts[0] == "tests" and parts[1] in CHEAP_LEVELS and parts[-1].startswith("test_")
 
 
 def changed_since(revision: str) -> list[str]:

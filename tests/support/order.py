@@ -14,8 +14,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.costs import level_of
 
-# As they come; what is not here is cheap and comes last.
-_DEAR_LEVELS: Final = ("spark", "process", "crash", "abuse", "soak", "simulation", "conformance", "property")
+# As they come: the dearest first.
+DEAR_LEVELS: Final = ("spark", "process", "crash", "abuse", "soak")
+CHEAP_LEVELS: Final = ("simulation", "conformance", "property", "golden", "unit")
+"""Their tests take milliseconds."""
 
 # Not by marks of xdist (`xdist_group`): what its workers tell of them does not arrive with pytest 9.
 _TOGETHER: Final = {
@@ -40,7 +42,7 @@ class FileScheduling(LoadScopeScheduling):  # type: ignore[misc] # xdist has no 
 
 def sort_by_level(items: list[pytest.Item]) -> None:
     """Rule 3. Within a level the order stays."""
-    ranks = {level: rank for rank, level in enumerate(_DEAR_LEVELS)}
+    ranks = {level: rank for rank, level in enumerate((*DEAR_LEVELS, *CHEAP_LEVELS))}
 
     def rank(item: pytest.Item) -> int:
         return ranks.get(level_of(item.nodeid), len(ranks))
