@@ -10,8 +10,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 # A page of ours is drawn within a second; Chromium itself starts slowly beside other tests.
 WAIT_S = 30.0
+_LOOK_S = 0.01
+
+_HURRY = "const later = setTimeout; window.setTimeout = (call, ms, ...rest) => later(call, ms / {hurry}, ...rest);"
 
 
 def find_browser() -> str | None:
@@ -89,14 +93,14 @@ class Page:
 
     async def until(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""
-        for _ in range(int(WAIT_S * 20)):
+        for _ in range(int(WAIT_S / _LOOK_S)):
             try:
                 if await self.evaluate(expression):
                     return
             except BrowserError as error:
                 if "navigated" not in str(error):  # the page is loaded anew
                     raise
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(_LOOK_S)
         raise BrowserError(f"{expression} does not become true; the page says: {await self.text()}")
 
     async def until_text(self, text: str, selector: str = "body") -> None:
@@ -122,9 +126,9 @@ class Page:
         await asyncio.gather(self._reader, return_exceptions=True)
 
 
-@asynccontextmanager
-async def browse(program: str, folder: Path, *, width: int = 1200) -> AsyncIterator[Page]:
-    """A page in a browser of its own, whose profile is in *folder*."""
+@contextmanager
+def browser(program: str, folder: Path) -> Iterator[str]:
+    """A browser whose profile is in *folder*; yields its address for `tab`."""
     process = subprocess.Popen(
         [
             program, "--headless", "--remote-debugging-port=0", "--no-sandbox", "--disable-gpu",
@@ -133,30 +137,45 @@ async def browse(program: str, folder: Path, *, width: int = 1200) -> AsyncItera
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        address = await _address(process, folder / "DevToolsActivePort")
-        async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
-            page = Page(socket, await _attach(socket))
-            try:
-                for domain in ("Page", "Runtime", "Log"):
-                    await page.call(f"{domain}.enable")
-                await page.resize(width)
-                yield page
-            finally:
-                await page.close()
+        yield _address(process, folder / "DevToolsActivePort")
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-async def _address(process: subprocess.Popen[bytes], written: Path) -> str:
+@asynccontextmanager
+async def tab(address: str, *, width: int = 1200, hurry: int = 1) -> AsyncIterator[Page]:
+    """A page that shares nothing with others of the browser; timers of its scripts are *hurry* times faster."""
+    async with aiohttp.ClientSession() as session, session.ws_connect(address, max_msg_size=0) as socket:
+        page = Page(socket, await _attach(socket))
+        try:
+            for domain in ("Page", "Runtime", "Log"):
+                await page.call(f"{domain}.enable")
+            await page.resize(width)
+            if hurry > 1:
+                await page.call("Page.addScriptToEvaluateOnNewDocument", source=_HURRY.format(hurry=hurry))
+            yield page
+        finally:
+            await page.close()
+
+
+@asynccontextmanager
+async def browse(program: str, folder: Path, *, width: int = 1200) -> AsyncIterator[Page]:
+    """A page in a browser of its own, whose profile is in *folder*."""
+    with browser(program, folder) as address:
+        async with tab(address, width=width) as page:
+            yield page
+
+
+def _address(process: subprocess.Popen[bytes], written: Path) -> str:
     """Where the browser listens; it writes that into its profile."""
-    for _ in range(int(WAIT_S * 20)):
+    for _ in range(int(WAIT_S / _LOOK_S)):
         if process.poll() is not None:
             raise BrowserError(f"the browser ended with {process.returncode} before it listened")
         lines = written.read_text().split() if written.exists() else []
         if len(lines) == 2:
             return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
-        await asyncio.sleep(0.05)
+        time.sleep(_LOOK_S)
     raise BrowserError(f"the browser does not listen after {WAIT_S:g} s")
 
 
@@ -170,6 +189,8 @@ async def _attach(socket: aiohttp.ClientWebSocketResponse) -> str:
                     result: dict[str, Any] = told["result"]
                     return result
 
-    target = (await ask(1, "Target.createTarget", url="about:blank"))["targetId"]
-    session: str = (await ask(2, "Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
+    # What belongs to the connection ends with it.
+    context = (await ask(1, "Target.createBrowserContext", disposeOnDetach=True))["browserContextId"]
+    target = (await ask(2, "Target.createTarget", url="about:blank", browserContextId=context))["targetId"]
+    session: str = (await ask(3, "Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
     return session

@@ -1,7 +1,7 @@
-"""Compaction with the official client, on real bookies and many short ledgers."""
+"""Compaction with the official client, on bookies with disks in memory and many short ledgers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,13 +18,19 @@ from managed_ledger.retention import RetentionRule
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.test_official_client import TIMEOUT_MS, client, nothing_more
-from tests.unit.broker.test_real_storage import Cluster, cluster
-
-__all__ = ["cluster"]
+from tests.unit.broker.test_real_storage import Cluster
 
 NAME = TopicName.parse("persistent://public/default/t")
 
 R = TypeVar("R")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    made = Cluster()
+    await made.start()
+    yield made
+    await made.stop()
 
 
 @pytest.fixture

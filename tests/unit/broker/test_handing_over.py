@@ -22,7 +22,11 @@ from tests.unit.broker.raw_client import RawClient
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[AdminWorld]:
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AdminWorld]:
+    """Nobody is given time to make ready, as there is little to do."""
+    monkeypatch.setattr("broker.handing_over.READY_S", 0.0)
+    monkeypatch.setattr("broker.handing_over.READY_PER_TOPIC_S", 0.0)
+    monkeypatch.setattr("broker.handing_over.PAUSE_PER_TOPIC_S", 0.0)
     async with AsyncExitStack() as stack:
         made = AdminWorld(stack)
         await made.open()
@@ -134,7 +138,7 @@ async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
 ) -> None:
     monkeypatch.setattr("broker.handing_over.TOPICS_MAX", 5)
     monkeypatch.setattr("broker.handing_over.CUT_S", 0.1)
-    monkeypatch.setattr("broker.handing_over.ASK_S", 1.0)
+    monkeypatch.setattr("broker.handing_over.ASK_S", 0.5)
     going, _ = await world.side(), await world.side()
     await filled(going, 60)
     sizes = sizes_of_bundles(going)
@@ -197,9 +201,9 @@ async def test_the_leader_that_goes_is_followed_by_another(world: AdminWorld) ->
     assert not going.ownership.is_leader
 
 
-@pytest.mark.parametrize(("is_on", "expected_s"), [(True, 0.5), (False, None)])
+@pytest.mark.parametrize("is_on", [True, False])
 async def test_the_others_are_given_time_to_make_ready(
-    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, is_on: bool, expected_s: float | None
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, is_on: bool
 ) -> None:
     monkeypatch.setattr("broker.handing_over.READY_S_MAX", 0.5)
     monkeypatch.setattr("broker.handing_over.READY_PER_TOPIC_S", 1.0)
@@ -209,11 +213,11 @@ async def test_the_others_are_given_time_to_make_ready(
 
     async def sleep(seconds: float) -> None:
         slept.append((seconds, len(going.broker.topics)))
+        await asyncio.sleep(0)  # others use this clock, too, and would go round for ever
 
     monkeypatch.setattr(going.broker.clock, "sleep", sleep)
     await hand_over(going.broker, going.ownership)
-    assert slept[0][1] == (len(names) if is_on else slept[0][1]), "all of them are served meanwhile"
-    assert (slept[0][0] == expected_s) is is_on
+    assert ((0.5, len(names)) in slept) is is_on, "all of them are served meanwhile"
     assert (await staying.ownership.locate(names[0], authoritative=False)).here
 
 

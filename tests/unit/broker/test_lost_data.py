@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -86,8 +85,8 @@ class World(Cluster):
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
+async def world() -> AsyncIterator[World]:
+    made = World()
     await made.start()
     yield made
     await made.stop()

@@ -17,7 +17,7 @@ from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.broker.test_official_client import TIMEOUT_MS, client, nothing_more, receive, texts
+from tests.unit.broker.test_official_client import TIMEOUT_MS, client, nothing_more, receive, shares, texts
 
 TOPIC = "non-persistent://public/default/t"
 NAME = TopicName.parse(TOPIC)
@@ -259,26 +259,15 @@ async def test_every_type_of_subscription_gets_what_is_sent_while_it_is_there(wo
                 producer.send(b"%d" % number, partition_key=f"k{number % 8}")
             every = [str(number) for number in range(40)]
             assert texts(receive(alone, 40)) == every
-            assert sorted(len(drain(consumer)) for consumer in standby) == [0, 40]
-            halves = [drain(one) for one in shared]
+            assert sorted(map(len, shares(standby, 40))) == [0, 40]
+            halves = [texts(one) for one in shares(shared, 40)]
             assert [len(half) for half in halves] == [20, 20]
             assert sorted(halves[0] + halves[1], key=int) == every
-            by_key = [{int(text) % 8 for text in drain(one)} for one in keyed]
+            by_key = [{int(text) % 8 for text in texts(one)} for one in shares(keyed, 40)]
             assert by_key[0] | by_key[1] == set(range(8))
             assert not by_key[0] & by_key[1]
 
     await world.run(scenario)
-
-
-def drain(consumer: Any) -> list[str]:
-    found: list[str] = []
-    while True:
-        try:
-            message = consumer.receive(300)
-        except pulsar.Timeout:
-            return found
-        consumer.acknowledge(message)
-        found.append(message.data().decode())
 
 
 async def test_batches_readers_and_partitions_pass(world: BrokerInMemory) -> None:

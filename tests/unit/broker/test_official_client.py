@@ -1,14 +1,15 @@
 """The official Python client (the C++ one underneath) against the broker, with storage in memory."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
+from tests.support.waiting import PATIENCE_S
 from tests.unit.broker.conftest import BrokerInMemory
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -34,12 +35,27 @@ def receive(consumer: Any, count: int, acknowledge: bool = True) -> list[Any]:
     return messages
 
 
-def nothing_more(consumer: Any, wait_ms: int = 150) -> bool:
+def nothing_more(consumer: Any, wait_ms: int = 60) -> bool:
     try:
         consumer.receive(wait_ms)
     except pulsar.Timeout:
         return True
     return False
+
+
+def shares(consumers: Sequence[Any], count: int) -> list[list[Any]]:
+    """The messages that each of *consumers* got, all together *count*."""
+    found: list[list[Any]] = [[] for _ in consumers]
+    end = time.monotonic() + PATIENCE_S
+    while sum(map(len, found)) < count:
+        assert time.monotonic() < end, found
+        for got, consumer in zip(found, consumers, strict=True):
+            with suppress(pulsar.Timeout):
+                while True:
+                    got.append(consumer.receive(5))
+                    consumer.acknowledge(got[-1])
+    assert all(nothing_more(consumer, 50) for consumer in consumers)
+    return found
 
 
 def texts(messages: list[Any]) -> list[str]:
@@ -202,20 +218,12 @@ async def test_a_key_stays_with_one_consumer_and_in_order(world: BrokerInMemory)
                 producer.send(str(n).encode(), partition_key=f"key-{n % 20}")
             owner: dict[str, int] = {}
             last: dict[str, int] = {}
-            got = 0
-            for number, consumer in enumerate(consumers):
-                while True:
-                    try:
-                        message = consumer.receive(200)
-                    except pulsar.Timeout:
-                        break
+            for number, messages in enumerate(shares(consumers, 200)):
+                for message in messages:
                     key, value = message.partition_key(), int(message.data())
                     assert owner.setdefault(key, number) == number
                     assert last.get(key, -1) < value
                     last[key] = value
-                    consumer.acknowledge(message)
-                    got += 1
-            assert got == 200
             assert len(set(owner.values())) > 1
 
     await world.run(scenario)

@@ -7,9 +7,13 @@ import pulsar
 import pytest
 
 from broker.topic.topic import Topic
+from broker.wire.pulsar_pb2 import BaseCommand
+from managed_ledger.messages import encode_entry
+from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
-from tests.unit.broker.admin.admin_world import AdminWorld
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.admin.test_admin import ADMIN, TOPICS, world
+from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, client, nothing_more, receive, texts
 
 __all__ = ["world"]
@@ -24,6 +28,19 @@ def publish(url: str, count: int, first: int = 0) -> None:
         for number in range(first, first + count):
             producer.send_async(str(number).encode(), lambda result, message_id: None)
         producer.flush()
+
+
+async def publish_old(side: Side, *numbers: int, topic: str = TOPIC) -> None:
+    """Messages whose producer sent them 100 s ago."""
+    assert (await side.ownership.locate(TopicName.parse(topic), authoritative=True)).here
+    raw = await RawClient.connect(side.broker.port)
+    await raw.produce(topic)
+    sent_ms = side.broker.now_ms() - 100_000
+    for number in numbers:
+        metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=sent_ms)
+        raw.publish(1, number, data=encode_entry(metadata, str(number).encode()))
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    raw.close()
 
 
 def read(url: str, count: int, kind: Any = pulsar.ConsumerType.Exclusive) -> list[str]:
@@ -85,20 +102,19 @@ async def test_consumers_stay_while_messages_are_skipped(world: AdminWorld, kind
 
 async def test_entries_that_are_too_old_are_passed_over_when_asked_for(world: AdminWorld) -> None:
     side = await world.side()
-    await world.run(publish, side.url, 5, 0)
+    await publish_old(side, *range(5))
     for name in ("s", "other"):
         await world.call(side, "PUT", f"{TOPICS}/t/subscription/{name}", {"ledgerId": -1, "entryId": -1})
-    assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/expireMessages/60")).status == 204
+    assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/expireMessages/200")).status == 204
     assert (await topic_of(side.broker)).subscriptions["s"].cursor.backlog() == 5
-    await asyncio.sleep(1.1)
     await world.run(publish, side.url, 2, 5)
-    assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/expireMessages/1")).status == 204
+    assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/expireMessages/60")).status == 204
     assert await world.run(read, side.url, 2) == ["5", "6"]
     stats = (await world.call(side, "GET", f"{TOPICS}/t/stats")).json["subscriptions"]
     assert (stats["s"]["totalMsgExpired"], stats["other"]["totalMsgExpired"]) == (5, 0)
     assert stats["s"]["lastExpireTimestamp"] > 0
     assert (await world.call(side, "POST", f"{TOPICS}/t/subscription/s/skip/9")).status == 204
-    answer = await world.call(side, "POST", f"{TOPICS}/t/all_subscription/expireMessages/1")
+    answer = await world.call(side, "POST", f"{TOPICS}/t/all_subscription/expireMessages/60")
     assert (answer.status, "subscription s has no message" in answer.json["reason"]) == (409, True)
     assert (await topic_of(side.broker)).subscriptions["other"].cursor.backlog() == 2, "the others had their turn"
 
@@ -107,35 +123,32 @@ async def test_all_partitions_pass_over_what_is_too_old(world: AdminWorld) -> No
     side = await world.side()
     await world.call(side, "PUT", f"{TOPICS}/parted/partitions", 2)
 
-    def fill() -> None:
+    def subscribe() -> None:
         with client(side.url) as c:
             c.subscribe("parted", "s")
-            producer = c.create_producer("parted", batching_enabled=False)
-            for number in range(8):
-                producer.send(b"x", partition_key=str(number))
 
-    await world.run(fill)
-    assert (await world.call(side, "POST", f"{TOPICS}/parted/subscription/s/expireMessages/60")).status == 204
-    await asyncio.sleep(1.1)
-    assert (await world.call(side, "POST", f"{TOPICS}/parted/all_subscription/expireMessages/1")).status == 204
+    await world.run(subscribe)
+    for number in range(2):
+        await publish_old(side, *range(4), topic=f"parted-partition-{number}")
+    assert (await world.call(side, "POST", f"{TOPICS}/parted/subscription/s/expireMessages/200")).status == 204
+    assert (await world.call(side, "POST", f"{TOPICS}/parted/all_subscription/expireMessages/60")).status == 204
     stats = (await world.call(side, "GET", f"{TOPICS}/parted/partitioned-stats")).json
     assert stats["subscriptions"]["s"]["msgBacklog"] == 0
-    assert (await world.call(side, "POST", f"{TOPICS}/parted/subscription/s/expireMessages/1")).status == 409
+    assert (await world.call(side, "POST", f"{TOPICS}/parted/subscription/s/expireMessages/60")).status == 409
     assert (await world.call(side, "POST", f"{TOPICS}/parted/subscription/s/skip/1")).status == 405
 
 
 @pytest.mark.parametrize("by_policy", [True, False])
 async def test_messages_expire_by_the_policy_or_by_the_setting(world: AdminWorld, by_policy: bool) -> None:
-    side = await world.side(**({} if by_policy else {"ttl_s": 1}))
-    await world.run(publish, side.url, 5, 0)
+    side = await world.side(**({} if by_policy else {"ttl_s": 60}))
+    await publish_old(side, *range(5))
     await world.call(side, "PUT", f"{TOPICS}/t/subscription/s", {"ledgerId": -1, "entryId": -1})
     topic = await topic_of(side.broker)
     policy = f"{ADMIN}/namespaces/public/default/messageTTL"
     if by_policy:
-        assert (await world.call(side, "POST", policy, 1)).status == 204
-        assert (await world.call(side, "GET", policy)).json == 1
+        assert (await world.call(side, "POST", policy, 60)).status == 204
+        assert (await world.call(side, "GET", policy)).json == 60
         assert (await world.call(side, "POST", policy, -5)).status == 412
-    await asyncio.sleep(1.1)
     await topic.expire_by_policy()
     assert topic.subscriptions["s"].cursor.backlog() == 0
     await world.run(publish, side.url, 1, 5)
@@ -143,9 +156,9 @@ async def test_messages_expire_by_the_policy_or_by_the_setting(world: AdminWorld
     assert await world.run(read, side.url, 1) == ["5"]
     if by_policy:
         assert (await world.call(side, "DELETE", policy)).status == 204
-        await asyncio.sleep(1.1)
+        await publish_old(side, 6)
         await topic.expire_by_policy()
-        assert topic.subscriptions["s"].cursor.backlog() == 1
+        assert topic.subscriptions["s"].cursor.backlog() == 2
 
 
 async def test_a_broker_looks_for_old_messages_by_itself(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:

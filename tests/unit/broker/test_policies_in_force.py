@@ -157,7 +157,10 @@ async def test_who_publishes_too_fast_is_not_read_for_a_while_and_loses_nothing(
     assert stats["publishRateLimitedTimes"] == stage.topic.publish_throttle.times
 
 
-async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_for_hours(stage: Stage) -> None:
+async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_for_hours(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.binary.flow.HOLD_STEP_MS", 10)
     await stage.call("POST", f"{TOPIC}/publishRate", {"publishThrottlingRateInByte": 1})
     await eventually(lambda: stage.topic.publish_throttle.is_on)
     await stage.producer.produce(str(NAME))
@@ -170,10 +173,10 @@ async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_f
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
 async def test_consumers_get_no_more_than_the_rate_and_everything_in_the_end(stage: Stage, policy: str) -> None:
-    await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 10, "ratePeriodInSecond": 1})
-    await stage.filled(15, size=1)
+    await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 50, "ratePeriodInSecond": 1})
+    await stage.filled(60, size=1)
     await stage.consumer.subscribe(str(NAME), subscription="s", subType=wire.CommandSubscribe.Shared)
-    for number in range(15):
+    for number in range(60):
         message = (await stage.consumer.expect(BaseCommand.MESSAGE)).message
         assert message.message_id.entryId == number
     throttled = stage.topic.subscriptions["s"].throttles

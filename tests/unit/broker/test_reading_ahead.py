@@ -4,14 +4,16 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pulsar
 import pytest
+import pytest_asyncio
 
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.test_official_client import EARLIEST, TIMEOUT_MS, client, nothing_more
 from tests.unit.broker.test_real_storage import Cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOPIC = "persistent://public/default/t"
 COUNT = 300
@@ -49,9 +51,10 @@ class World(Cluster):
         return found.entries_read - found.entries_read_cold
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    made = World(tmp_path)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Of all these tests; each has subscriptions of its own."""
+    made = World(tmp_path_factory.mktemp("bookies"))
     try:
         await made.start()
         await made.fill()
@@ -66,9 +69,11 @@ def number_of(message: pulsar.Message) -> int:
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 async def test_each_message_comes_once_and_in_order(world: World, kind: pulsar.ConsumerType) -> None:
+    name = f"once-{kind.name}"
+
     def work() -> list[int]:
         with client(world.url) as c:
-            consumer = c.subscribe(TOPIC, "s", consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=20)
+            consumer = c.subscribe(TOPIC, name, consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=20)
             found = []
             for _ in range(COUNT):
                 message = consumer.receive(TIMEOUT_MS)
@@ -78,18 +83,22 @@ async def test_each_message_comes_once_and_in_order(world: World, kind: pulsar.C
             return found
 
     assert await asyncio.to_thread(work) == list(range(COUNT))
-    assert world.from_memory("s") > 0
+    assert world.from_memory(name) > 0
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 async def test_what_was_not_acknowledged_comes_again(world: World, kind: pulsar.ConsumerType) -> None:
     """Holes of acknowledgement, redelivery and another consumer, in the middle of what was read ahead."""
 
+    name = f"again-{kind.name}"
+
     def work() -> Counter[int]:
         acknowledged: Counter[int] = Counter()
         for round_ in range(4):
             with client(world.url) as c:
-                consumer = c.subscribe(TOPIC, "s", consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=9)
+                consumer = c.subscribe(
+                    TOPIC, name, consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=9
+                )
                 for at in range(60):
                     message = consumer.receive(TIMEOUT_MS)
                     if (at + round_) % 3:
@@ -99,7 +108,7 @@ async def test_what_was_not_acknowledged_comes_again(world: World, kind: pulsar.
                         consumer.redeliver_unacknowledged_messages()
                 consumer.close()
         with client(world.url) as c:
-            consumer = c.subscribe(TOPIC, "s", consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=9)
+            consumer = c.subscribe(TOPIC, name, consumer_type=kind, initial_position=EARLIEST, receiver_queue_size=9)
             while acknowledged.keys() != set(range(COUNT)):
                 message = consumer.receive(TIMEOUT_MS)
                 consumer.acknowledge(message)
@@ -109,13 +118,13 @@ async def test_what_was_not_acknowledged_comes_again(world: World, kind: pulsar.
 
     found = await asyncio.to_thread(work)
     assert sorted(found) == list(range(COUNT))
-    assert world.from_memory("s") > 0
+    assert world.from_memory(name) > 0
 
 
 async def test_a_seek_reads_from_there(world: World) -> None:
     def work() -> None:
         with client(world.url) as c:
-            consumer = c.subscribe(TOPIC, "s", initial_position=EARLIEST, receiver_queue_size=10)
+            consumer = c.subscribe(TOPIC, "seeks", initial_position=EARLIEST, receiver_queue_size=10)
             ids = {}
             for at in range(120):
                 message = consumer.receive(TIMEOUT_MS)
@@ -129,7 +138,7 @@ async def test_a_seek_reads_from_there(world: World) -> None:
                     ids[at] = message.message_id()
 
     await asyncio.to_thread(work)
-    assert world.from_memory("s") > 0
+    assert world.from_memory("seeks") > 0
 
 
 async def test_several_subscriptions_read_at_their_own_places(world: World) -> None:
@@ -158,10 +167,10 @@ async def test_large_messages_come_once_and_in_order(world: World) -> None:
             large = f"{TOPIC}-large"
             consumers = [c.subscribe(large, f"s{n}", receiver_queue_size=1) for n in range(2)]
             producer = c.create_producer(large, batching_enabled=False)
-            for n in range(12):
+            for n in range(6):
                 producer.send(bytes([n]) * (3 << 20))
             for consumer in consumers:
-                for n in range(12):
+                for n in range(6):
                     message = consumer.receive(TIMEOUT_MS)
                     assert message.data() == bytes([n]) * (3 << 20)
                     consumer.acknowledge(message)

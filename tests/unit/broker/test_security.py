@@ -3,8 +3,7 @@
 import asyncio
 import base64
 import ssl
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from broker.tenancy import initialise_cluster
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.clock import Clock, LoopClock, ManualClock, Timer
 from magnetar_core.security import tls_port
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
@@ -52,20 +51,45 @@ def token(role: str = "ann", **claims: Any) -> str:
     return sign({"sub": role, **claims}, SECRET, "HS256")
 
 
+class LoginClock(LoopClock):
+    """The real clock, but that a test says when credentials are looked at, and how much later it is by then."""
+
+    PERIOD_S = 12_345
+
+    def __init__(self) -> None:
+        self._ahead_s = 0
+        self._logins = ManualClock()
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_s * 1000
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        clock = self._logins if delay_s == self.PERIOD_S else LoopClock()
+        return clock.call_later(delay_s, callback)
+
+    def check_logins(self, *, later_s: int = 0) -> None:
+        self._ahead_s += later_s
+        self._logins.advance(self.PERIOD_S)
+
+    def token(self, role: str = "ann") -> str:
+        """One that is valid for a minute."""
+        return token(role, exp=self.wall_ms() / 1000 + 60)
+
+
 class Worlds:
     """Brokers with other settings, which are closed at the end."""
 
     def __init__(self) -> None:
         self._open: list[BrokerInMemory] = []
 
-    async def open(self, config: Any = SECURE, **changes: Any) -> BrokerInMemory:
-        config = replace(config, **changes)
-        store = MemoryStore(LoopClock())
+    async def open(self, config: Any = SECURE, *, clock: Clock | None = None, **changes: Any) -> BrokerInMemory:
+        config, clock = replace(config, **changes), clock or LoopClock()
+        store = MemoryStore(clock)
         await initialise_cluster(store, config)
         world = BrokerInMemory(config, store, SoleOwner(), MemoryLedgers(), MemorySchemas(), None)  # type: ignore[arg-type]
         world.broker = Broker(
-            config, store, None, LoopClock(), ownership=world.ownership, ledgers=world.ledgers, schemas=world.schemas,
-            doors=open_doors(config, LoopClock()),
+            config, store, None, clock, ownership=world.ownership, ledgers=world.ledgers, schemas=world.schemas,
+            doors=open_doors(config, clock),
         )  # fmt: skip
         await world.broker.start()
         self._open.append(world)
@@ -117,12 +141,17 @@ def use(url: str, authority: Authority | None = None, *, timeout_s: int = 5, **o
         client.close()
 
 
-async def all_refused(world: BrokerInMemory, *clients: dict[str, Any]) -> None:
-    """Each of these clients, at the same time: they give up after a second."""
-    url = world.broker.address.service_url
-    asked = (world.run(partial(use, url, timeout_s=1, **options)) for options in clients)
+async def all_refused(world: BrokerInMemory, *clients: dict[str, Any], url: str = "") -> None:
+    """Each of these clients comes once, as it has no time to try again, and does not come in."""
+    doors = world.broker.doors
+    assert doors is not None
+    before = doors.failures.total(), doors.successes.total()
+    url = url or world.broker.address.service_url
+    asked = (world.run(partial(use, url, timeout_s=0, **options)) for options in clients)
     for answer in await asyncio.gather(*asked, return_exceptions=True):
         assert isinstance(answer, pulsar.PulsarException)
+    await eventually(lambda: doors.failures.total() == before[0] + len(clients))
+    assert doors.successes.total() == before[1]
 
 
 def callers(world: BrokerInMemory) -> list[Caller]:
@@ -182,32 +211,27 @@ async def test_the_common_name_of_a_client_certificate_is_the_role(worlds: World
 
     await world.run(scenario)
     assert set(seen) == {Caller("ann")}
-    with pytest.raises(pulsar.PulsarException):
-        await world.run(lambda: use(url, authority, timeout_s=1))
+    await all_refused(world, {"authority": authority}, url=url)
 
 
 async def test_a_client_renews_its_token_and_goes_on(worlds: Worlds) -> None:
-    world = await worlds.open(authentication_refresh_s=1)
-    asked: list[float] = []
-
-    def supply() -> str:
-        asked.append(time.time())
-        return token(exp=time.time() + 1.5)
-
-    def scenario() -> None:
-        client = pulsar.Client(
-            world.broker.address.service_url, logger=QUIET, authentication=pulsar.AuthenticationToken(supply)
-        )
-        producer = client.create_producer("t")
-        connected = set(world.broker.server.clients)
-        began = len(asked)
-        while len(asked) < began + 2:
-            producer.send(b"x")
-            time.sleep(0.05)
-        assert connected == set(world.broker.server.clients), "it is still the same connection"
-        client.close()
-
-    await world.run(scenario)
+    clock = LoginClock()
+    world = await worlds.open(clock=clock, authentication_refresh_s=LoginClock.PERIOD_S)
+    doors = world.broker.doors
+    assert doors is not None
+    client = pulsar.Client(
+        world.broker.address.service_url, logger=QUIET, authentication=pulsar.AuthenticationToken(clock.token)
+    )
+    producer = await world.run(lambda: client.create_producer("t"))
+    connected = set(world.broker.server.clients)
+    for checked in (2, 3):
+        clock.check_logins(later_s=61)
+        await eventually(partial(lambda expected: doors.successes["token"] == expected, checked))
+        await world.run(lambda: producer.send(b"x"))
+        clock.check_logins()
+        await world.run(lambda: producer.send(b"x"))
+    assert connected == set(world.broker.server.clients), "it is still the same connection"
+    await world.run(client.close)
 
 
 # --------------------------------------------------------------------------------- bare frames
@@ -287,22 +311,30 @@ async def test_what_a_proxys_client_showed_is_checked_where_that_is_wanted(world
 
 
 async def test_who_does_not_renew_expired_credentials_is_closed(worlds: Worlds) -> None:
-    world = await worlds.open(authentication_refresh_s=1)
-    silent = await connect(world, data=token(exp=time.time() + 1), feature_flags=REFRESHING)
-    unable = await connect(world, data=token(exp=time.time() + 1))
+    clock = LoginClock()
+    world = await worlds.open(clock=clock, authentication_refresh_s=LoginClock.PERIOD_S)
+    silent = await connect(world, data=clock.token(), feature_flags=REFRESHING)
+    unable = await connect(world, data=clock.token())
     for raw in (silent, unable):
         await raw.expect(BaseCommand.CONNECTED)
+        clock.check_logins()
+        assert await raw.nothing_came(), "it has not expired"
+    clock.check_logins(later_s=61)
     challenge = (await silent.expect(BaseCommand.AUTH_CHALLENGE)).authChallenge.challenge
     assert (challenge.auth_method_name, challenge.auth_data) == ("token", b"PulsarAuthRefresh")
     assert await unable.ended()
+    assert await silent.nothing_came(), "it has time until the next check"
+    clock.check_logins()
     assert await silent.ended()
 
 
 @pytest.mark.parametrize("wrong", ["garbage", token("bob"), token(exp=1)])
 async def test_who_renews_with_other_credentials_is_closed(worlds: Worlds, wrong: str) -> None:
-    world = await worlds.open(authentication_refresh_s=1)
-    raw = await connect(world, data=token(exp=time.time() + 1), feature_flags=REFRESHING)
+    clock = LoginClock()
+    world = await worlds.open(clock=clock, authentication_refresh_s=LoginClock.PERIOD_S)
+    raw = await connect(world, data=clock.token(), feature_flags=REFRESHING)
     await raw.expect(BaseCommand.CONNECTED)
+    clock.check_logins(later_s=61)
     await raw.expect(BaseCommand.AUTH_CHALLENGE)
     raw.send(BaseCommand.AUTH_RESPONSE, response=wire.AuthData(auth_method_name="token", auth_data=wrong.encode()))
     assert (await refusal(raw))[0] == wire.AuthenticationError
@@ -426,7 +458,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
     authority = Authority(tmp_path / "authority")
     authority.folder("broker", host="IP:127.0.0.1")
     second = authority.folder("second", host="IP:127.0.0.1")
-    world = await worlds.open(CONFIG, service_port=None, **tls(authority, tls_refresh_s=1))
+    world = await worlds.open(CONFIG, service_port=None, **tls(authority, tls_refresh_s=0.01))
     first = await shown_certificate(world.broker.port, authority)
     for name in ("tls.crt", "tls.key"):
         (authority.directory / "broker" / name).write_bytes((second / name).read_bytes())
@@ -436,7 +468,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
 
     async with asyncio.timeout(30):
         while not await is_new():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
 
 
 async def test_a_client_without_a_certificate_is_refused_where_one_is_demanded(
@@ -445,8 +477,8 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_demanded(
     world = await worlds.open(CONFIG, service_port=None, **tls(authority, tls_client_required=True))
     url = world.broker.address.service_url_tls
     with pytest.raises(pulsar.PulsarException):
-        await world.run(lambda: use(url, authority, timeout_s=1))
-    assert world.broker.server.handshakes_failed
+        await world.run(lambda: use(url, authority, timeout_s=0))
+    await eventually(lambda: world.broker.server.handshakes_failed)
     folder = authority.directory / "ann"
     own = pulsar.AuthenticationTLS(str(folder / "tls.crt"), str(folder / "tls.key"))
     assert await world.run(lambda: use(url, authority, authentication=own)) == b"x"
@@ -468,17 +500,20 @@ async def test_so_many_handshakes_are_under_way_and_each_has_its_time(
     monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 2)
     world = await worlds.open(CONFIG, service_port=None, **tls(authority))
     (port,) = world.broker.server._tls_ports
-    port.handshake_s = 0.5
     silent = [await asyncio.open_connection("127.0.0.1", world.broker.port) for _ in range(2)]
     await eventually(lambda: port.waiting == 2)
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.broker.port)
-    assert await ended(reader)
+    refused = await asyncio.open_connection("127.0.0.1", world.broker.port)
+    assert await ended(refused[0])
     assert port.refused == 1
-    for one, _ in silent:
-        assert await ended(one)
+    for _, writer in silent:
+        writer.close()
     await eventually(lambda: not port.waiting)
-    for _, other in (*silent, (reader, writer)):
-        other.close()
+    port.handshake_s = 0.05
+    slow = await asyncio.open_connection("127.0.0.1", world.broker.port)
+    assert await ended(slow[0])
+    assert (port.waiting, port.failed) == (0, 1)
+    for _, writer in (refused, slow):
+        writer.close()
 
 
 async def test_who_only_looks_whether_the_port_is_there_is_no_failed_handshake(

@@ -37,8 +37,9 @@ class World:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     for name in ("TELL_S", "AGAIN_S", "PAUSE_S"):
-        monkeypatch.setattr(serving, name, 0.02)
+        monkeypatch.setattr(serving, name, 0.01)
     monkeypatch.setattr(takeovers, "LOOK_S", 0.05)
+    monkeypatch.setattr("broker.handing_over.READY_S", 0.05)
     async with AsyncExitStack() as stack:
         made = World(stack)
         await made.lab.open()
@@ -337,7 +338,7 @@ async def test_a_broker_that_lives_is_left_alone(world: World) -> None:
     (serving_it, _), (other, heard) = await world.side(), await world.side()
     await serve(serving_it)
     await eventually(lambda: _knows(heard, serving_it, TOPICS))
-    await asyncio.sleep(0.5)  # ten looks
+    await asyncio.sleep((takeovers.MISSES_MAX + 2) * takeovers.LOOK_S)
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
     assert len(serving_it.broker.topics) == len(TOPICS)
 
@@ -426,6 +427,7 @@ async def test_who_may_live_is_not_fenced(world: World, monkeypatch: pytest.Monk
     (dying, told), (staying, heard) = await world.side(), await world.side()
     await serve(dying)
     await eventually(lambda: _knows(heard, dying, TOPICS))
+    await eventually(lambda: _has_answered(heard, dying))
     await told.stop()
     bundle = dying.ownership.bundle_of(TOPICS[0])
     assert bundle is not None

@@ -22,7 +22,9 @@ A, B = f"persistent://{NS}/a-1", f"persistent://{NS}/b-1"
 
 
 @pytest.fixture
-async def raw(world: BrokerInMemory) -> AsyncIterator[RawClient]:
+async def raw(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RawClient]:
+    """It is told of a change after a hundredth of a second."""
+    monkeypatch.setattr("broker.topic_lists.SETTLE_S", 0.01)
     client = await RawClient.connect(world.broker.port)
     yield client
     client.close()
@@ -66,7 +68,7 @@ async def test_a_client_gets_the_list_and_then_what_comes_and_goes(world: Broker
     await world.broker.delete_topic(TopicName.parse(A))
     assert await update(raw) == (1, [], [A], topics_hash([other]))
     await make(world, f"persistent://{NS}/b-3")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.05)
     assert await raw.nothing_came(), "what does not match is not told"
 
 
@@ -84,7 +86,7 @@ async def test_the_same_watcher_again_is_answered_with_what_it_knows(world: Brok
         assert list((await watched(raw)).topic) == [A]
     await make(world, f"{A}0")
     assert (await update(raw))[1] == [f"{A}0"]
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.05)
     assert await raw.nothing_came(), "there is one watcher, not two"
 
 
@@ -94,7 +96,7 @@ async def test_a_closed_watcher_is_told_nothing(world: BrokerInMemory, raw: RawC
     raw.send(BaseCommand.WATCH_TOPIC_LIST_CLOSE, request_id=8, watcher_id=1)
     await raw.expect(BaseCommand.SUCCESS)
     await make(world, A)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.05)
     assert await raw.nothing_came()
     assert world.ledgers.by_name.watches == []
 

@@ -12,6 +12,7 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import Brokers
 from magnetar.client.errors import TopicUnavailable
 from magnetar.client.values import Outgoing, partition_of_key
+from tests.support.waiting import eventually
 from tests.unit.broker.conftest import world
 from tests.unit.broker.grpc.conftest import client, door
 
@@ -25,19 +26,25 @@ async def test_opening_that_was_cut_off_leaves_no_stream_behind(
     client: AsyncClient, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     await client.topics.create("p", partitions=2)
-    is_slow, open_stream = asyncio.Event(), Brokers.open
+    may_go_on, open_stream = asyncio.Event(), Brokers.open
+    began, opened = list[str](), list[str]()
 
     async def slowly(brokers: Brokers, topic: str, method: str, *others: Any) -> Any:
-        if topic.endswith("-1") and not is_slow.is_set():
-            await is_slow.wait()
-        return await open_stream(brokers, topic, method, *others)
+        began.append(topic)
+        if topic.endswith("-1"):
+            await may_go_on.wait()
+        found = await open_stream(brokers, topic, method, *others)
+        opened.append(topic)
+        return found
 
     monkeypatch.setattr(Brokers, "open", slowly)
     made: Any = client.consumer("p", "s") if kind == "Consume" else client.producer("p", name="me")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await made.open()
-    is_slow.set()
+    opening = asyncio.ensure_future(made.open())
+    await eventually(lambda: (len(began), len(opened)) == (2, 1))
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    may_go_on.set()
     await made.open()
     await made.close()
 
@@ -105,7 +112,7 @@ async def test_a_reader_whose_seek_to_its_start_is_not_answered_is_not_waited_fo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Topic, "position_at_ms", hang)
-    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=2.0) as client:
+    async with AsyncClient(f"127.0.0.1:{door.port}", operation_timeout_s=0.3) as client:
         async with asyncio.timeout(10):
             with pytest.raises(TopicUnavailable, match="does not answer"):
                 await client.reader("t", start=1)

@@ -1,8 +1,10 @@
 """Acks, nacks, seeks, permits, readers and Key_Shared through the gRPC door."""
 
 import asyncio
+import threading
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,7 +44,7 @@ async def take(consumer: AsyncConsumer, count: int) -> list[Message]:
 
 
 async def nothing_more(consumer: AsyncConsumer) -> bool:
-    return await consumer.receive_batch(1, timeout_s=0.1) == []
+    return await consumer.receive_batch(1, timeout_s=0.05) == []
 
 
 def texts(messages: list[Message]) -> list[str]:
@@ -192,15 +194,20 @@ async def test_readers_begin_where_they_are_told(world: BrokerInMemory, client: 
             assert await nothing_more(reader)
             return found
 
-    assert await read() == ["0", "1", "2", "3"]
-    assert await read(start="latest") == []
-    assert await read(start=ids[1]) == ["2", "3"]
-    assert await read(start=ids[1], inclusive=True) == ["1", "2", "3"]
-    assert await read(start=ids[2]) == ["3"]
-    assert await read(start=ids[3]) == []
-    assert await read(start=1) == ["0", "1", "2", "3"]
-    assert await read(start=int(time.time() * 1000) + 1000) == []
-    assert await read(start=datetime.now(UTC) - timedelta(hours=1)) == ["0", "1", "2", "3"]
+    every = ["0", "1", "2", "3"]
+    expected: list[tuple[dict[str, Any], list[str]]] = [
+        ({}, every),
+        ({"start": "latest"}, []),
+        ({"start": ids[1]}, ["2", "3"]),
+        ({"start": ids[1], "inclusive": True}, ["1", "2", "3"]),
+        ({"start": ids[2]}, ["3"]),
+        ({"start": ids[3]}, []),
+        ({"start": 1}, every),
+        ({"start": int(time.time() * 1000) + 1000}, []),
+        ({"start": datetime.now(UTC) - timedelta(hours=1)}, every),
+    ]
+    found = await asyncio.gather(*(read(**where) for where, _ in expected))
+    assert found == [texts_ for _, texts_ in expected]
     assert not world.broker.topics[TopicName.parse("t")].subscriptions
 
 
@@ -308,27 +315,27 @@ async def test_sticky_ranges_share_out_the_hashes(client: AsyncClient) -> None:
 
 async def test_an_official_and_a_grpc_consumer_share_a_subscription(world: BrokerInMemory, client: AsyncClient) -> None:
     async with client.consumer("t", "s", type="shared", queue_size=5) as consumer:
+        ours, theirs, has_all = list[str](), list[str](), threading.Event()
 
-        def scenario() -> list[str]:
+        def scenario() -> None:
             with official(world.url) as c:
                 other = c.subscribe("t", "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=100)
                 producer = c.create_producer("t")
                 for n in range(40):
                     producer.send(b"%d" % n)
-                found = []
-                while True:
-                    try:
-                        found.append(other.receive(300))
-                    except pulsar.Timeout:
-                        break
-                    other.acknowledge(found[-1])
-                return [one.data().decode() for one in found]
+                while not has_all.is_set():
+                    with suppress(pulsar.Timeout):
+                        message = other.receive(20)
+                        other.acknowledge(message)
+                        theirs.append(message.data().decode())
 
-        theirs = await world.run(scenario)
-        ours: list[str] = []
-        while batch := await consumer.receive_batch(100, timeout_s=0.3):
+        running = asyncio.ensure_future(world.run(scenario))
+        while len(ours) + len(theirs) < 40 and not running.done():
+            batch = await consumer.receive_batch(100, timeout_s=0.02)
             consumer.ack(batch)
             ours += texts(batch)
+        has_all.set()
+        await running
         assert ours
         assert theirs
         assert sorted(ours + theirs, key=int) == [str(n) for n in range(40)]

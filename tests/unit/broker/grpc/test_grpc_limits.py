@@ -12,6 +12,7 @@ from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
 from magnetar_core.topics import topics_pb2 as api
+from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.conftest import open_grpc
 from tests.unit.broker.grpc.test_service import refused, stream
@@ -122,11 +123,12 @@ async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
                 written += 1
 
         writing = asyncio.ensure_future(write())
+        await eventually(lambda: written * len(payload) > window)
         seen = -1
         while seen != written:  # it stands still
             seen = written
-            await asyncio.sleep(0.3)
-        assert window < written * len(payload) <= 2 * window + 4 * len(payload)
+            await asyncio.sleep(0.1)
+        assert written * len(payload) <= 2 * window + 4 * len(payload)
         world.ledger("t").hold = False
         world.ledger("t").release()
         await writing
@@ -168,7 +170,7 @@ async def test_calls_of_a_connection_are_limited_and_the_others_wait(
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         calls = [await opened(channel, "Publish") for _ in range(3)]
         fourth = asyncio.ensure_future(opened(channel, "Publish"))
-        await asyncio.wait([fourth], timeout=0.3)
+        await asyncio.wait([fourth], timeout=0.1)
         assert not fourth.done()
         calls[0].cancel()
         await fourth

@@ -39,11 +39,9 @@ async def send(client: AsyncClient, sizes: list[int]) -> None:
     async with client.producer("t") as producer:
         ids = await producer.send_many([bytes(size) for size in sizes])
     assert len(set(ids)) == len(sizes)
-    stored = []
     async with client.reader("t") as reader:
-        while await reader.has_more():
-            stored.append(len((await reader.receive(5)).payload))
-    assert stored == sizes
+        assert [len((await reader.receive(5)).payload) for _ in sizes] == sizes
+        assert not await reader.has_more()
 
 
 async def test_messages_of_one_call_go_in_frames_of_so_many(client: AsyncClient, frames: list[list[int]]) -> None:

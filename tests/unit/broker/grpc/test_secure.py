@@ -129,7 +129,7 @@ async def test_a_program_comes_in_over_tls(worlds: Worlds, authority: Authority)
     assert await use(door.client(secure=True, token=token(), **trust)) == b"x"
     assert await use(door.client(token=token())) == b"x"
     with pytest.raises(TopicUnavailable):
-        await use(AsyncClient(f"localhost:{door.server.port_tls}", operation_timeout_s=1, token=token(), tls=True))
+        await use(AsyncClient(f"localhost:{door.server.port_tls}", operation_timeout_s=0.2, token=token(), tls=True))
     await door.server.stop()
 
 
@@ -143,7 +143,7 @@ async def test_the_certificate_of_a_program_is_its_role_where_nothing_else_is(
     own = {"tls_certificate_file": str(folder / "tls.crt"), "tls_key_file": str(folder / "tls.key")}
     assert await use(door.client(secure=True, **trust, **own)) == b"x"
     with pytest.raises(TopicUnavailable):
-        await use(AsyncClient(f"localhost:{door.server.port_tls}", operation_timeout_s=1, **trust))
+        await use(AsyncClient(f"localhost:{door.server.port_tls}", operation_timeout_s=0.2, **trust))
     await door.server.stop()
 
 
@@ -152,7 +152,7 @@ async def test_a_stream_ends_with_its_token_and_is_begun_anew_with_another(world
     given: list[str] = []
 
     def supply() -> str:
-        given.append(token(exp=time.time() + 1.5))
+        given.append(token(exp=time.time() + 0.6))
         return given[-1]
 
     async with door.client(token=supply) as client:
@@ -173,7 +173,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
     authority = Authority(tmp_path / "authority")
     authority.folder("broker", host="DNS:localhost")
     second = authority.folder("second", host="DNS:localhost")
-    door = await open_door(await worlds.open(**tls(authority, tls_refresh_s=1)), secure=True)
+    door = await open_door(await worlds.open(**tls(authority, tls_refresh_s=0.01)), secure=True)
 
     async def shown() -> str:
         context = usual_context(str(authority.certificate))
@@ -182,7 +182,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
             "127.0.0.1", door.server.port_tls, server_hostname="localhost", ssl=context
         )
         certificate = writer.get_extra_info("peercert")
-        writer.close()
+        writer.transport.abort()  # stopping waits for connections that are being closed
         return str(certificate["serialNumber"])
 
     first = await shown()
@@ -190,7 +190,7 @@ async def test_new_connections_use_changed_certificates(worlds: Worlds, tmp_path
         (authority.directory / "broker" / name).write_bytes((second / name).read_bytes())
     async with asyncio.timeout(30):
         while await shown() == first:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
     await door.server.stop()
 
 

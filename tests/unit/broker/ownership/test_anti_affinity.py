@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.names import Bundles
@@ -53,7 +53,6 @@ def apaches_choice(candidates: Collection[str], counts: Mapping[str, int], domai
     return {broker for broker in left if counts.get(broker, 0) == least}
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_the_first_broker_is_one_that_apaches_brokers_would_leave(data: st.DataObject) -> None:
     every = ["a", "b", "c", "d", "e"]

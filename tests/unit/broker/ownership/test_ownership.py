@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import TopicNotFound
 from broker.names import Bundles
-from broker.ownership import probing
+from broker.ownership import ownership, probing
 from broker.ownership.bundle_assignment import encode_owner, preference
 from broker.ownership.isolation import isolation_path
 from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
@@ -340,8 +340,11 @@ async def test_an_owner_that_comes_back_ends_the_wait(world: Brokers) -> None:
     await restarted.ownership.stop()
 
 
-async def test_an_owner_that_did_not_answer_once_is_asked_again(world: Brokers) -> None:
+async def test_an_owner_that_did_not_answer_once_is_asked_again(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was too busy for a moment; nothing about its node changes."""
+    monkeypatch.setattr(ownership, "PROBE_AGAIN_S", 0.05)
     port = world.dead_port()
     busy, a = await world.side(port), await world.side()
     await busy.take(TOPICS[0])
@@ -354,7 +357,8 @@ async def test_an_owner_that_did_not_answer_once_is_asked_again(world: Brokers) 
 async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "ANSWER_S", 0.6)
+    monkeypatch.setattr(ownership, "QUICKLY_S", 0.02)
+    monkeypatch.setattr(probing, "ANSWER_S", 0.1)
     port = world.dead_port()
     hangs, a = await world.side(port), await world.side()
     await hangs.take(TOPICS[0])
@@ -371,13 +375,14 @@ async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
 async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_asked(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ownership, "QUICKLY_S", 0.02)
     monkeypatch.setattr(probing, "ANSWER_S", 3_600.0)
     port = world.dead_port()
     hangs, a = await world.side(port), await world.side()
     await hangs.take(TOPICS[0])
     world.hang(port)
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.1)
     assert not waiting.done()
     hangs.store.expire()
     assert (await waiting).here
@@ -386,13 +391,15 @@ async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_aske
 async def test_an_owner_that_hung_for_a_moment_is_found_where_it_is(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ownership, "PROBE_AGAIN_S", 0.05)
     monkeypatch.setattr(probing, "ANSWER_S", 0.1)
+    monkeypatch.setattr(probing, "HANGS_VALID_S", 0.05)
     port = world.dead_port()
     busy, a = await world.side(port), await world.side()
     await busy.take(TOPICS[0])
     world.hang(port)
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.2)
     assert not waiting.done()
     await world.revive(port)
     assert (await waiting).broker == busy.ownership.address

@@ -55,7 +55,7 @@ class World:
 @pytest.fixture
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     for name in ("TELL_S", "AGAIN_S", "PAUSE_S"):
-        monkeypatch.setattr(serving, name, 0.02)
+        monkeypatch.setattr(serving, name, 0.005)
     made = World()
     yield made
     await made.close()
@@ -109,11 +109,11 @@ async def test_a_long_log_begins_anew(world: World, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_log_to_which_nothing_comes_has_no_open_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "IDLE_S", 0.05)
+    monkeypatch.setattr(serving, "IDLE_S", 0.02)
     serves: dict[str, int] = {}
     world.tell("a", serves)
     others = world.read("b")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.05)
     assert world.bookkeeper.ledgers == {}, "there is nothing to tell"
     for number in range(4):
         serves[f"t{number}"] = 0
@@ -123,7 +123,7 @@ async def test_a_log_to_which_nothing_comes_has_no_open_ledger(world: World, mon
 
 
 async def test_a_log_of_many_ledgers_begins_anew(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "IDLE_S", 0.05)
+    monkeypatch.setattr(serving, "IDLE_S", 0.02)
     monkeypatch.setattr(serving, "LEDGERS_MAX", 3)
     serves: dict[str, int] = {}
     world.tell("a", serves)
@@ -142,7 +142,7 @@ async def test_without_bookies_it_is_told_later(world: World, caplog: pytest.Log
     told.start()
     world.parts.append(told)
     await eventually(lambda: "others are not told what this broker serves" in caplog.text)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.05)
     assert caplog.text.count("others are not told") == 1, "one line, however often it is tried"
     world.bookkeeper.out_of_bookies = False
     others = world.read("b")

@@ -156,6 +156,8 @@ def test_a_ring_is_the_same_whoever_came_and_went_before() -> None:
         else:
             there.append(f"c{step}")
             ring.add(there[-1], there[-1])
+        if step % 4:
+            continue
         anew: ConsistentHashing[str] = ConsistentHashing(500)
         for one in there:
             anew.add(one, one)
@@ -253,10 +255,9 @@ def test_who_waits_longest_is_next_and_nobody_overtakes_those_who_wait() -> None
 
 
 def test_no_key_has_the_hash_0() -> None:
-    names = (b"k%d" % number for number in itertools.count())
-    assert hash_by_ranges(next(key for key in names if murmur3(key) % 65536 == 0)) == 1
-    assert hash_by_ring(next(key for key in names if murmur3(key) % 65535 == 0)) == 1
-    assert hash_by_ring(next(key for key in names if murmur3(key) % 65535 == 65534)) == 65535
+    halved, first, last = b"k179888", b"k225121", b"k236164"  # the first ones of these names with such hashes
+    assert (murmur3(halved) % 65536, murmur3(first) % 65535, murmur3(last) % 65535) == (0, 0, 65534)
+    assert (hash_by_ranges(halved), hash_by_ring(first), hash_by_ring(last)) == (1, 1, 65535)
 
 
 def test_ranges_are_what_selects() -> None:

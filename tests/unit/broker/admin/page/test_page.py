@@ -1,14 +1,14 @@
 """The page of a broker in a real browser, over a broker with its HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.browser import Page, browse, find_browser
+from tests.support.browser import Page, browser, find_browser, tab
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.admin.page.test_calls import GUARDED, NS, TOPIC, page_of, record_ledger, use
 from tests.unit.broker.admin.test_authentication import SECURE, bearer
@@ -30,10 +30,17 @@ async def world() -> AsyncIterator[AdminWorld]:
         yield made
 
 
-@asynccontextmanager
-async def looking(side: Side, folder: Path, *, width: int = 1200, at: str = "") -> AsyncIterator[Page]:
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of the browser of all these tests."""
     assert BROWSER is not None
-    async with browse(BROWSER, folder, width=width) as page:
+    with browser(BROWSER, tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@asynccontextmanager
+async def looking(side: Side, address: str, *, width: int = 1200, at: str = "", hurry: int = 1) -> AsyncIterator[Page]:
+    async with tab(address, width=width, hurry=hurry) as page:
         await page.open(f"{side.http_url}/{at}")
         yield page
         assert page.errors == []
@@ -53,13 +60,13 @@ async def click(page: Page, text: str) -> None:
 
 
 async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its_ledgers(
-    world: AdminWorld, tmp_path: Path
+    world: AdminWorld, address: str
 ) -> None:
     side = await world.side()
     await use(world, side)
     await record_ledger(side)
     await an_hour(side)
-    async with looking(side, tmp_path) as page:
+    async with looking(side, address) as page:
         await page.until_text(NS, "#namespaces")
         assert "1\nopen topic" in await page.text("#summary")
         assert "3\nentries of backlog" in await page.text("#summary")
@@ -83,10 +90,9 @@ async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its
         assert await page.evaluate("document.querySelector('#subscriptions').hidden") is True
 
 
-@pytest.mark.long("the page asks every few seconds")
-async def test_the_page_follows_the_broker_without_being_loaded_anew(world: AdminWorld, tmp_path: Path) -> None:
+async def test_the_page_follows_the_broker_without_being_loaded_anew(world: AdminWorld, address: str) -> None:
     side = await world.side()
-    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+    async with looking(side, address, at=f"#/{NS}", hurry=20) as page:
         await page.until_text("There is no topic.", "#topics")
         await page.evaluate("window.isTheSame = true")
         await use(world, side)
@@ -94,11 +100,11 @@ async def test_the_page_follows_the_broker_without_being_loaded_anew(world: Admi
         assert await page.evaluate("window.isTheSame") is True
 
 
-async def test_topics_are_found_by_a_part_of_their_name(world: AdminWorld, tmp_path: Path) -> None:
+async def test_topics_are_found_by_a_part_of_their_name(world: AdminWorld, address: str) -> None:
     side = await world.side()
     for name in ("orders", "bills"):
         assert (await world.call(side, "PUT", f"/admin/v2/persistent/{NS}/{name}")).status == 204
-    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+    async with looking(side, address, at=f"#/{NS}") as page:
         await page.until_text("bills", "#topics")
         await page.evaluate(
             "document.querySelector('#find').value = 'ord', "
@@ -108,10 +114,10 @@ async def test_topics_are_found_by_a_part_of_their_name(world: AdminWorld, tmp_p
         assert "orders" in await page.text("#topics")
 
 
-async def test_names_are_text_and_never_markup(world: AdminWorld, tmp_path: Path) -> None:
+async def test_names_are_text_and_never_markup(world: AdminWorld, address: str) -> None:
     side = await world.side()
     await use(world, side, f"persistent://{NS}/{EVIL}")
-    async with looking(side, tmp_path, at=f"#/{NS}") as page:
+    async with looking(side, address, at=f"#/{NS}") as page:
         await page.until_text(EVIL, "#topics")
         await click(page, EVIL)
         await page.until_text("billing", "#subscriptions")
@@ -120,11 +126,11 @@ async def test_names_are_text_and_never_markup(world: AdminWorld, tmp_path: Path
         assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
 
 
-async def test_a_topic_that_is_not_there_or_not_open_is_told_in_words(world: AdminWorld, tmp_path: Path) -> None:
+async def test_a_topic_that_is_not_there_or_not_open_is_told_in_words(world: AdminWorld, address: str) -> None:
     side = await world.side()
     assert (await world.call(side, "PUT", f"/admin/v2/persistent/{NS}/orders")).status == 204
     await world.call(side, "PUT", f"/admin/v2/namespaces/{NS}/unload")
-    async with looking(side, tmp_path, at=f"#/persistent/{NS}/orders") as page:
+    async with looking(side, address, at=f"#/persistent/{NS}/orders") as page:
         await page.until_text("This topic is not open", "#verdict")
         await page.evaluate(f"location.hash = '#/persistent/{NS}/nothing'")
         await page.until_text(f"Topic persistent://{NS}/nothing not found", "#live")
@@ -133,11 +139,11 @@ async def test_a_topic_that_is_not_there_or_not_open_is_told_in_words(world: Adm
             await page.until_text("public/default", "#namespaces")
 
 
-async def test_who_has_a_token_or_a_password_gets_in_and_out_again(world: AdminWorld, tmp_path: Path) -> None:
+async def test_who_has_a_token_or_a_password_gets_in_and_out_again(world: AdminWorld, address: str) -> None:
     side = await world.side(**SECURE)
     await asyncio.sleep(0)
     token = bearer().removeprefix("Bearer ")
-    async with looking(side, tmp_path) as page:
+    async with looking(side, address) as page:
 
         async def show(**fields: str) -> None:
             await page.until("document.querySelector('#token')?.hidden === false")
@@ -161,12 +167,12 @@ async def test_who_has_a_token_or_a_password_gets_in_and_out_again(world: AdminW
 
 
 async def test_who_may_not_see_a_topic_is_told_so_and_not_asked_again_who_it_is(
-    world: AdminWorld, tmp_path: Path
+    world: AdminWorld, address: str
 ) -> None:
     side = await world.side(**SECURE, **GUARDED)
     topic = f"/admin/v2/persistent/{NS}/orders"
     assert (await world.call(side, "PUT", topic, Authorization=bearer("admin"))).status == 204
-    async with looking(side, tmp_path, at=f"#/persistent/{NS}/orders") as page:
+    async with looking(side, address, at=f"#/persistent/{NS}/orders") as page:
         await page.until("document.querySelector('#token')?.hidden === false")
         token = bearer("ann").removeprefix("Bearer ")
         await page.evaluate(f"document.querySelector('#token-text').value = {token!r}")
@@ -176,11 +182,11 @@ async def test_who_may_not_see_a_topic_is_told_so_and_not_asked_again_who_it_is(
 
 
 @pytest.mark.parametrize("at", ["", f"#/{NS}", f"#/{TOPIC.replace('://', '/')}"])
-async def test_at_400_pixels_nothing_is_wider_than_the_page(world: AdminWorld, tmp_path: Path, at: str) -> None:
+async def test_at_400_pixels_nothing_is_wider_than_the_page(world: AdminWorld, address: str, at: str) -> None:
     side = await world.side()
     await use(world, side)
     await an_hour(side)
-    async with looking(side, tmp_path, width=400, at=at) as page:
+    async with looking(side, address, width=400, at=at) as page:
         await page.until_text("live,", "#live")
         assert await page.evaluate("document.documentElement.scrollWidth") <= 400
         every = "[...document.querySelectorAll('main :not(th)')]"
@@ -188,12 +194,11 @@ async def test_at_400_pixels_nothing_is_wider_than_the_page(world: AdminWorld, t
         assert await page.evaluate(f"{wider}.map((one) => one.outerHTML.slice(0, 80))") == []
 
 
-@pytest.mark.long("the page asks every few seconds")
 async def test_a_broker_that_does_not_answer_any_more_is_told_with_the_age_of_what_is_seen(
-    world: AdminWorld, tmp_path: Path
+    world: AdminWorld, address: str
 ) -> None:
     side = await world.side()
-    async with looking(side, tmp_path) as page:
+    async with looking(side, address, hurry=20) as page:
         await page.until_text("live,", "#live")
         await side.admin.stop()
         await page.until_text("what you see is of", "#live")
