@@ -20,7 +20,7 @@ from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import Corruption
 from tests.conformance.test_metadata_store import Opener, reopen, store, zookeeper
 from tests.support.faulty_store import FaultyStore
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 
 __all__ = ["Opener", "reopen", "store", "zookeeper"]
 
@@ -131,14 +131,14 @@ class Server:
     async def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):
             self.clock.advance(1)
-            await settle()
+            await take_turns()
 
 
 async def test_the_same_damage_is_written_once_a_minute_with_how_often_it_was_met() -> None:
     server = Server()
     for entry_id in range(5):
         server.meets(entry_id)
-    await settle()
+    await take_turns()
     (found,) = await server.reports.all()
     assert (found.source, found.name, found.count, found.ranges) == (Source.SCRUB, "b-1", 5, ((0, 4),))
     for entry_id in range(5, 9):
@@ -146,7 +146,7 @@ async def test_the_same_damage_is_written_once_a_minute_with_how_often_it_was_me
         await server.pass_s(10)
     assert server.writes == 1
     server.meets(0, ledger_id=8)
-    await settle()
+    await take_turns()
     assert server.writes == 2, "another ledger does not wait for the first one"
     await server.pass_s(30)
     assert server.writes == 3
@@ -178,7 +178,7 @@ async def test_so_much_damage_waits_to_be_written(
     server = Server()
     for ledger_id in range(9):
         server.meets(0, ledger_id)
-    await settle()
+    await take_turns()
     assert [one.ledger_id for one in await server.reports.all()] == [0, 1, 2]
     assert len([record for record in caplog.records if "are left out" in record.message]) == 1
     await server.reporter.stop()
@@ -190,10 +190,10 @@ async def test_reports_that_do_not_fit_and_defects_break_nothing(monkeypatch: py
     server.meets(0, 1)
     server.meets(0, 2)
     server.meets(0, -1)
-    await settle()
+    await take_turns()
     await server.pass_s(61)
     server.meets(1, 1)
-    await settle()
+    await take_turns()
     (found,) = await server.reports.all()
     assert (found.ledger_id, found.count) == (1, 2)
     await server.reporter.stop()
@@ -208,6 +208,6 @@ async def test_a_reporter_that_is_stopped_while_the_store_hangs_ends() -> None:
 
     server.store.on_step = hang
     server.meets(0)
-    await settle()
+    await take_turns()
     await server.reporter.stop()
     assert await server.reports.all() == []

@@ -51,12 +51,17 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
+def own_tree() -> str:
+    """A path of a server that no other test uses."""
+    return f"/test-{uuid.uuid4()}"
+
+
 @pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.process)])
 async def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
     """Opens a session over one tree; each test has a tree of its own."""
     opened: list[MetadataStore] = []
     memory = MemoryStore(LoopClock())
-    chroot = f"/test-{uuid.uuid4()}"
+    chroot = own_tree()
 
     async def open_one() -> MetadataStore:
         store: MetadataStore
@@ -581,7 +586,10 @@ async def test_embedded_the_directory_has_one_owner(tmp_path: Path) -> None:
     await (await EmbeddedStore.open(tmp_path / "m", LoopClock())).close()
 
 
-async def test_embedded_a_secondary_follows_and_changes_nothing(tmp_path: Path) -> None:
+async def test_embedded_a_secondary_follows_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.secondary._POLL_S", 0.02)
     store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
     await store.put("/a/b", b"1")
     reader = await open_store(f"rocksdb:{tmp_path / 'm'}", LoopClock(), read_only=True)
@@ -763,34 +771,31 @@ async def test_embedded_a_failed_write_ends_all_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_zookeeper_a_frozen_server_is_noticed_by_our_own_clock(tmp_path: Path) -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with ZooKeeperServer(tmp_path) as server:
-        clock = LoopClock()
-        store = await ZooKeeperStore.open(server.hosts, 1.0, clock)
-        events: list[SessionEvent] = []
-        store.watch_session(events.append)
-        assert store.session_timeout_s == 1.0
-        await store.put("/e", b"", ephemeral=True)
-        await eventually(lambda: clock.monotonic() - store.last_answer < 0.2)
-        server.freeze()
+async def test_zookeeper_a_frozen_server_is_noticed_by_our_own_clock(zookeeper: ZooKeeperServer) -> None:
+    clock = LoopClock()
+    store = await ZooKeeperStore.open(zookeeper.hosts + own_tree(), 1.0, clock)
+    events: list[SessionEvent] = []
+    store.watch_session(events.append)
+    assert store.session_timeout_s == 1.0
+    await store.put("/e", b"", ephemeral=True)
+    await eventually(lambda: clock.monotonic() - store.last_answer < 0.2)
+    zookeeper.freeze()
+    try:
         await eventually(lambda: clock.monotonic() - store.last_answer > store.session_timeout_s)
-        with pytest.raises(StoreUnavailable):
-            await store.get("/e")
-        with pytest.raises((OutcomeUnknown, StoreUnavailable)):
-            await store.put("/x", b"")
+        got, put = await asyncio.gather(store.get("/e"), store.put("/x", b""), return_exceptions=True)
+        assert isinstance(got, StoreUnavailable)
+        assert isinstance(put, OutcomeUnknown | StoreUnavailable)
         assert SessionEvent.SUSPENDED in events
-        server.thaw()
-        await eventually(lambda: clock.monotonic() - store.last_answer < 0.5)
-        await eventually(lambda: events[-1] is SessionEvent.CONNECTED)
-        # A thawed server may hear of the client before it counts the time that has passed: then the session lives.
-        node = await store.get("/e")
-        assert (node is None) == (SessionEvent.LOST in events)
-        if node is None:
-            await store.put("/e", b"", NO_NODE, ephemeral=True)
-        await store.close()
+    finally:
+        zookeeper.thaw()
+    await eventually(lambda: clock.monotonic() - store.last_answer < 0.5)
+    await eventually(lambda: events[-1] is SessionEvent.CONNECTED)
+    # A thawed server may hear of the client before it counts the time that has passed: then the session lives.
+    node = await store.get("/e")
+    assert (node is None) == (SessionEvent.LOST in events)
+    if node is None:
+        await store.put("/e", b"", NO_NODE, ephemeral=True)
+    await store.close()
 
 
 @pytest.mark.process
@@ -804,39 +809,31 @@ async def test_a_local_zookeeper_grants_sessions_of_one_to_ten_seconds(
 
 
 @pytest.mark.process
-async def test_zookeeper_watches_survive_a_restart_of_the_server(tmp_path: Path) -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with ZooKeeperServer(tmp_path) as server:
-        store = await ZooKeeperStore.open(server.hosts, 30.0, LoopClock())
-        calls: list[int] = []
-        await store.put("/w", b"1")
-        store.watch_node("/w", lambda: calls.append(1))
-        server.stop()
-        server.start()
-        await eventually(lambda: calls)
-        calls.clear()
-        await store.put("/w", b"2")
-        await eventually(lambda: calls)
-        await store.close()
+async def test_zookeeper_watches_survive_a_restart_of_the_server(zookeeper: ZooKeeperServer) -> None:
+    store = await ZooKeeperStore.open(zookeeper.hosts + own_tree(), 30.0, LoopClock())
+    calls: list[int] = []
+    await store.put("/w", b"1")
+    store.watch_node("/w", lambda: calls.append(1))
+    zookeeper.stop()
+    zookeeper.start()
+    await eventually(lambda: calls)
+    calls.clear()
+    await store.put("/w", b"2")
+    await eventually(lambda: calls)
+    await store.close()
 
 
 @pytest.mark.process
 async def test_the_watch_of_a_tree_in_zookeeper_is_set_again_and_says_that_anything_may_have_changed(
-    tmp_path: Path,
+    zookeeper: ZooKeeperServer,
 ) -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(reason)
-    with ZooKeeperServer(tmp_path) as server:
-        store = await ZooKeeperStore.open(server.hosts, 30.0, LoopClock())
-        told: list[Collection[str] | None] = []
-        await store.watch_tree("/t", told.append)
-        server.stop()
-        server.start()
-        await eventually(lambda: None in told)
-        told.clear()
-        await store.put("/t/1", b"")
-        await eventually(lambda: any("/t/1" in paths for paths in told if paths is not None))
-        await store.close()
+    store = await ZooKeeperStore.open(zookeeper.hosts + own_tree(), 30.0, LoopClock())
+    told: list[Collection[str] | None] = []
+    await store.watch_tree("/t", told.append)
+    zookeeper.stop()
+    zookeeper.start()
+    await eventually(lambda: None in told)
+    told.clear()
+    await store.put("/t/1", b"")
+    await eventually(lambda: any("/t/1" in paths for paths in told if paths is not None))
+    await store.close()

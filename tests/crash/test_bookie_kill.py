@@ -121,7 +121,7 @@ async def main(directory, kept):
     config = BookieConfig(
         port=0, listen_address="127.0.0.1", bookie_id="killed", reserve_mib=0, write_cache_mib=2,
         journal_directories=(directory + "/journal",), ledger_directories=(directory + "/ledgers",),
-        log_bytes_max=6 * MIB, frame_bytes_max=2 * MIB, compaction_entries_s=1000, compaction_reserve_mib=0,
+        log_bytes_max=6 * MIB, frame_bytes_max=2 * MIB, compaction_entries_s=2000, compaction_reserve_mib=0,
     )
     bookie = Bookie(config, store, clock, OsFiles())
     await bookie.start()

@@ -10,10 +10,11 @@ from tests.support.processes import PATIENCE_S, Standalone
 
 pytestmark = pytest.mark.process
 
-# The command, where the client gives up sooner than people do: it hears the refusals within two seconds.
+# The command, made impatient: it tells of three refusals, which come within a second, and its client soon gives up.
 IMPATIENT = (
     "from magnetar.cli import main, message_client\n"
-    "message_client.OPERATION_TIMEOUT_S = 8\n"
+    "message_client.OPERATION_TIMEOUT_S = 3\n"
+    "message_client._REFUSALS_TOLD = 3\n"
     "main.main(prog_name='magnetar')\n"
 )
 

@@ -49,6 +49,9 @@ TOPICS_OF_BROKER: Final = 200
 AFTER_UNLOAD: Final = 168
 
 
+# The first call after the clients of a topic have come.
+WITH_CLIENTS: Final = 119
+
 # The status of a compaction that has ended, when it was recorded.
 AFTER_COMPACTION: Final = 155
 
@@ -59,6 +62,7 @@ class PatientReplay(Replay):
     async def call(self, number: int) -> tuple[Any, Answer]:
         if number in self.before:
             await self._world.run(self.before.pop(number))
+        if number == WITH_CLIENTS:
             await self._until_permits_have_come()
         if number == AFTER_COMPACTION:
             await self._until_compacted()

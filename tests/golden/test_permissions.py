@@ -145,12 +145,15 @@ def shown(made: wire.BaseCommand) -> str:
 
 
 async def compare_http(made: AdminWorld, side: Side, report: Report) -> None:
+    is_prepared = True
     for row in load(report.vector):
         call = Call(row["method"], row["path"], row["body"])
         for role in ROLES:
-            if call.method != "GET":
+            if call.method != "GET" and not is_prepared:
                 await prepare(made, side)
             status, text = await ask(made, side, call, role)
+            if call.method != "GET":
+                is_prepared = status in REFUSALS  # then it has changed nothing
             recorded = row["answers"][role]["status"]
             with report.row(f"{call.name} {role}"):
                 told, wanted = (one if one in REFUSALS else "allowed" for one in (status, recorded))
@@ -160,10 +163,13 @@ async def compare_http(made: AdminWorld, side: Side, report: Report) -> None:
 async def compare_commands(made: AdminWorld, side: Side, report: Report) -> None:
     rows = {row["command"]: row["answers"] for row in load(report.vector)}
     assert rows.keys() == {asked.name for asked in COMMANDS}
+    is_prepared = True
     for asked in COMMANDS:
         for role in ROLES:
-            await prepare(made, side)
+            if not is_prepared:
+                await prepare(made, side)
             told = await answer_of(side, asked, role)
+            is_prepared = told.startswith("Auth") and not asked.before  # then it has changed nothing
             recorded = rows[asked.name][role].get("error", rows[asked.name][role]["type"])
             with report.row(f"{asked.name} {role}"):
                 are_refused = told.startswith("Auth"), recorded.startswith("Auth")

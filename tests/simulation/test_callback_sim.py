@@ -34,7 +34,7 @@ from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from magnetar_core.runtime.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 
 SEEDS: Final = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(25))
 STEPS: Final = 60
@@ -114,7 +114,7 @@ class Run:
                 self.store.lose_next_answer(self.rng.choice(list(LostAnswer)))
             case "time":
                 self.clock.advance(self.rng.choice([0.5, 1, 5, 60, 700]))
-        await settle(self.rng.randrange(1, 30))
+        await take_turns(self.rng.randrange(1, 30))
 
     async def move(self, bookie: str) -> None:
         found = await self.states.read(bookie)
@@ -142,7 +142,7 @@ class Run:
 
         store.on_step = die
         self.clock.advance(1)
-        await settle(self.rng.randrange(1, 20))
+        await take_turns(self.rng.randrange(1, 20))
         await delivery.stop()
 
     async def end(self) -> None:
@@ -154,10 +154,10 @@ class Run:
         await self.registry.register("http://last/", None, (), (), "me", 1)
         self.start_auditor()
         for _ in range(60):
-            await settle(200)
+            await take_turns(200)
             self.clock.advance(60)
         ((delivery, _),) = self.auditors
-        await settle(200)
+        await take_turns(200)
         assert delivery.facts()["waiting"] == 0
         await delivery.stop()
 

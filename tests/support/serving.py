@@ -29,6 +29,7 @@ CONFIG = BookieConfig(
     write_cache_mib=8,
     read_cache_mib=1,
     reserve_mib=0,
+    stop_wait_ms=0,
 )
 
 

@@ -13,6 +13,7 @@ async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s:
     """Until *check* (may be a coroutine function) raises no AssertionError and returns something true, or nothing."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
+    turns = 10  # of the loop, in which it often comes about already
     while True:
         failure: AssertionError | None = None
         try:
@@ -25,11 +26,17 @@ async def eventually(check: Callable[[], object | Awaitable[object]], timeout_s:
             return
         if loop.time() > deadline:
             raise failure or AssertionError(f"it did not come about in {timeout_s:.0f} s")
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0 if turns > 0 else 0.005)
+        turns -= 1
+
+
+async def take_turns(turns: int = 50) -> None:
+    """Let the loop run what is ready, *turns* times: enough where nobody waits for a socket, a thread or a timer."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
 
 async def settle(turns: int = 50) -> None:
     """Let the loop run what is ready: *turns* turns, and one check of sockets and timers."""
-    for _ in range(turns):
-        await asyncio.sleep(0)
+    await take_turns(turns)
     await asyncio.sleep(0.005)

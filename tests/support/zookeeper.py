@@ -75,5 +75,7 @@ class ZooKeeperServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()  # nobody needs its data any more
         self.stop()
         self._ports.close()

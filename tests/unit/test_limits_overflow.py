@@ -181,7 +181,7 @@ async def test_requests_that_wait_stop_the_reading(
         await asyncio.sleep(0.02)
     raw.send(BaseCommand.PING)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
+        async with asyncio.timeout(0.1):
             await raw.answer()
     world.ledgers.hold_opening.set()
     answers = [(await raw.answer()).type for _ in range(9)]

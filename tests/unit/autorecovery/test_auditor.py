@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from autorecovery import auditor
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.index import LedgerIndex
 from autorecovery.node import AutoRecoveryNode
@@ -107,8 +108,7 @@ async def test_a_bookie_that_goes_while_an_audit_reads_the_records_has_its_delay
         assert await marked(node) == ([ledger_id] if is_asked else [])
         node.catalogue.read = read  # type: ignore[method-assign]
         if not is_asked:
-            await node.marks.set_lost_bookie_delay(1)
-            await eventually(lambda: node.auditor._lost.delay_s == 1)
+            node.auditor._lost.delay_s = 0.05
             node.auditor._wake()
 
             async def is_marked() -> bool:
@@ -186,8 +186,9 @@ async def test_a_read_only_bookie_is_not_lost() -> None:
         assert await marked(node) == []
 
 
-async def test_r_r8_an_audit_that_the_store_interrupts_is_begun_again() -> None:
+async def test_r_r8_an_audit_that_the_store_interrupts_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """I71"""
+    monkeypatch.setattr(auditor, "_RETRY_S", 0.05)
     async with nodes_over(4) as nodes:
         ledger_id = await nodes.written(3, ensemble=4)
         node = await auditing(nodes)

@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 
 DAY_S = 24 * 3600.0
 
@@ -86,7 +86,7 @@ class World:
         registry = CallbackRegistry(self.store if store is None else store)
         delivery = CallbackDelivery(registry, self.receivers, self.clock, random.Random(1))
         delivery.start(self.broken.append)
-        await settle()
+        await take_turns()
         try:
             yield delivery
         finally:
@@ -96,7 +96,7 @@ class World:
     async def pass_s(self, seconds: float, step_s: float = 1.0) -> None:
         for _ in range(int(seconds / step_s)):
             self.clock.advance(step_s)
-            await settle()
+            await take_turns()
 
     async def outcomes(self, callback: str) -> list[Outcome]:
         return [line.outcome for line in await self.registry.log_of(callback)]
@@ -113,10 +113,10 @@ async def test_every_change_comes_in_order_to_those_who_want_it(world: World) ->
     await world.callback("other", bookies=("b-2",))
     async with world.auditor() as delivery:
         await world.move("b-1", State.DRAINING, State.DRAINED)
-        await settle()
+        await take_turns()
         states = BookieStates(world.store)
         await states.remove("b-1", await states.read("b-1"), "me", 5)
-        await settle()
+        await take_turns()
         assert world.receivers.got == {
             "http://all/": ["b-1 draining", "b-1 drained", "b-1 removed"],
             "http://ends/": ["b-1 drained", "b-1 removed"],
@@ -150,7 +150,7 @@ async def test_any_answer_that_does_not_confirm_is_no_delivery(world: World, sta
     world.receivers.answers["http://one/"] = deque([status, 204])
     async with world.auditor():
         await world.move("b-1", State.DRAINING)
-        await settle()
+        await take_turns()
         (line,) = await world.registry.log_of(callback)
         assert (line.outcome, line.answer) == (Outcome.WAITS, f"{status} so it is")
         await world.pass_s(2)
@@ -167,7 +167,7 @@ async def test_a_callback_that_hangs_keeps_no_other_from_its_events_and_gets_so_
     async with world.auditor():
         for number in range(9):
             await world.move(f"b-{number}", State.DRAINING, State.DRAINED)
-        await settle(500)
+        await take_turns(500)
         assert len(world.receivers.got["http://lives/"]) == 18
         assert world.receivers.most["http://hangs/"] == 4
 
@@ -177,10 +177,10 @@ async def test_an_event_of_one_bookie_that_is_refused_keeps_no_other_bookie_wait
     world.receivers.answers["http://one/"] = deque([500, 200])
     async with world.auditor():
         await world.move("b-1", State.DRAINING)
-        await settle()
+        await take_turns()
         await world.move("b-2", State.DRAINING)
         await world.move("b-1", State.DRAINED)
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 draining", "b-2 draining"]
         await world.pass_s(2)
         assert world.receivers.got["http://one/"][2:] == ["b-1 draining", "b-1 drained"]
@@ -195,10 +195,10 @@ async def test_an_auditor_that_dies_between_answer_and_log_leaves_an_event_that_
             await asyncio.get_running_loop().create_future()
 
     async with world.auditor(FaultyStore(world.store, die)):
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 draining"]
     async with world.auditor():
-        await settle()
+        await take_turns()
     first, second = world.receivers.ids["http://one/"]
     assert first == second
     assert await world.outcomes(callback) == [Outcome.DELIVERED]
@@ -214,10 +214,10 @@ async def test_an_auditor_that_dies_while_it_hands_out_loses_nothing(world: Worl
             await asyncio.get_running_loop().create_future()
 
     async with world.auditor(FaultyStore(world.store, die)):
-        await settle()
+        await take_turns()
         assert world.receivers.got == {}
     async with world.auditor():
-        await settle()
+        await take_turns()
     assert world.receivers.got["http://one/"] == ["b-1 draining", "b-1 drained"]
 
 
@@ -231,7 +231,7 @@ async def test_what_waits_is_taken_over_by_the_next_auditor(world: World) -> Non
     await world.move("b-1", State.DRAINED)
     world.receivers.got.clear()
     async with world.auditor():
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 draining", "b-1 drained"]
 
 
@@ -309,10 +309,10 @@ async def test_a_callback_that_is_deleted_gets_nothing_more(world: World) -> Non
 async def test_a_callback_that_comes_later_gets_only_what_comes_later(world: World) -> None:
     async with world.auditor():
         await world.move("b-1", State.DRAINING)
-        await settle()
+        await take_turns()
         await world.callback("one")
         await world.move("b-1", State.DRAINED)
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 drained"]
 
 
@@ -339,7 +339,7 @@ async def test_so_many_events_wait_for_a_callback(world: World, monkeypatch: pyt
     async with world.auditor():
         for number in range(5):
             await world.move(f"b-{number}", State.DRAINING)
-            await settle()
+            await take_turns()
         await world.pass_s(31)
         assert len(await world.registry.pending(callback)) == 3
         assert (await world.outcomes(callback)).count(Outcome.GIVEN_UP) == 2
@@ -354,7 +354,7 @@ async def test_so_many_events_gather_while_nobody_audits(world: World, monkeypat
     await world.callback("one")
     await world.move("b-1", State.DRAINING, State.DRAINED, State.ACTIVE)
     async with world.auditor():
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 drained", "b-1 active"]
 
 
@@ -363,14 +363,14 @@ async def test_a_test_is_sent_once_also_while_events_of_bookies_wait(world: Worl
     world.receivers.answers["http://one/"] = deque([None])
     async with world.auditor():
         await world.move("b-1", State.DRAINING)
-        await settle()
+        await take_turns()
         event_id = await world.registry.test(callback, "me", 5)
-        await settle()
+        await take_turns()
         lines = {line.event: line for line in await world.registry.log_of(callback)}
         assert (lines[event_id].outcome, lines[event_id].answer) == (Outcome.GIVEN_UP, "connection refused")
         world.receivers.answers.clear()
         event_id = await world.registry.test(callback, "me", 5)
-        await settle()
+        await take_turns()
         lines = {line.event: line for line in await world.registry.log_of(callback)}
         assert lines[event_id].outcome is Outcome.DELIVERED
 
@@ -389,7 +389,7 @@ async def test_a_defect_at_one_callback_ends_no_other(world: World, monkeypatch:
     monkeypatch.setattr(world.receivers, "post", broken)
     async with world.auditor():
         await world.move("b-1", State.DRAINING, State.DRAINED)
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://good/"] == ["b-1 draining", "b-1 drained"]
 
 
@@ -400,7 +400,7 @@ async def test_what_cannot_be_read_is_told_of_and_keeps_nothing_waiting(world: W
     await world.store.put(f"/ledgers/underreplication/magnetar/callbacks/{callback}/pending/0000000000-old", b"[]")
     async with world.auditor():
         await world.move("b-1", State.DRAINING)
-        await settle()
+        await take_turns()
         assert world.receivers.got["http://one/"] == ["b-1 draining"]
     assert await world.outcomes(callback) == [Outcome.GIVEN_UP, Outcome.DELIVERED]
     assert await world.registry.events() == []

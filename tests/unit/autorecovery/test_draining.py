@@ -18,15 +18,7 @@ from tests.support import lifecycle
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.test_node import FAST, Nodes, nodes_over
 
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "_SETTLE_S", 0.05)
-    monkeypatch.setattr(draining, "_LOOK_S", 0.05)
-    monkeypatch.setattr(draining, "_RECHECK_S", 0.2)
-    monkeypatch.setattr(draining, "_TURN_S", 0.2)
-    monkeypatch.setattr(draining, "_TURN_AGAIN_S", 0.2)
-    monkeypatch.setattr(draining, "_CONFIRM_S", 0.3)
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 async def drain(nodes: Nodes, bookie: str, *, turns: bool = True) -> None:
@@ -75,6 +67,17 @@ async def test_everything_is_moved_and_the_bookie_was_a_source_to_the_end() -> N
         await eventually(partial(nodes.has_no_marks, node))
 
 
+async def test_a_small_drain_does_not_wait_for_the_usual_pause_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "_LOOK_S", 3_600.0)
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(5, ensemble=4) for _ in range(4)]
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)
+
+
 async def test_a_bookie_that_becomes_writable_while_the_register_is_read_is_not_taken_for_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,7 +105,7 @@ async def test_r_r19_while_writers_go_on_open_ledgers_move_with_their_writers_or
         for number in range(8):
             await busy.add(b"entry %d" % number)
         bookie = next(iter(set(busy.metadata.bookies()) & set(idle.metadata.bookies())))
-        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=500, retry_ms_max=1_000))
+        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=300, retry_ms_max=200))
         await drain(nodes, bookie)
         for number in range(8, 60):
             await busy.add(b"entry %d" % number)

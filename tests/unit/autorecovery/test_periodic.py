@@ -14,8 +14,8 @@ from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.bookkeeper.wire.codec_v2 import READ_ENTRY, V2Error
 from magnetar_core.bookkeeper.wire.codec_v3 import GET_LIST_OF_ENTRIES
 from magnetar_core.runtime.clock import ManualClock
-from tests.support.waiting import eventually, settle
-from tests.unit.autorecovery.test_node import Nodes, nodes_over
+from tests.support.waiting import eventually, settle, take_turns
+from tests.unit.autorecovery.test_node import CLIENT, Nodes, nodes_over
 
 NONE = AutoRecoveryConfig(ledger_check_s=0, entry_check_s=0)
 
@@ -105,7 +105,7 @@ async def test_a_missing_end_is_found_by_all_and_a_hole_by_the_checks_of_entries
 
 async def test_bookies_that_never_list_anything_are_unknown_and_asked_once_for_all_ledgers() -> None:
     """As Apache's with `DbLedgerStorage`."""
-    async with nodes_over(3) as nodes:
+    async with nodes_over(3, replace(CLIENT, timeout_s=0.5)) as nodes:
         node = await idle_node(nodes)
         for _ in range(4):
             await nodes.written(2, ensemble=3, write=3)
@@ -205,7 +205,8 @@ async def test_a_check_is_due_a_period_after_the_last_one_and_spread_over_half_o
         async def pass_s(seconds: int) -> None:
             for _ in range(seconds):
                 clock.advance(1)
-                await settle(20)
+                await take_turns(20)
+            await settle()
 
         await settle()
         await pass_s(98)

@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support import lifecycle
-from tests.support.waiting import eventually, settle
+from tests.support.waiting import eventually, settle, take_turns
 from tests.unit.autorecovery.test_auditor import auditing, marked
 from tests.unit.autorecovery.test_copying import members, spare
 from tests.unit.autorecovery.test_draining import becomes, drain
@@ -101,6 +101,7 @@ async def test_r_r3_a_ledger_is_locked_while_it_is_copied() -> None:
         assert all(locked)
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("is_drained", [False, True])
 async def test_r_r5_a_ledger_whose_lac_is_behind_its_last_but_one_segment_is_closed_and_copied(
     is_drained: bool, monkeypatch: pytest.MonkeyPatch
@@ -120,7 +121,7 @@ async def test_r_r5_a_ledger_whose_lac_is_behind_its_last_but_one_segment_is_clo
         changed = replace(versioned.metadata, segments=(first, second))
         await nodes.writer.ledgers.write(ledger_id, changed, versioned.version)
         leaving = first.ensemble[0]
-        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=600, retry_ms_max=1_000))
+        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=300, retry_ms_max=200))
         if is_drained:
             await drain(nodes, leaving)
         else:
@@ -319,6 +320,7 @@ async def test_two_workers_and_two_repairs_of_one_ledger_at_once_do_no_harm() ->
             assert await nodes.is_whole(ledger_id)
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_r_r20_a_drained_bookie_that_is_made_active_takes_entries_again_and_no_ledger_is_hollow() -> None:
     async with nodes_over(4) as nodes:
         ledgers = [await nodes.written(10, ensemble=3) for _ in range(6)]
@@ -358,7 +360,7 @@ async def test_a_worker_does_not_go_round_in_a_loop_while_nothing_may_begin() ->
         worker._under_way.add(-1)
         worker._ledgers_max = 1
         worker.retry_now()
-        await asyncio.sleep(0.3)
+        await take_turns(200)
         assert rounds <= 2
         await nodes.cluster.add_bookie("bookie-3")
         worker._under_way.discard(-1)

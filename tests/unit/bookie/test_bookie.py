@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import logging
+import os
 import random
+import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -128,9 +130,9 @@ async def test_adds_wait_while_both_halves_of_the_cache_are_full(world: BookieMa
 
         sending = asyncio.create_task(send())
         await started.wait()
-        await asyncio.sleep(0.3)
         server = bookie.server
-        assert server.cache.is_full
+        await eventually(lambda: server.cache.is_full)
+        await asyncio.sleep(0.05)
         assert server.cache.bytes < 2 * MIB  # the half and one chunk, not all that was sent
         go_on.append(True)
         await wire.until(600)
@@ -447,14 +449,23 @@ async def test_adds_before_a_malformed_frame_of_the_same_chunk_are_journaled(wor
         assert await (await Wire.connect(bookie)).read(1, 0) == entry
 
 
+@pytest.mark.both_loops
+async def test_a_small_answer_leaves_at_once_whatever_the_peer_has_acknowledged(bookie: Bookie, wire: Wire) -> None:
+    assert await wire.add(stored_entry(1, 0)) == 0
+    (connection,) = bookie.server.connections
+    assert isinstance(connection, Connection)
+    with socket.socket(fileno=os.dup(connection._transport.get_extra_info("socket").fileno())) as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_a_peer_that_reads_no_answers_is_not_read_either(bookie: Bookie) -> None:
     wire = await Wire.connect(bookie)
     entry = stored_entry(1, 0, b"x" * 500_000)
     assert await wire.add(entry) == 0
     slow = await Wire.connect(bookie)
-    count = 400
+    count = 100
     slow.send(*(v2.read_request(1, 0) for _ in range(count)))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: any(c.held_for for c in bookie.server.connections))
     (connection,) = [c for c in bookie.server.connections if c.held_for]
     assert isinstance(connection, Connection)
     assert connection._transport.get_write_buffer_size() < 8 * MIB

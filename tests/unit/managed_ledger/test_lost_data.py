@@ -14,7 +14,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading import Entry
 from tests.support.memory_bookkeeper import Segment, StoredLedger
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 from tests.unit.managed_ledger.test_ledger import CONFIG, SharedStorage, payloads
 
 PASSING = replace(CONFIG, passes_over_lost=True)
@@ -36,7 +36,7 @@ class World(SharedStorage):
         self.cursor = await self.ledger.open_cursor("s", EARLIEST)
         for number in range(30):
             self.ledger.append(payloads(number, number + 1), [number])
-            await settle()
+            await take_turns()
         self.ids = sorted({position.ledger_id for position, _ in recorder.appended})
         assert len(self.ids) == 3
 

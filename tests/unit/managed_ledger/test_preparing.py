@@ -13,7 +13,7 @@ from managed_ledger import preparing
 from managed_ledger.errors import ManagedLedgerNotFound, StorageUnavailable
 from managed_ledger.holdings import Changes, HeldCursor, Holdings
 from managed_ledger.position import EARLIEST, Position
-from tests.support.waiting import eventually, settle
+from tests.support.waiting import eventually, take_turns
 from tests.unit.managed_ledger.test_ledger import payloads, read_all
 from tests.unit.managed_ledger.test_ledger_under_faults import CONFIG, NAME, Broker, FaultyStorage, world
 
@@ -39,7 +39,7 @@ class Successor(Broker):
 
     async def prepare(self, held: Holdings | None = None) -> None:
         self.factory.prepare(NAME, held=held)
-        await settle()
+        await take_turns()
 
     async def contents(self) -> list[bytes]:
         return [bytes(entry.data) for entry in await read_all(self.ledger)]
@@ -233,7 +233,7 @@ async def test_so_many_topics_are_being_prepared_at_once(world: FaultyStorage) -
     successor.store.on_step = step
     for number in range(preparing.PREPARING_AT_ONCE + 5):
         successor.factory.prepare(f"{NAME}{number}")
-    await settle()
+    await take_turns()
     assert len(reading) == preparing.PREPARING_AT_ONCE
     waiting.set()
     await eventually(lambda: _equal(len(reading), preparing.PREPARING_AT_ONCE + 5))
@@ -289,7 +289,7 @@ async def test_of_a_broker_that_stops_no_ledger_is_read(world: FaultyStorage) ->
     await owner.publish(0, 3)
     successor = Successor(world)
     successor.factory.prepare(NAME, is_dead=False, held=held_by(owner))
-    await settle()
+    await take_turns()
     assert sorted(successor.asked) == ["create", "created"]
 
 
@@ -356,7 +356,7 @@ def test_whatever_the_holdings_say_the_topic_is_what_its_record_says(held: Holdi
         stored = cursor.persisted_mark_delete_position
         successor = Successor(world)
         successor.factory.prepare(NAME, is_dead=is_dead, held=held)
-        await settle()
+        await take_turns()
         await owner.publish(7, 7 + later)
         await eventually(lambda: _all_answered(owner, 7 + later))
         await successor.open()
@@ -429,7 +429,7 @@ async def test_the_last_ledger_of_an_owner_that_is_gone_is_closed_ahead(world: F
     successor.factory.prepare(NAME)
     successor.factory.recover(NAME)
     successor.factory.recover(NAME)
-    await settle()
+    await take_turns()
     assert world.bookkeeper.ledgers[last.ledgerId].closed
     assert successor.asked.count("open") == 1
     assert list((await world.record()).ledgerInfo) == [last], "the record is its owner's until the topic is opened"
@@ -443,7 +443,7 @@ async def test_an_owner_that_lived_all_the_same_loses_nothing_that_it_acknowledg
     await owner.publish(0, 3)
     successor = Successor(world)
     successor.factory.recover(NAME)
-    await settle()
+    await take_turns()
     await owner.publish(3, 5)
     assert owner.acknowledged == [0, 1, 2], "its ledger is fenced: what it says after that is no acknowledgement"
     again = await world.open()
@@ -470,7 +470,7 @@ async def test_a_recovery_that_waits_for_its_turn_is_left_to_the_opening(
     successor.store.on_step = step
     successor.factory.recover(f"{NAME}-other")
     successor.factory.recover(NAME)
-    await settle()
+    await take_turns()
     await asyncio.wait_for(successor.open(), 30)
     assert await successor.contents() == payloads(0, 3)
     waiting.set()
@@ -489,7 +489,7 @@ async def test_a_recovery_that_failed_is_done_by_the_opening(world: FaultyStorag
     successor.bookkeeper.on_step = step
     await successor.prepare()
     successor.factory.recover(NAME)
-    await settle()
+    await take_turns()
     assert failures == []
     await successor.open()
     assert await successor.contents() == payloads(0, 3)
@@ -511,7 +511,7 @@ async def test_the_record_of_before_is_not_used_for_a_ledger_that_was_closed_ahe
     successor = Successor(world)
     await successor.prepare()
     successor.factory.recover(NAME)
-    await settle()
+    await take_turns()
     prepared = await successor.factory.preparations.take(NAME, CONFIG)
     assert prepared is not None
     assert prepared.open == {}

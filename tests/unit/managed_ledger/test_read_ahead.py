@@ -26,7 +26,7 @@ from managed_ledger.read_ahead import (
 )
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.retention import RolloverRule
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 from tests.unit.managed_ledger.test_ledger import CONFIG, SharedStorage, payloads, publish, world
 
 __all__ = ["world"]
@@ -93,7 +93,7 @@ async def test_from_the_third_read_on_entries_are_there_at_once(world: SharedSto
         found = cursor.read(2, MIB)
         at_once += isinstance(found, Sequence)
         data += [bytes(entry.data) for entry in (found if isinstance(found, Sequence) else await found)]
-        await settle()
+        await take_turns()
     assert data == payloads(0, 200)
     assert at_once == 98, "all reads of two entries but the first two"
     assert world.bookkeeper.reads - before < 50, "a step takes all of a ledger"
@@ -123,13 +123,13 @@ async def test_a_rewind_and_a_seek_begin_anew(world: SharedStorage) -> None:
         while cursor.has_more():
             answer = cursor.read(3, MIB)
             found += [bytes(entry.data) for entry in (answer if isinstance(answer, Sequence) else await answer)]
-            await settle()
+            await take_turns()
         return found
 
     for _ in range(4):
         answer = cursor.read(3, MIB)
         assert isinstance(answer, Sequence) or await answer
-        await settle()
+        await take_turns()
     cursor.rewind()
     assert await drain() == payloads(0, 100)
     await cursor.reset(Position(first.ledger_id, 50))
@@ -149,7 +149,7 @@ async def test_a_step_that_fails_is_not_told_and_the_next_read_is() -> None:
     reading.failure = None
     assert await taken(ahead, 4) == [4, 5, 6, 7]
     reading.failure = StorageUnavailable("away")
-    await settle()  # the step fails
+    await take_turns()  # the step fails
     with pytest.raises(StorageUnavailable, match="away"):
         await taken(ahead, 8)
     reading.failure = None
@@ -161,7 +161,7 @@ async def test_nothing_is_read_ahead_of_a_first_read_or_of_one_elsewhere() -> No
     ahead = ReadAhead(reading, budget_of())
     for first in (0, 50, 20):
         await taken(ahead, first)
-        await settle()
+        await take_turns()
     assert [first for first, *_ in reading.asked] == [0, 50, 20]
     await taken(ahead, 24)
     assert [first for first, *_ in reading.asked] == [0, 50, 20, 24, 28]
@@ -169,7 +169,7 @@ async def test_nothing_is_read_ahead_of_a_first_read_or_of_one_elsewhere() -> No
 
 async def test_what_was_acknowledged_is_passed_over_and_the_rest_is_not_read_again() -> None:
     ahead, reading = await begun(budget_of())
-    await settle()
+    await take_turns()
     before = len(reading.asked)
     assert await taken(ahead, 20) == [20, 21, 22, 23]
     assert await taken(ahead, 31) == [31, 32, 33, 34]
@@ -183,7 +183,7 @@ async def test_nothing_is_read_ahead_of_what_memory_has() -> None:
     ahead = ReadAhead(reading, budget)
     for first in range(0, 40, 4):
         assert await taken(ahead, first) == list(range(first, first + 4))
-        await settle()
+        await take_turns()
     assert [first for first, *_ in reading.asked] == [0, 4]
     assert budget.bytes_used == 0
 
@@ -205,9 +205,9 @@ async def test_a_read_ends_with_its_ledger_and_its_bytes() -> None:
     ahead = ReadAhead(reading, budget_of())
     await taken(ahead, 80)
     await taken(ahead, 84)
-    await settle()
+    await take_turns()
     assert await taken(ahead, 88, max_entries=20) == list(range(88, 100)), "not on into the next ledger"
-    await settle()
+    await take_turns()
     assert await taken(ahead, 0, max_entries=20, max_bytes=3 * KIB, ledger_id=1) == [0, 1, 2]
     assert await taken(ahead, 3, max_bytes=1, ledger_id=1) == [3], "at least one"
 
@@ -225,7 +225,7 @@ async def test_all_cursors_together_hold_no_more_than_the_budget() -> None:
     """A thousand consumers that read at the same time, from bookies that are slow."""
     budget = budget_of(8 * STEP_BYTES_MIN)
     cursors = [await begun(budget) for _ in range(5)]
-    await settle()
+    await take_turns()
     assert budget.bytes_used == 5 * 92 * KIB, "what the steps brought"
     for reading in [reading for _, reading in cursors]:
         reading.gate.clear()
@@ -252,7 +252,7 @@ async def test_a_step_that_is_not_wanted_any_more_counts_until_it_has_ended() ->
     _, other = await begun(budget)
     assert len(other.asked) == 2, "no room"
     reading.gate.set()
-    await settle()
+    await take_turns()
     assert budget.bytes_used == 0
     await begun(budget)
     assert budget.bytes_used == STEP_BYTES_MIN
@@ -262,7 +262,7 @@ async def test_a_cursor_that_asks_no_more_gives_up_what_it_holds_when_others_nee
     watch = Watch()
     budget = AheadBudget(watch, STEP_BYTES_MIN)
     idle, reading = await begun(budget)
-    await settle()
+    await take_turns()
     watch.now_s += IDLE_S / 2
     _, other = await begun(budget)
     assert len(other.asked) == 2, "it may still go on"
@@ -271,7 +271,7 @@ async def test_a_cursor_that_asks_no_more_gives_up_what_it_holds_when_others_nee
     assert len(other.asked) == 3
     assert await taken(idle, 8) == [8, 9, 10, 11]
     assert reading.asked[3:] == [(8, 4, MIB)], "read again"
-    await settle()
+    await take_turns()
     assert await taken(ahead, 8) == [8, 9, 10, 11]
 
 
@@ -281,7 +281,7 @@ async def test_so_many_idle_cursors_give_up_theirs_at_once() -> None:
     cursors = []
     for _ in range(40):
         cursors.append(await begun(budget))
-        await settle()
+        await take_turns()
     watch.now_s += IDLE_S
     before = budget.bytes_used
     assert not budget.make_room(25 * STEP_BYTES_MIN)
@@ -293,7 +293,7 @@ async def test_without_a_budget_nothing_is_read_ahead() -> None:
     ahead = ReadAhead(reading, budget_of(0))
     for first in range(0, 20, 4):
         await taken(ahead, first)
-        await settle()
+        await take_turns()
     assert len(reading.asked) == 5
 
 
@@ -302,7 +302,7 @@ async def test_a_cursor_that_is_gone_holds_nothing() -> None:
     ahead = ReadAhead(Asked(), budget)
     await taken(ahead, 0)
     await taken(ahead, 4)
-    await settle()
+    await take_turns()
     assert budget.bytes_used > 0
     gone = weakref.ref(ahead)
     del ahead
@@ -318,7 +318,7 @@ async def test_a_closed_cursor_gives_up_what_it_holds(world: SharedStorage) -> N
     cursor = await ledger.open_cursor("s", EARLIEST)
     for _ in range(2):
         await read(cursor)
-        await settle()
+        await take_turns()
     budget = world.factories[-1].ahead_budget
     assert budget.bytes_used > 0
     await cursor.close()

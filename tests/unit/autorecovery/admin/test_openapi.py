@@ -31,6 +31,7 @@ async def test_the_document_is_valid_and_served_to_everybody(needs_token: bool, 
         assert "/work" not in json.dumps(found)
 
 
+@pytest.mark.usefixtures("hurried")
 async def test_every_call_of_the_document_answers_as_it_tells() -> None:
     """`call` compares each answer with the document; here is one success of every call."""
     async with managed(4) as world:

@@ -167,6 +167,7 @@ async def test_what_another_bookie_took_over_comes_back_while_the_ledger_is_writ
         assert await (await Wire.connect(bookie)).read(1, 2) == stored_entry(1, 2, b"payload")
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(world: LyingWorld) -> None:
     async with world.serving():
         await world.record_ledger(1, **COPIES)

@@ -107,11 +107,12 @@ async def reports_of(world: Copies) -> list[Report]:
     return await DamageReports(world.store).all()
 
 
-async def test_good_entries_are_counted(world: Copies) -> None:
+async def test_good_entries_are_counted(world: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie.maintenance.scrub_rules._BYTES_S_MIN", 8 * MIB)
     await filled(world, range(1, 4), 700)
     for ledger_id in (1, 2):
         await world.record_ledger(ledger_id)
-    async with world.serving() as bookie:
+    async with world.serving(scrub_entries_s=100_000) as bookie:
         status = await scrubbed(bookie)
         # 3 is not in metadata any more: it is garbage, not worth a look.
         assert (status.entries_verified, status.entries_repaired, status.entries_lost) == (1400, 0, 0)
@@ -177,7 +178,7 @@ async def test_a_restart_goes_on_where_the_scrub_was(world: Copies) -> None:
 async def test_a_pass_begins_by_itself(world: Copies) -> None:
     await filled(world, range(1, 2), 3)
     await world.record_ledger(1)
-    async with world.serving(scrub_interval_s=20) as bookie:
+    async with world.serving(scrub_interval_s=4) as bookie:
         await eventually(lambda: bookie.operations.scrub_status().passes == 1)
         assert bookie.operations.scrub_status().entries_verified == 3
 

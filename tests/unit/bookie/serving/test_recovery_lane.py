@@ -171,11 +171,11 @@ async def test_all_copies_are_taken_beside_a_client_and_its_own_connection_is_ne
         seen: list[int] = []
         client, worker = await Wire.connect(bookie), await Wire.connect(bookie)
         stop = on_each_operation(world.files, lambda kind, path: seen.append(len(lane)))
-        worker.send(*(copy(stored_entry(7, entry_id, b"c" * 10_000)) for entry_id in range(200)))
+        worker.send(*(copy(stored_entry(7, entry_id, b"c" * 10_000)) for entry_id in range(100)))
         for entry_id in range(100):
             assert await client.add(stored_entry(1, entry_id, b"x")) == 0
-        await worker.until(200)
-        assert len(worker.frames) == 200
+        await worker.until(100)
+        assert len(worker.frames) == 100
         assert max(seen) == 1
         await eventually(lambda: len(lane) == 0)
         stop()

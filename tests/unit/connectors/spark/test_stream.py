@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from connectors.spark import cluster, stream
+from connectors.spark import follower as follower_of_queries
 from connectors.spark.cluster import DataLoss, TopicMissing
 from connectors.spark.follower import SETTLED_S, Follower
 from connectors.spark.offsets import Part
@@ -34,6 +35,7 @@ from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, n
 
 TOPIC = "persistent://public/default/t"
 HERE = Part(TOPIC, 0)
+SOON_S = SETTLED_S / 10
 
 
 def follower(world: SparkWorld, **more: str) -> Follower:
@@ -384,7 +386,8 @@ class Query:
 
 
 async def run(world: SparkWorld, steps: Callable[[Query], Any], checkpoint: dict[str, Any], **more: str) -> Any:
-    """A run of the query on a thread of its own."""
+    """A run of the query on a thread of its own. For it an entry counts as settled after SOON_S: a query that ends
+    with what is there waits for that twice."""
 
     def whole() -> Any:
         query = Query(world, checkpoint, **more)
@@ -393,7 +396,15 @@ async def run(world: SparkWorld, steps: Callable[[Query], Any], checkpoint: dict
         finally:
             query.stop()
 
-    return await asyncio.to_thread(whole)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(follower_of_queries, "SETTLED_S", SOON_S)
+        return await asyncio.to_thread(whole)
+
+
+@pytest.fixture
+def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes of the metadata store come to queries soon."""
+    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.secondary._POLL_S", 0.02)
 
 
 def everything(query: Query) -> list[list[bytes]]:
@@ -453,7 +464,7 @@ async def test_a_query_that_dies_before_its_first_commit_begins_again_where_it_b
         def planned(query: Query) -> None:
             query.start()
             asyncio.run_coroutine_threadsafe(grow(head, numbered(5, 4)), loop).result()
-            time.sleep(3 * SETTLED_S)
+            time.sleep(3 * SOON_S)
             while not query.plan() or f":{9}" not in query.checkpoint["offset"]:
                 time.sleep(0.01)
 
@@ -649,6 +660,7 @@ async def test_the_limit_of_the_options_is_told_and_one_without_limit_overrides_
         assert await run(world, limits, {}, **begin) == (ReadAllAvailable(), 10, 10)
 
 
+@pytest.mark.usefixtures("told_soon")
 async def test_a_partition_that_joins_is_read_from_its_first_entry(tmp_path: Path) -> None:
     async with spark_world(tmp_path) as world:
         await world.partitions("t", 1)
@@ -695,9 +707,9 @@ async def test_versions_of_a_schema_that_came_while_the_query_runs_are_read(tmp_
                     await grow(head, [single(b"\x04\x02\x06", schema_version=version.to_bytes(8, "big"))])
 
                 asyncio.run_coroutine_threadsafe(more(), loop).result()
-                time.sleep(3 * SETTLED_S)
+                time.sleep(3 * SOON_S)
                 query.reader.latestOffset(start, ReadAllAvailable())
-                time.sleep(3 * SETTLED_S)
+                time.sleep(3 * SOON_S)
             return found
 
         given = {"valueFormat": "avro", "columns": "a", "startingOffsets": "earliest"}
@@ -979,6 +991,7 @@ async def test_a_topic_that_was_deleted_while_the_query_was_down_may_be_loss(
         assert await run(world, everything, checkpoint, **given) == [in_order(9, 1)], "a new topic"
 
 
+@pytest.mark.usefixtures("told_soon")
 async def test_a_topic_that_is_deleted_under_a_query_is_loss_if_it_had_more(tmp_path: Path) -> None:
     async with spark_world(tmp_path) as world:
         loop = asyncio.get_running_loop()

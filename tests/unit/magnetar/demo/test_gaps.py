@@ -73,7 +73,7 @@ def client() -> Client:
 
 
 def test_messages_of_a_topic_are_numbered_and_their_answers_counted(client: Client) -> None:
-    load = Load(client, ["a", "b"], new_clock())
+    load = Load(client, ["a", "b"], new_clock(), period_s=0.1)
     assert client.producers["b"].many.wait(20)
     load.finish()
     answers = [pulsar.Result.Ok, pulsar.Result.Timeout]

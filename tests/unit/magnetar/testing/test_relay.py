@@ -109,7 +109,7 @@ async def echo(streams: Streams, data: bytes) -> None:
     assert await streams[0].readexactly(len(data)) == data
 
 
-async def is_silent(reader: asyncio.StreamReader, how_long_s: float = 0.1) -> bool:
+async def is_silent(reader: asyncio.StreamReader, how_long_s: float = 0.05) -> bool:
     try:
         async with asyncio.timeout(how_long_s):
             await reader.read(1)
@@ -155,7 +155,7 @@ async def test_who_does_not_read_makes_the_sender_wait(world: RelayedServers) ->
                 await writer.drain()
 
         sending = asyncio.ensure_future(send())
-        done, _ = await asyncio.wait([sending], timeout=0.3)
+        done, _ = await asyncio.wait([sending], timeout=0.1)
         assert not done, "250 MiB are more than all buffers on the way hold"
         sending.cancel()
 
@@ -205,10 +205,10 @@ async def test_an_end_is_not_heard_of_before_the_cut_has_healed(world: RelayedSe
 async def test_connecting_across_a_cut_is_not_answered(world: RelayedServers) -> None:
     world.relay.cut("a", NOBODY, True)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(0.05):
             await asyncio.open_connection(*world.to_a)
     connecting = asyncio.ensure_future(asyncio.open_connection(*world.to_a))
-    assert not (await asyncio.wait([connecting], timeout=0.1))[0]
+    assert not (await asyncio.wait([connecting], timeout=0.05))[0]
     world.relay.heal("a")
     streams = await connecting  # with the repeated first packet
     await echo(streams, b"x")
@@ -220,7 +220,7 @@ async def test_a_door_can_be_plugged_again(world: RelayedServers, rounds: int) -
     for _ in range(rounds):
         world.relay.cut("a", NOBODY, True)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.05):
                 await asyncio.open_connection(*world.to_a)
         world.relay.heal("a")
         async with connected(world.to_a) as streams:
@@ -236,7 +236,7 @@ async def test_the_own_way_of_a_server_is_cut_with_it(world: RelayedServers) -> 
         assert await is_silent(own[0])
         await echo(others, b"z")
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
+            async with asyncio.timeout(0.05):
                 await asyncio.open_connection(*world.from_b_to_a)
         world.relay.heal("b")
         assert await own[0].readexactly(1) == b"y"
@@ -247,11 +247,12 @@ import socket, sys
 address = (sys.argv[1], int(sys.argv[2]))
 connection = None
 for line in sys.stdin:
+    patience_s, line = line.split(maxsplit=1)
     if line == "connect\\n":
         connection = socket.create_connection(address)
     else:
         try:
-            connection.settimeout(float(sys.argv[3]))
+            connection.settimeout(float(patience_s))
             connection.sendall(line.encode())
             line = connection.recv(100).decode()
         except TimeoutError:
@@ -267,15 +268,15 @@ class OtherProcess:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", CLIENT, address[0], str(address[1]), "0.3"],
+            [sys.executable, "-S", "-c", CLIENT, address[0], str(address[1])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.pid = self._process.pid
 
-    async def say(self, line: str) -> str:
+    async def say(self, line: str, patience_s: float = 20.0) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(line + "\n")
+        self._process.stdin.write(f"{patience_s} {line}\n")
         self._process.stdin.flush()
         return (await asyncio.to_thread(self._process.stdout.readline)).strip()
 
@@ -293,12 +294,12 @@ async def test_a_server_that_is_cut_off_reaches_nobody_either(world: RelayedServ
         await b.say("connect")
         assert await b.say("one") == "one"
         world.relay.cut("b", b.pid, True)
-        assert await b.say("two") == "silence"
+        assert await b.say("two", 0.05) == "silence"
         async with connected(world.to_a) as streams:
             await echo(streams, b"a client still reaches a")
         assert b"two" not in world.a.received
         assert await b.say("connect") == "connect"  # it still accepts connections of others
-        assert await b.say("three") == "silence"
+        assert await b.say("three", 0.05) == "silence"
         world.relay.heal("b")
         await eventually(lambda: b"two" in world.a.received)
         assert b"three" not in world.a.received, "what began during the cut is reset"

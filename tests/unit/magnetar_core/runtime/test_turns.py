@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.turns import Rank, Turns
-from tests.support.waiting import settle
+from tests.support.waiting import take_turns
 
 pytestmark = pytest.mark.both_loops
 
@@ -26,7 +26,7 @@ class Work:
     async def add(self, name: str, *rank: int) -> None:
         self._ends[name] = asyncio.Event()
         self.tasks[name] = asyncio.create_task(self._do(name, rank))
-        await settle()
+        await take_turns()
 
     async def _do(self, name: str, rank: Rank) -> None:
         async with self.turns.turn(name, rank):
@@ -35,7 +35,7 @@ class Work:
 
     async def end(self, name: str) -> None:
         self._ends[name].set()
-        await settle()
+        await take_turns()
 
 
 async def test_the_most_urgent_is_next_and_equals_in_order_of_arrival() -> None:
@@ -68,10 +68,10 @@ async def test_work_that_takes_too_long_lets_others_begin_beside_it() -> None:
     await work.add("stuck", 0)
     await work.add("next", 0)
     work.clock.advance(1.9)
-    await settle()
+    await take_turns()
     assert work.begun == ["stuck"]
     work.clock.advance(0.2)
-    await settle()
+    await take_turns()
     assert work.begun == ["stuck", "next"]
     await work.end("stuck")
     await work.add("third", 0)
@@ -85,11 +85,11 @@ async def test_who_is_cancelled_takes_no_turn_along() -> None:
     for name in ("first", "a", "b"):
         await work.add(name, 0)
     work.tasks["a"].cancel()
-    await settle()
+    await take_turns()
     await work.end("first")
     assert work.begun == ["first", "b"]
     work.tasks["b"].cancel()
-    await settle()
+    await take_turns()
     await work.add("c", 0)
     assert work.begun == ["first", "b", "c"]
 
@@ -102,7 +102,7 @@ async def test_a_turn_that_came_as_its_waiter_was_cancelled_is_given_on() -> Non
     while not work.tasks["first"].done():
         await asyncio.sleep(0)
     work.tasks["a"].cancel()
-    await settle()
+    await take_turns()
     assert work.begun == ["first", "b"]
     assert work.turns.waiting == 0
 
@@ -121,7 +121,7 @@ def test_never_more_than_allowed_begin_and_all_end(most: int, steps: list[tuple[
                 await work.end(f"w{number}")
             elif what == "cancel" and f"w{number}" in work.tasks:
                 work.tasks[f"w{number}"].cancel()
-                await settle()
+                await take_turns()
             elif what == "hurry":
                 work.turns.hurry(f"w{number}", (0,))
             running = [name for name in work.begun if not work.tasks[name].done()]

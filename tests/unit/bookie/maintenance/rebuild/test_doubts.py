@@ -441,6 +441,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> LosingWorld:
     return LosingWorld(monkeypatch)
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_what_a_log_could_not_tell_at_the_start_is_found_by_a_rebuild_when_it_can_be_read_again(
     world: LosingWorld,
 ) -> None:
@@ -467,6 +468,7 @@ async def test_what_a_log_could_not_tell_at_the_start_is_found_by_a_rebuild_when
     assert not world.files.exists(f"{DIRECTORY}/unreadable-logs")
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_rebuild_at_a_start_that_reads_every_log_ends_the_doubt_as_well(world: LosingWorld) -> None:
     await world.fill()
     world.lose_index()
@@ -481,6 +483,7 @@ async def test_a_rebuild_at_a_start_that_reads_every_log_ends_the_doubt_as_well(
         assert await (await Wire.connect(bookie)).read(1, 5) == ENOENTRY
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_log_that_a_rebuild_of_a_bookie_that_serves_cannot_read_keeps_the_doubt(world: LosingWorld) -> None:
     await world.fill()
     async with world.serving() as bookie:
@@ -493,6 +496,7 @@ async def test_a_log_that_a_rebuild_of_a_bookie_that_serves_cannot_read_keeps_th
         assert await wire.read(1, 5) == EUNKNOWN
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_log_that_an_operator_moved_away_is_given_up_by_the_next_rebuild(world: LosingWorld) -> None:
     await world.fill()
     world.lose_index()

@@ -64,6 +64,12 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 
 
 @pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bookies that were left out are tried again soon."""
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.write_handle._LEFT_OUT_S", 0.1)
+
+
+@pytest.fixture
 async def client(cluster: FakeCluster) -> BookKeeper:
     return await cluster.client()
 
@@ -748,7 +754,7 @@ async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(clust
     slow = handle.metadata.segments[0].ensemble[0]
     pause(cluster, slow)
     await fill(handle, slow)
-    for _ in range(8):
+    for _ in range(5):
         resume(cluster, slow)
         await asyncio.sleep(0.002)
         pause(cluster, slow)
@@ -761,7 +767,7 @@ async def test_a_bookie_without_sockets_room_is_told_from_one_without_life(clust
 @pytest.mark.parametrize("comes_late", [True, False])
 async def test_an_add_that_is_overtaken_by_answers_is_waited_for(cluster: FakeCluster, comes_late: bool) -> None:
     """The time-out measures silence of the bookie. An add whose answer never comes fails all the same."""
-    client = await cluster.client(ClientConfig(timeout_s=0.2))
+    client = await cluster.client(ClientConfig(timeout_s=0.15))
     handle = await create(client)
     await handle.add(b"0")
     forgetful = handle.metadata.segments[0].ensemble[0]
@@ -778,12 +784,12 @@ async def test_an_add_that_is_overtaken_by_answers_is_waited_for(cluster: FakeCl
 
     bookie.answer = keep_the_first  # type: ignore[method-assign]
     assert handle.append([b"1"]) == 1
-    for _ in range(40):  # two time-outs and more
+    for _ in range(35):  # two time-outs and more
         await handle.add(b"2")
         await asyncio.sleep(0.01)
     if comes_late:
         connection.transport.writelines(kept)
-        for _ in range(80):
+        for _ in range(35):
             await handle.add(b"3")
             await asyncio.sleep(0.01)
         assert len((await handle.close()).segments) == 1
@@ -794,6 +800,7 @@ async def test_an_add_that_is_overtaken_by_answers_is_waited_for(cluster: FakeCl
     assert forgetful not in (await handle.close()).segments[-1].ensemble
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("registered", [True, False])
 async def test_adds_are_held_while_no_bookie_is_there_and_then_stored_once(
     cluster: FakeCluster, registered: bool
@@ -819,6 +826,7 @@ async def test_adds_are_held_while_no_bookie_is_there_and_then_stored_once(
     assert await payloads(reader) == [b"%d" % number for number in range(9)]
 
 
+@pytest.mark.usefixtures("soon")
 async def test_adds_that_were_held_too_long_fail(cluster: FakeCluster) -> None:
     client = await cluster.client(ClientConfig(hold_adds_s=0.1))
     handle = await create(client, 4, 4, 3)
@@ -879,12 +887,12 @@ async def test_r_r13_with_a_metadata_store_that_loses_requests_and_answers_no_le
 
     async def insist(work: Callable[[], Awaitable[T]]) -> T:
         failures: list[str] = []
-        while len(failures) < 100:
+        while len(failures) < 1_000:
             try:
                 return await work()
             except (MetadataError, BookKeeperError) as error:
                 failures.append(str(error))
-                await asyncio.sleep(0.05)  # bookies whose address could not be read are not tried again at once
+                await asyncio.sleep(0.005)  # bookies whose address could not be read are not tried again at once
         raise AssertionError(failures[-5:])
 
     clients = [BookKeeper(FaultyStore(cluster.store, on_step), cluster.clock, ClientConfig()) for _ in range(2)]

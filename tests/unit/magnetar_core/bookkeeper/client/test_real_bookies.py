@@ -46,6 +46,7 @@ class Cluster:
             bookie_id=bookie_id,
             journal_directories=(str(self.folder / bookie_id / "journal"),),
             ledger_directories=(str(self.folder / bookie_id / "ledgers"),),
+            stop_wait_ms=0,
         )
         bookie = Bookie(config, self.store.session(), self.clock, OsFiles())
         await bookie.start()

@@ -1,0 +1,17 @@
+"""Fixtures of the tests of auto-recovery."""
+
+import pytest
+
+from autorecovery import draining, reports
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drains are looked at, and workers report, many times a second."""
+    monkeypatch.setattr(reports, "_REPORT_S", 0.02)
+    monkeypatch.setattr(draining, "_SETTLE_S", 0.02)
+    monkeypatch.setattr(draining, "_LOOK_S", 0.02)
+    monkeypatch.setattr(draining, "_RECHECK_S", 0.1)
+    monkeypatch.setattr(draining, "_TURN_S", 0.1)
+    monkeypatch.setattr(draining, "_TURN_AGAIN_S", 0.2)
+    monkeypatch.setattr(draining, "_CONFIRM_S", 0.15)
