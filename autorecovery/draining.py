@@ -47,8 +47,11 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
-# While a drain is under way it is looked at so often; changes of states, bookies and marks cause earlier looks.
+# While a drain is under way it is looked at so often; changes of states and bookies cause earlier looks. After one has
+# begun, or its ledgers were marked, the pauses grow to this: a small drain is not to wait for the next second.
 _LOOK_S: Final = 1.0
+_LOOK_FIRST_S: Final = 0.1
+_LOOK_GROWTH: Final = 1.5
 _IDLE_S: Final = 30.0
 
 # Records of ledgers that are still marked are read again after this: a mark may stay up for another cause.
@@ -163,6 +166,7 @@ class DrainEngine:
         self._woken = Bell()
         self._is_called = False
         self._is_swept = False
+        self._pause_s = _LOOK_S
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks.on_failure = on_failure
@@ -200,7 +204,8 @@ class DrainEngine:
                 for drain in self._drains.values():
                     drain.problem = str(error)
                 await self._clock.sleep(_LOOK_S)
-            wait_s = _LOOK_S if self._drains else _IDLE_S
+            wait_s = min(self._pause_s, _LOOK_S) if self._drains else _IDLE_S
+            self._pause_s = min(self._pause_s * _LOOK_GROWTH, _LOOK_S)
             await self._woken.until(lambda: self._is_called, self._clock, wait_s)
 
     async def _look(self) -> None:
@@ -239,6 +244,7 @@ class DrainEngine:
             known = self._drains.get(bookie)
             if known is None or known.state != state:
                 self._drains[bookie] = _Drain(bookie, state, UnprovedLedgers(self._store, self._root, bookie))
+                self._pause_s = _LOOK_FIRST_S
 
     # --------------------------------------------------------------------------------- until it is quiet
 
@@ -302,6 +308,7 @@ class DrainEngine:
         drain.total += len(open_ids - drain.unproved)
         drain.unproved |= open_ids
         drain.phase = "copying"
+        self._pause_s = _LOOK_FIRST_S
         await self._each(sorted(left), lambda ledger_id: self._look_at_record(drain, ledger_id))
         log.info("drain of %s: %d ledgers name it", drain.bookie, len(left))
 

@@ -38,8 +38,9 @@ UNDER_WAY: Final = 3
 # Ledgers that are named with one reason; `--json` has them all.
 LEDGERS_NAMED: Final = 20
 
-# How often `--wait` looks; the auditor's report is up to two seconds old.
+# How often `--wait` looks; the auditor's report is up to two seconds old. A short drain is looked at more often.
 LOOK_S = 1.0
+LOOK_FIRST_S = 0.1
 
 
 class WronglyAsked(click.UsageError):
@@ -309,6 +310,7 @@ def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) 
     async def follow(lives: "BookieLifecycle") -> "DrainStatus":
         loop = asyncio.get_running_loop()
         end_s = None if timeout_s is None else loop.time() + timeout_s
+        pause_s = min(LOOK_FIRST_S, LOOK_S)
         with show.bar(f"drain of {bookie_id}") as drawn:
             while True:
                 (found,) = await lives.status(bookie_id)
@@ -317,7 +319,8 @@ def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) 
                 if found.progress is not None:
                     total, left = found.progress.get("ledgers", 0), found.progress.get("ledgers_left", 0)
                     drawn.at(total - left, total, f"drain of {bookie_id}: {_told(found)}")
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.2 * pause_s, LOOK_S)
 
     found = place.lives(follow)
     if as_json:

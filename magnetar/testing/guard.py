@@ -42,8 +42,13 @@ def end_all(pids: list[int]) -> None:
 
 
 def _is_there(pid: int) -> bool:
+    """Whether a process runs. One that has ended stays in the list of processes until its parent, or the first process
+    of the system or container, takes notice of it: some do so late, or never."""
     with contextlib.suppress(ChildProcessError, OSError):
         os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(OSError):  # there is no /proc elsewhere than on Linux
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X"):
+            return False
     try:
         os.kill(pid, 0)
     except OSError:

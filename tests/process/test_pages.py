@@ -105,9 +105,9 @@ def follow(
 
 
 def stop_of(name: str) -> str:
-    """Stops a server of the cluster and waits for its end."""
+    """Stops a server of the cluster and waits for its end; who has ended may stay in the list of processes (Z)."""
     pid = f"$(magnetar cluster status --directory ./cluster | awk '$1 == \"{name}\" {{print $3}}')"
-    return f"pid={pid}; kill $pid; timeout 60 tail --pid=$pid -f /dev/null"
+    return f"pid={pid}; kill $pid; while grep -qs '^State:.[^Z]' /proc/$pid/status; do sleep 0.02; done"
 
 
 def before(command: str, *steps: str) -> list[str]:

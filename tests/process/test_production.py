@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machines import install, kill_all
+from tests.support.machines import install, kill_all, wait_ready
 from tests.support.pages import blocks_of
 from tests.support.warm import warm_folder
 from tests.support.zookeeper import why_not
@@ -54,6 +54,7 @@ class Operator:
 
     def type(self, command: str) -> None:
         began_s = time.monotonic()
+        wait_ready(self.machines)
         found = subprocess.run(
             ["bash", "-c", command], cwd=self.folder, env=self._environment, timeout=TIMEOUT_S, check=False,
             stdin=subprocess.DEVNULL, capture_output=True, text=True,

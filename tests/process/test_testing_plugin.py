@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.testing import ServerFailed, standalone
+from magnetar.testing import ServerFailed, guard, standalone
 from tests.support.processes import until
 from tests.support.zookeeper import why_not
 
@@ -351,6 +351,20 @@ def test_a_proxy_of_the_environment_is_for_others(tmp_path: Path) -> None:
     """,
         environ={"http_proxy": nobody, "HTTP_PROXY": nobody, "no_proxy": ""},
     )
+
+
+def test_a_server_that_has_ended_is_not_waited_for_where_nobody_takes_notice_of_it() -> None:
+    leaves_it = "true & echo $!; exec sleep 600"
+    with subprocess.Popen(["sh", "-c", leaves_it], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            until(lambda: not is_there(pid), "the child ends")
+            os.kill(pid, 0)  # it is listed still
+            assert not guard._is_there(pid)
+            assert guard._is_there(parent.pid)
+        finally:
+            parent.kill()
 
 
 @NEEDS_JAVA

@@ -1,8 +1,8 @@
 """Three machines on this one, for the page about production: `ssh`, `sudo` and `systemctl` that lead to them.
 
 Each machine is a loopback address with a folder that stands for its root. `ssh ADDRESS COMMAND` runs the command with
-the paths of that folder; `systemctl start UNIT` starts the server that the unit would start, and waits until it is
-ready.
+the paths of that folder; `systemctl start UNIT` starts the server that the unit would start, and does not wait for
+it: the units are of Type=exec.
 """
 
 import contextlib
@@ -30,15 +30,19 @@ _PATHS: Final = re.compile(r"(?<![\w.])/(etc|var/lib)/")
 
 def install(folder: Path) -> dict[str, str]:
     """Put the commands into a folder; the variables with which they are found."""
+    import shutil  # not above: each `ssh` of the page would load it
+
     commands = folder / "commands"
     commands.mkdir(parents=True)
     # Without `site`, which most of the time of `ssh` and `tee` would go into.
-    for name, options in (("ssh", "-S"), ("tee", "-S"), ("systemctl", "")):
-        path = commands / name
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} {options} -m tests.support.machines {name} "$@"\n')
-        path.chmod(0o755)
+    here = {
+        name: f'exec {sys.executable} {options} -m tests.support.machines {name} "$@"'
+        for name, options in (("ssh", "-S"), ("tee", "-S"), ("systemctl", ""))
+    }
+    settings = "|".join(f"*/{name}" for name in _BOUND)
+    here["tee"] = f'case "$1" in {settings}) {here["tee"]};; *) exec {shutil.which("tee")} "$@";; esac'
     # There is no user `magnetar` here.
-    for name, does in (("sudo", 'exec "$@"'), ("chown", "exit 0")):
+    for name, does in (*here.items(), ("sudo", 'exec "$@"'), ("chown", "exit 0")):
         (commands / name).write_text(f"#!/bin/sh\n{does}\n")
         (commands / name).chmod(0o755)
     return {
@@ -46,6 +50,17 @@ def install(folder: Path) -> dict[str, str]:
         "PATH": f"{commands}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
+
+
+def wait_ready(folder: Path) -> None:
+    """Until all servers that were started are ready, for which a person would look at the log."""
+    deadline = time.monotonic() + PATIENCE_S
+    for pid_file in folder.glob("*/run/magnetar-*.pid"):
+        pid, log = int(pid_file.read_text()), pid_file.with_suffix(".log")
+        while " is ready" not in (said := log.read_text(errors="replace")):
+            assert _is_running(pid), f"{pid_file.stem} has ended: {said[-3000:]}"
+            assert time.monotonic() < deadline, f"{pid_file.stem} is not ready: {said[-3000:]}"
+            time.sleep(0.02)
 
 
 def kill_all(folder: Path) -> None:
@@ -79,14 +94,12 @@ def _ssh(address: str, command: str) -> None:
 
 
 def _tee(path: str) -> None:
-    """As `tee`, with the paths and the address of the machine in settings."""
-    data = sys.stdin.buffer.read()
-    sys.stdout.buffer.write(data)
-    address, name = os.environ.get("ADDRESS"), Path(path).name
-    if address is not None and name in _BOUND:
-        text = _PATHS.sub(rf"{os.environ['MACHINE']}/\1/", data.decode()).replace("0.0.0.0", address)
-        data = (text + _BOUND[name].format(address)).encode()
-    Path(path).write_bytes(data)
+    """As `tee`, with the paths and the address of the machine in its settings."""
+    text = sys.stdin.read()
+    sys.stdout.write(text)
+    address = os.environ["ADDRESS"]
+    text = _PATHS.sub(rf"{os.environ['MACHINE']}/\1/", text).replace("0.0.0.0", address)
+    Path(path).write_text(text + _BOUND[Path(path).name].format(address))
 
 
 def _systemctl(verb: str, unit: str) -> None:
@@ -116,11 +129,6 @@ def _start(machine: Path, unit: str, pid_file: Path) -> None:
             command, cwd=machine, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
     pid_file.write_text(str(process.pid))
-    deadline = time.monotonic() + PATIENCE_S
-    while unit != "zookeeper" and " is ready" not in log.read_text(errors="replace"):
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        assert time.monotonic() < deadline, f"{unit} is not ready: {log.read_text(errors='replace')[-3000:]}"
-        time.sleep(0.1)
 
 
 def _stop(pid_file: Path) -> None:
@@ -133,7 +141,7 @@ def _stop(pid_file: Path) -> None:
         if time.monotonic() > deadline:
             number = signal.SIGKILL
         os.kill(pid, number)
-        time.sleep(0.05)
+        time.sleep(0.02)
     pid_file.unlink()
 
 

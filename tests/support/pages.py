@@ -37,8 +37,11 @@ _FENCE: Final = re.compile(r"( *)```(.*)")
 # Findings are an answer too: the disk of this machine may be full.
 _MAY_BE_1: Final = "magnetar doctor"
 
-# For a Java that lives for seconds: half of what Spark takes to start are compilations that never pay.
-_SHORT_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For a Java that lives for seconds: half of what Spark takes to start are compilations that never pay, and a tenth are
+# checks of classes that come from a release.
+_SHORT_JAVA: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 _SPARK_DEFAULTS: Final = "spark.ui.enabled false\nspark.sql.shuffle.partitions 2\n"
 # Starts Spark's Java as PySpark does, says where it is, and ends it at the end of its own input.
 _SPARK_JAVA: Final = """

@@ -38,6 +38,10 @@ class RawProducer:
         head = simple_frame(command)
         self._socket.sendall((len(head) - 4 + len(entry)).to_bytes(4, "big") + head[4:] + entry)
 
+    def ping(self) -> None:
+        """The broker answers with PONG when it has read what was sent before."""
+        self._socket.sendall(simple_frame(wire.BaseCommand(type=wire.BaseCommand.PING, ping=wire.CommandPing())))
+
     def next(self, timeout_s: float = TIMEOUT_S) -> wire.BaseCommand | None:
         """The broker's next command, without pings; None if none arrives, or the connection is closed."""
         deadline = time.monotonic() + timeout_s

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
-# Seconds between two questions how far a long operation is.
+# Seconds between two questions how far an operation is. They grow to this: a short one is not waited for in vain.
 LOOK_S = 0.5
+LOOK_FIRST_S = 0.02
 
 
 def remote(command: F) -> F:
@@ -37,11 +38,17 @@ def admin_of(url: str) -> "BookieAdmin":
     return BookieAdmin(url)
 
 
-def wait_a_little() -> None:
-    """Wait before the bookie is asked again for the progress of the operation."""
-    import time
+class Pauses:
+    """Between questions for the progress of an operation."""
 
-    time.sleep(LOOK_S)
+    def __init__(self) -> None:
+        self._next_s = LOOK_FIRST_S
+
+    def wait(self) -> None:
+        import time
+
+        time.sleep(min(self._next_s, LOOK_S))
+        self._next_s *= 2
 
 
 def if_there(admin: "BookieAdmin", path: str) -> Any:

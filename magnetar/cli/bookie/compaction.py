@@ -3,7 +3,7 @@
 import click
 
 from magnetar.cli import output as show
-from magnetar.cli.bookie.asking import admin_of, remote, wait_a_little, wait_option
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
 from magnetar.cli.bookie.gc import collect
 from magnetar.cli.options import print_json
 
@@ -30,10 +30,11 @@ def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, a
     body = {"entryLocationRocksDBCompact": True, "entryLocations": ",".join(paths)}
     said = admin.put("bookie/entry_location_compact", body)
     if wait:
+        pauses = Pauses()
         with show.bar("indexes", len(paths)) as drawn:
             while any(running := admin.get("bookie/entry_location_compact").values()):
                 drawn.at(len(paths) - sum(running))
-                wait_a_little()
+                pauses.wait()
         said = f"{len(paths)} indexes are compacted"
     print_json(said) if as_json else click.echo(said)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magnetar.cli import output as show
-from magnetar.cli.bookie.asking import admin_of, remote, wait_a_little, wait_option
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
 from magnetar.cli.bookie.texts import logs_text
 from magnetar.cli.options import now_ms, print_json
 
@@ -97,6 +97,7 @@ def collect(
 
 
 def _wait_for_gc(admin: "BookieAdmin", rounds_before: int) -> dict[str, Any]:
+    pauses = Pauses()
     with show.bar("garbage collection") as drawn:
         while True:
             found: dict[str, Any] = admin.get("magnetar/status")["gc"]
@@ -104,4 +105,4 @@ def _wait_for_gc(admin: "BookieAdmin", rounds_before: int) -> dict[str, Any]:
                 return found
             text = f"{found['phase']}: {found['removedLogs']} logs removed, {found['compactedLogs']} compacted"
             drawn.at(0, text=text)
-            wait_a_little()
+            pauses.wait()

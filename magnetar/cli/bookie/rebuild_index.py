@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magnetar.cli import output as show
-from magnetar.cli.bookie.asking import admin_of, remote, wait_a_little, wait_option
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
 from magnetar.cli.bookie.texts import printable, rebuild_text
 from magnetar.cli.options import confirm, now_ms, print_json
 
@@ -59,6 +59,7 @@ def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> Non
 
 
 def _wait_for_rebuild(admin: "BookieAdmin", found: dict[str, Any]) -> dict[str, Any]:
+    pauses = Pauses()
     with show.bar("index") as drawn:
         while found["running"]:
             match found["phase"]:
@@ -70,7 +71,7 @@ def _wait_for_rebuild(admin: "BookieAdmin", found: dict[str, Any]) -> dict[str, 
                     drawn.at(0, text="ledgers are fenced")
                 case _:
                     drawn.at(found["ledgersDone"], found["ledgers"], "ledgers")
-            wait_a_little()
+            pauses.wait()
             found = admin.get("magnetar/rebuild_index")
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from magnetar.cli import output as show
-from magnetar.cli.bookie.asking import admin_of, remote, wait_a_little, wait_option
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
 from magnetar.cli.bookie.texts import scrub_text
 from magnetar.cli.options import now_ms, print_json
 
@@ -60,10 +60,11 @@ def run_scrub(wait: bool, admin_url: str, as_json: bool) -> None:
     admin.put("magnetar/scrub")
     found = admin.get("magnetar/scrub")
     if wait:
+        pauses = Pauses()
         with show.bar("ledgers") as drawn:
             while found["running"]:
                 drawn.at(min(found["ledgersDone"], found["ledgers"]), found["ledgers"])
-                wait_a_little()
+                pauses.wait()
                 found = admin.get("magnetar/scrub")
     print_json(found) if as_json else _show_scrub(found)
     if wait and (found["entriesLost"] or found["entriesUnrepaired"] or found["failed"]):

@@ -44,6 +44,15 @@ def run(admin: Client, monkeypatch: pytest.MonkeyPatch) -> Run:
     return invoke
 
 
+def test_a_short_operation_is_asked_about_sooner_than_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    pauses = asking.Pauses()
+    for _ in range(7):
+        pauses.wait()
+    assert waited == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+
+
 @pytest.mark.parametrize(
     "words",
     [
