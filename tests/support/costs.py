@@ -57,6 +57,10 @@ def _of_living_children() -> float:
     return used_s
 
 
+def _peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 class Costs:
     """Measures in a worker, adds up where the summary is printed."""
 
@@ -64,7 +68,8 @@ class Costs:
         is_worker = hasattr(config, "workerinput")
         self._output: dict[str, Any] = config.workeroutput if is_worker else {}  # type: ignore[attr-defined]
         self._write_to: Path | None = None if is_worker else config.getoption("--write-costs", None)
-        self._peaks_mb: list[int] = []
+        self._peak = (_peak_mb(), "the collection")
+        self._peaks: list[tuple[int, str]] = []
         self._used_s = processor_s()
         self._of_test: defaultdict[str, Cost] = defaultdict(Cost)
 
@@ -74,6 +79,8 @@ class Costs:
         if call.when != "teardown":
             return report
         before, self._used_s = self._used_s, processor_s()
+        if (peak_mb := _peak_mb()) > self._peak[0]:
+            self._peak = peak_mb, item.nodeid
         report.user_properties.append((_PROPERTY, max(0.0, self._used_s - before)))
         return report
 
@@ -83,10 +90,10 @@ class Costs:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._peaks_mb.append(getattr(node, "workeroutput", {}).get(_PEAK, 0))
+        self._peaks.append(getattr(node, "workeroutput", {}).get(_PEAK, (0, "nobody said where")))
 
     def pytest_sessionfinish(self) -> None:
-        self._output[_PEAK] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        self._output[_PEAK] = self._peak
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self._of_test:
@@ -104,7 +111,7 @@ class Costs:
             terminalreporter.write_line(f"{cost.wall_s:8.1f} {cost.processor_s:8.1f}  {level}: {counts[level]} tests")
         total = Cost(sum(cost.wall_s for cost in levels.values()), sum(cost.processor_s for cost in levels.values()))
         terminalreporter.write_line(f"{total.wall_s:8.1f} {total.processor_s:8.1f}  all")
-        peaks = ", ".join(f"{peak} MB" for peak in self._peaks_mb or [self._output[_PEAK]])
-        terminalreporter.write_line(f"most memory of the processes that ran them: {peaks}")
+        for peak_mb, place in self._peaks or [self._output[_PEAK]]:
+            terminalreporter.write_line(f"{peak_mb:5} MB at most of a process that ran them: {place}")
         if self._write_to is not None:
             self._write_to.write_text(json.dumps(self._of_test))
