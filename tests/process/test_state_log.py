@@ -104,6 +104,9 @@ class Dictionary:
         return "\n".join(f"--- {path}\n{path.read_text()[-2000:]}" for path in self.folder.glob("*.log"))
 
 
+@pytest.mark.long(
+    "leaders and bookies are killed and waited for; `tests/simulation/test_state_log_sim.py` has the rules"
+)
 def test_leaders_and_bookies_that_are_killed_lose_nothing_that_was_acknowledged(
     tmp_path: Path, cluster: Cluster
 ) -> None:

@@ -234,7 +234,8 @@ def test_a_driver_that_was_killed_while_it_noted_its_first_batch_comes_back_with
     assert written(spark, tmp_path) == numbers(0, 20)
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.long("each driver is a JVM of its own"))])
+@pytest.mark.long("each driver is a JVM of its own; the tests above stop queries and begin them anew")
+@pytest.mark.parametrize("kills", [1, 2])
 def test_a_driver_that_is_killed_leaves_every_message_once(
     spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path, kills: int
 ) -> None:
