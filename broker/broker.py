@@ -490,6 +490,15 @@ class Broker:
         await self.check_name(topic)
         await self.check_room_for(topic, count)
 
+    async def check_partition(self, topic: TopicName) -> None:
+        """Raises NotAllowed if *topic* has the name of a partition that there is not; MetadataFailure.
+
+        For topics that are made by a request of their own, as with Apache's admin API. A client that publishes to such
+        a name, of a topic without partitions, gets a topic of that name.
+        """
+        if topic.partition >= 0 and topic.partition >= (partitions := await self._partitions_of_base(topic)):
+            raise NotAllowed(_no_such_partition(topic, partitions))
+
     async def check_name(self, topic: TopicName) -> None:
         """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
         if not self.config.strict_topic_names or topic.is_system:
@@ -1045,6 +1054,15 @@ class Broker:
         except (RecordError, MetadataError, Corruption) as error:
             raise MetadataFailure(f"{base} has no partitions left and could not be deleted: {error}") from error
         log.info("%s was deleted: none of its partitions is there any more", base)
+
+
+def _no_such_partition(topic: TopicName, partitions: int) -> str:
+    """Why *topic* is not made, whose base has only so many *partitions*."""
+    if not partitions:
+        missing = f"numeric value if there isn't a partitioned topic {topic.base.local} created."
+    else:
+        missing = f"a number larger than {partitions - 1}: {topic.base} has {partitions} partitions."
+    return f'Can\'t create topic {topic.local} with "-partition-" followed by {missing}'
 
 
 def rules_of(config: BrokerConfig) -> Rules | None:

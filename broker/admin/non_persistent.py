@@ -121,12 +121,7 @@ class NonPersistentTopicsApi:
         name = topic_of(request)
         topic_properties_from_json(await body_of(request))  # checked as with Apache's brokers, and of no use
         await self._broker.namespace(name.namespace)
-        if name.partition >= 0 and await self._partitioned.count_of_base(name) <= name.partition:
-            raise Refused(
-                412,
-                f"Can't create topic {name.local} with \"-partition-\" followed by numeric value if there isn't a "
-                f"partitioned topic {name.base.local} created.",
-            )
+        await self._broker.check_partition(name)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
         await self._owners.here(request, name)

@@ -208,6 +208,7 @@ class GrpcServer:
             return api.CreateTopicResponse()
         if not name.is_persistent:
             raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
+        await broker.check_partition(name)
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
         await broker.check_new(name)

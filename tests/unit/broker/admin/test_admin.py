@@ -790,6 +790,22 @@ async def test_a_partition_has_no_partitions(world: AdminWorld) -> None:
     assert (await world.call(a, "GET", f"{TOPICS}/p/partitions")).json["partitions"] == 2
 
 
+async def test_a_partition_that_its_topic_does_not_have_is_not_made(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/p/partitions", 3)).status == 204
+    there = [f"{TOPIC_P}-partition-{number}" for number in range(3)]
+    for name in ("p-partition-3", "p-partition-7", "none-partition-0"):
+        assert (await world.call(a, "PUT", f"{TOPICS}/{name}")).status == 412
+    assert (await world.call(a, "PUT", f"{TOPICS}/p-partition-3/subscription/s")).status == 404
+    assert (await world.call(a, "PUT", f"{TOPICS}/p-partition-2")).status == 409
+    with pytest.raises(pulsar.PulsarException):
+        await world.run(publish, a.url, f"{TOPIC_P}-partition-3", 1)
+    assert (await world.call(a, "GET", TOPICS)).json == there
+    lone = "persistent://public/default/none-partition-0"
+    await world.run(publish, a.url, lone, 1)  # a client may use a name of no partitioned topic
+    assert (await world.call(a, "GET", TOPICS)).json == [lone, *there]
+
+
 async def test_partitions_that_got_lost_are_made_again(world: AdminWorld) -> None:
     a = await world.side()
     await world.call(a, "PUT", f"{TOPICS}/p/partitions", 3)

@@ -296,6 +296,16 @@ async def test_no_ledger_is_made_for_a_topic_that_is_not_persistent(client: Asyn
     assert (world.ledgers.by_name, list(world.broker.topics)) == ({}, [])
 
 
+async def test_a_partition_that_its_topic_does_not_have_is_not_made(client: AsyncClient, world: BrokerInMemory) -> None:
+    await client.topics.create("p", partitions=3)
+    for name in ("p-partition-3", "none-partition-0"):
+        with pytest.raises(TopicError, match="-partition-"):
+            await client.topics.create(name)
+    with pytest.raises(TopicDoesNotExist):
+        await client.producer("p-partition-3").send(b"x")
+    assert not world.broker.topics
+
+
 async def test_topics_are_created_listed_and_deleted(client: AsyncClient) -> None:
     await client.topics.create("t")
     with pytest.raises(TopicInUse):
