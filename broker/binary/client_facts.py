@@ -13,7 +13,8 @@ class ClientFacts(NamedTuple):
     protocol_version: int = 0
     keeps_broker_metadata: bool = False
     """It understands the broker's metadata in front of an entry, so this is not cut off."""
-    is_java: bool = False
+    hears_the_end: bool = True
+    """It may be told that a terminated topic has no more for it (REACHED_END_OF_TOPIC)."""
     caller: Caller = TRUSTED
     """As whom it is authenticated."""
 

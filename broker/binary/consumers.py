@@ -136,7 +136,7 @@ class ConnectionConsumers:
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
-            is_java=client.is_java,
+            hears_the_end=client.hears_the_end,
             read_compacted=request.read_compacted,
             takes_any_schema=takes_any_schema,
             caller=client.caller,

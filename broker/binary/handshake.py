@@ -7,6 +7,7 @@ expired ──AUTH_CHALLENGE──▶ the client ──AUTH_RESPONSE──▶ va
     └─ at the next check still expired, or a client that cannot renew: closed
 """
 
+import re
 from typing import Final, Protocol
 
 from broker.binary.client_facts import ClientFacts
@@ -21,6 +22,9 @@ _T: Final = wire.BaseCommand
 
 # By this text Java's clients know that they shall show new credentials, and not answer a question.
 REFRESH: Final = b"PulsarAuthRefresh"
+
+_END_VERSION: Final = 9
+_CLOSES_AT_THE_END: Final = re.compile(r"pulsar[- ](cpp|c\+\+|go)\b|[\d.]+(?!.*incubating)", re.IGNORECASE)
 
 # What clients sent before they named the method (`auth_method`).
 _OLD_METHODS: Final = {wire.AuthMethodAthens: "athenz", wire.AuthMethodYcaV1: "ycav1"}
@@ -123,6 +127,15 @@ class Login:
         self._expires_s = identity.expires_s
 
 
+def hears_the_end(connect: wire.CommandConnect) -> bool:
+    """Whether a client may be told REACHED_END_OF_TOPIC. Apache's brokers tell all; the C++ client, and with it those
+    of Python and Node, and Go's close their connection at it, and come again and again. Older C++ clients, as older
+    ones of Java, say a bare number; Rust's says that of an early release."""
+    if connect.feature_flags.supports_partial_producer:  # Java's
+        return True
+    return connect.protocol_version >= _END_VERSION and not _CLOSES_AT_THE_END.match(connect.client_version)
+
+
 def facts_of(
     connect: wire.CommandConnect, address: str, version: int, *, keeps_broker_metadata: bool, caller: Caller = TRUSTED
 ) -> ClientFacts:
@@ -132,6 +145,6 @@ def facts_of(
         connect.client_version,
         version,
         keeps_broker_metadata=keeps_broker_metadata,
-        is_java=connect.feature_flags.supports_partial_producer,
+        hears_the_end=hears_the_end(connect),
         caller=caller,
     )

@@ -106,8 +106,8 @@ class Consumer:
         "entries_out",
         "epoch",
         "hash_ranges",
+        "hears_the_end",
         "is_blocked",
-        "is_java",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -146,7 +146,7 @@ class Consumer:
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
-        is_java: bool = False,
+        hears_the_end: bool = False,
         read_compacted: bool = False,
         takes_any_schema: bool = False,
         caller: Caller = TRUSTED,
@@ -167,7 +167,7 @@ class Consumer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
-        self.is_java = is_java
+        self.hears_the_end = hears_the_end
         # As whom its client is authenticated: asked again when permissions change.
         self.caller = caller
         self.was_told_the_end = False

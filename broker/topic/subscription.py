@@ -595,11 +595,12 @@ class Subscription:
             consumer.take_rates(now_ms)
 
     def tell_the_end(self) -> None:
-        """Tell Java's consumers that the terminated topic holds nothing more for them; others would disconnect."""
+        """Tell consumers, each once, that the terminated topic holds nothing more for them, where their client does not
+        disconnect at that."""
         if self.cursor.backlog():
             return
         for consumer in self.consumers:
-            if consumer.is_java and not consumer.was_told_the_end:
+            if consumer.hears_the_end and not consumer.was_told_the_end:
                 consumer.was_told_the_end = True
                 consumer.sink.write(command(wire.BaseCommand.REACHED_END_OF_TOPIC, consumer_id=consumer.consumer_id))
 

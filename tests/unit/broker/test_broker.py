@@ -479,6 +479,45 @@ async def test_a_terminated_topic_refuses_messages_and_producers(world: BrokerIn
     assert await raw.refused() == wire.TopicTerminatedError
 
 
+@pytest.mark.parametrize(
+    ("version", "protocol_version", "is_java", "hears_it"),
+    [
+        ("Pulsar-Java-v4.0.8", 21, True, True),
+        ("2.10.0", 19, True, True),
+        ("DotPulsar 3.3.2", 19, False, True),
+        ("2.0.1-incubating", 12, False, True),  # so Rust's calls itself
+        ("", 9, False, True),
+        ("", 8, False, False),
+        ("Pulsar-CPP-v4.2.0", 20, False, False),  # these would close the connection, and come again
+        ("2.8.1", 19, False, False),
+        ("Pulsar Go 0.21.0", 20, False, False),
+    ],
+)
+async def test_each_consumer_is_told_once_that_a_terminated_topic_has_no_more(
+    world: BrokerInMemory, version: str, protocol_version: int, is_java: bool, hears_it: bool
+) -> None:
+    client = await RawClient.connect(world.broker.port, introduce=False)
+    client.send(
+        BaseCommand.CONNECT, client_version=version, protocol_version=protocol_version,
+        feature_flags=wire.FeatureFlags(supports_partial_producer=is_java),
+    )  # fmt: skip
+    await client.expect(BaseCommand.CONNECTED)
+    await client.produce(TOPIC)
+    await client.subscribe(TOPIC)
+    client.publish(1, 0)
+    answers = {(answer := await client.answer()).type: answer for _ in range(2)}
+    received = answers[BaseCommand.MESSAGE].message.message_id
+    await world.broker.topics[TopicName.parse(TOPIC)].terminate()
+    await client.expect(BaseCommand.CLOSE_PRODUCER)
+    assert await client.nothing_came(), "it has not acknowledged everything"
+    for _ in range(2):
+        client.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[received])
+    if hears_it:
+        assert (await client.expect(BaseCommand.REACHED_END_OF_TOPIC)).reachedEndOfTopic.consumer_id == 1
+    assert await client.nothing_came()
+    client.close()
+
+
 async def test_a_closing_producer_is_told_after_its_last_receipt(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).hold = True
