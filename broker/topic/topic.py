@@ -128,6 +128,8 @@ class Topic:
         self.age_evictions = 0
         """The same, of the quota for the age of messages."""
         self._withheld_timer: Timer | None = None
+        self._used_ms = 0
+        """When it was last seen that it may not be deleted as idle."""
         self._entry_metadata: EntryMetadata | None = None
         if config.entry_metadata_interceptors:
             self._entry_metadata = EntryMetadata(
@@ -536,16 +538,24 @@ class Topic:
         return max(self._clock.wall_ms() - found.since_ms, 0) // 1000, found.subscription
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether the topic may be deleted because nobody uses it."""
+        """Whether the topic may be deleted because nobody uses it. Called periodically.
+
+        By the mode `delete_when_subscriptions_caught_up` also with consumers that are connected, as in Apache's.
+        """
         wanted = self._limits.inactive
-        if not wanted.is_on or self.is_in_use or self.last_active_ms > now_ms - wanted.idle_s * 1000:
-            return False
-        retained_ms = self.ledger.config.retention.time_ms
-        if retained_ms < 0 or self.last_active_ms > now_ms - retained_ms:  # its messages are to be kept, as in Apache's
+        if not wanted.is_on:
             return False
         if wanted.mode == CAUGHT_UP:
-            return not any(one.cursor.backlog() for one in self.subscriptions.values())
-        return not self.has_subscriptions
+            is_behind = any(one.cursor.backlog() for one in self.subscriptions.values())
+        else:
+            is_behind = self.has_subscriptions
+        if self.producers or is_behind:
+            self._used_ms = now_ms
+            return False
+        retained_ms = self.ledger.config.retention.time_ms
+        if retained_ms < 0:  # its messages are to be kept, as in Apache's
+            return False
+        return max(self.last_active_ms, self._used_ms) <= now_ms - max(wanted.idle_s * 1000, retained_ms)
 
     async def expire_subscriptions(self) -> None:
         """Remove durable subscriptions that had no consumer for longer than the policies allow, but for those that are

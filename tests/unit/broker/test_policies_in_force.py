@@ -582,6 +582,35 @@ async def test_a_topic_goes_when_its_subscriptions_have_caught_up(stage: Stage) 
     assert NAME not in stage.side.broker.topics
 
 
+async def test_a_consumer_that_has_everything_keeps_no_topic_that_goes_when_all_have_caught_up(stage: Stage) -> None:
+    policy = {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 100,
+        "deleteWhileInactive": True,
+    }
+    await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", policy)
+    await eventually(lambda: stage.topic.limits.inactive.idle_s == 100)
+    await stage.filled(1)
+    await stage.consumer.subscribe(str(NAME), subscription="s")
+    message = (await stage.consumer.expect(BaseCommand.MESSAGE)).message
+    now_ms = stage.side.broker.now_ms()
+    assert not stage.topic.is_idle(now_ms + 1_000_000), "its producer is there"
+    stage.producer.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=9)
+    await stage.producer.expect(BaseCommand.SUCCESS)
+    assert not stage.topic.is_idle(now_ms + 2_000_000), "the message is not acknowledged"
+    stage.consumer.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[message.message_id])
+    await eventually(lambda: not stage.topic.subscriptions["s"].cursor.backlog())
+    assert not stage.topic.is_idle(now_ms + 2_099_999), "the time begins when it was last seen in use"
+    assert stage.topic.is_idle(now_ms + 2_100_000)
+    await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", {**policy, "maxInactiveDurationSeconds": 0})
+    await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
+    stage.topic._used_ms = 0
+    await asyncio.sleep(0.01)
+    await stage.side.broker.delete_inactive_topics()
+    assert NAME not in stage.side.broker.topics
+    await stage.consumer.expect(BaseCommand.CLOSE_CONSUMER)
+
+
 async def test_a_subscription_without_consumers_is_removed_after_its_time(stage: Stage) -> None:
     await stage.call("POST", f"{SPACE}/subscriptionExpirationTime", 1)
     await stage.filled(1)
