@@ -5,6 +5,7 @@ Rules:
 1. What is passed over is acknowledged, so it does not come back.
 2. Where the oldest open entry is young enough, nothing is looked for: one entry is read then, and none of a
    subscription without backlog.
+3. A ledger that was closed long enough ago has only old entries, whatever their producers' clocks said.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ class PassedLedger(SearchedLedger, Protocol):
 
     def previous_position(self, position: Position) -> Position: ...
 
+    def closed_ms(self, ledger_id: int) -> int: ...
+
 
 async def nth_open(ledger: PassedLedger, cursor: CursorPort, count: int) -> Position:
     """The entry that is the *count*-th of those that are not acknowledged; the last one there is if they are fewer."""
@@ -50,14 +53,15 @@ async def expire(ledger: PassedLedger, subscription: Subscription, before_ms: in
     """Pass over what was published before *before_ms*; how many entries that were. None: its consumers are about at the
     end of the topic, so it was not looked for. Raises BrokerError."""
     cursor = subscription.cursor
+    passed = _pass_over(subscription, _end_of_old_ledgers(ledger, cursor.mark_delete_position, before_ms), now_ms)
     backlog = cursor.backlog()
     if not backlog:
-        return None
+        return passed or None
     if not await _is_oldest_too_old(ledger, cursor, before_ms):
-        return None if subscription.consumers and backlog < _ABOUT_AT_END else 0
+        return passed or (None if subscription.consumers and backlog < _ABOUT_AT_END else 0)
     first_kept = await position_at_ms(ledger, before_ms)
     last = ledger.last_confirmed if first_kept == LATEST else ledger.previous_position(first_kept)
-    return _pass_over(subscription, last, now_ms)
+    return passed + _pass_over(subscription, last, now_ms)
 
 
 def expire_up_to(ledger: PassedLedger, subscription: Subscription, position: Position, now_ms: int) -> int | None:
@@ -65,6 +69,16 @@ def expire_up_to(ledger: PassedLedger, subscription: Subscription, position: Pos
     if position > ledger.last_confirmed:
         return None
     return _pass_over(subscription, ledger.previous_position(ledger.next_position(position)), now_ms)
+
+
+def _end_of_old_ledgers(ledger: PassedLedger, after: Position, before_ms: int) -> Position:
+    """Rule 3: the last entry of the ledgers after *after* that were all closed before *before_ms*; *after* if the next
+    one was not."""
+    following = ledger.next_position(after)
+    while following <= ledger.last_confirmed and 0 < ledger.closed_ms(following.ledger_id) < before_ms:
+        after = ledger.previous_position(Position(following.ledger_id + 1, 0))
+        following = ledger.next_position(after)
+    return after
 
 
 def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:

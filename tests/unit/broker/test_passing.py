@@ -1,6 +1,7 @@
 """Messages that subscriptions pass over: a number of them, or those that are too old."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -11,6 +12,7 @@ from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.admin.test_admin import ADMIN, TOPICS, world
 from tests.unit.broker.raw_client import RawClient
@@ -30,12 +32,12 @@ def publish(url: str, count: int, first: int = 0) -> None:
         producer.flush()
 
 
-async def publish_old(side: Side, *numbers: int, topic: str = TOPIC) -> None:
-    """Messages whose producer sent them 100 s ago."""
+async def publish_old(side: Side, *numbers: int, topic: str = TOPIC, age_s: int = 100) -> None:
+    """Messages that, as their producer says, were sent so many seconds ago."""
     assert (await side.ownership.locate(TopicName.parse(topic), authoritative=True)).here
     raw = await RawClient.connect(side.broker.port)
     await raw.produce(topic)
-    sent_ms = side.broker.now_ms() - 100_000
+    sent_ms = side.broker.now_ms() - age_s * 1000
     for number in numbers:
         metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=sent_ms)
         raw.publish(1, number, data=encode_entry(metadata, str(number).encode()))
@@ -159,6 +161,33 @@ async def test_messages_expire_by_the_policy_or_by_the_setting(world: AdminWorld
         await publish_old(side, 6)
         await topic.expire_by_policy()
         assert topic.subscriptions["s"].cursor.backlog() == 2
+
+
+@pytest.mark.parametrize("by_policy", [True, False])
+async def test_what_producers_date_ahead_goes_by_the_time_at_which_its_ledger_was_closed(
+    world: AdminWorld, by_policy: bool
+) -> None:
+    side = await world.side(max_entries_per_ledger=5, min_rollover_minutes=0)
+    assert (await world.call(side, "PUT", f"{TOPICS}/t")).status == 204
+    for name in ("s", "behind"):
+        await world.call(side, "PUT", f"{TOPICS}/t/subscription/{name}", {"ledgerId": -1, "entryId": -1})
+    topic = await topic_of(side.broker)
+    await publish_old(side, *range(23), age_s=-365 * 86_400)
+    *closed, last = topic.ledger._ledgers
+    assert (len(closed), last.timestamp) == (4, 0)
+    for info, ago_s in zip(closed, (150, 100, 30, 80), strict=True):
+        info.timestamp = side.broker.now_ms() - ago_s * 1000
+    backlogs = []
+    for age_s in (200, 120, 60, 10):
+        if by_policy:
+            await world.call(side, "POST", f"{ADMIN}/namespaces/public/default/messageTTL", age_s)
+            await eventually(partial(lambda expected: topic.limits.ttl_s == expected, age_s))
+            await topic.expire_by_policy()
+        else:
+            assert (await world.call(side, "POST", f"{TOPICS}/t/all_subscription/expireMessages/{age_s}")).status == 204
+        backlogs.append([one.cursor.backlog() for one in topic.subscriptions.values()])
+    # One that was closed later keeps those behind it; the open one has no such time.
+    assert backlogs == [[23, 23], [18, 18], [13, 13], [3, 3]]
 
 
 async def test_a_broker_looks_for_old_messages_by_itself(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
