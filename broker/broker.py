@@ -911,6 +911,17 @@ class Broker:
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
         return Dialed(reader, writer, method, data)
 
+    def publish_room(self, topic: ProducerTopic) -> tuple[float, float] | None:
+        """(messages, bytes) that the rates let into *topic* now; None: there is no rate."""
+        group = topic.membership.group
+        if group is None and not topic.publish_throttle.is_on and not self.publish_throttle.is_on:
+            return None
+        now_ms = self.now_ms()
+        rooms = [topic.publish_throttle.room(now_ms), self.publish_throttle.room(now_ms)]
+        if group is not None:
+            rooms.append(group.publish_room())
+        return min(one[0] for one in rooms), min(one[1] for one in rooms)
+
     def count_published(
         self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
     ) -> None:

@@ -9,6 +9,8 @@ Rules:
    (`maxConcurrentNonPersistentMessagePerConnection`); the others are dropped, counted, and answered with the id -1:-1.
 4. Messages that follow each other and are for one topic are published in one call. A message that is refused ends the
    run before it, so that answers keep the order of the messages.
+5. Where a rate is set, a run ends with the message that uses it up. Then the socket is not read (`broker.binary.flow`),
+   and what it had brought already waits: thousands of small messages come with one read.
 """
 
 from collections.abc import Callable
@@ -48,6 +50,8 @@ class ProducerBroker(Protocol):
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes: ...
 
+    def publish_room(self, topic: ProducerTopic) -> tuple[float, float] | None: ...
+
     def count_published(
         self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
     ) -> None: ...
@@ -60,11 +64,15 @@ class ConnectionProducers:
     wait for the garbage collector if each knew the other.
     """
 
-    __slots__ = ("_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "run")
+    __slots__ = (
+        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "_room", "run",
+    )  # fmt: skip
 
     def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
         self.run: list[tuple[Producer, Send]] = []
         """Messages for one topic that are not published yet."""
+        self._room: tuple[float, float] | None = None
+        """(messages, bytes) that rates let into the topic beside the run; None: there is no rate (rule 5)."""
         self._broker = broker
         self._answers = answers
         self._flow = flow
@@ -207,7 +215,14 @@ class ConnectionProducers:
             return
         if self.run and self.run[-1][0].topic is not producer.topic:
             self.publish_run()
+        if not self.run:
+            self._room = self._broker.publish_room(producer.topic)
         self.run.append((producer, send))
+        if self._room is not None:
+            messages, size_bytes = self._room
+            self._room = messages, size_bytes = messages - send.num_messages, size_bytes - len(entry)
+            if messages < 0 or size_bytes < 0:  # rule 5
+                self.publish_run()
 
     def _may_pass(self, producer: Producer, send: Send) -> bool:
         """Rule 3."""

@@ -90,6 +90,10 @@ class ResourceGroup:
         self.published_bytes += size_bytes
         return self._publishes.spend(messages, size_bytes, self._now_ms())
 
+    def publish_room(self) -> tuple[float, float]:
+        """(messages, bytes) that may be published to its topics before somebody has to wait."""
+        return self._publishes.room(self._now_ms())
+
     def publish_wait_ms(self, now_ms: int) -> float:
         """How long nothing may be published to its topics."""
         return self._publishes.wait_ms(now_ms)

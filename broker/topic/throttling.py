@@ -3,6 +3,7 @@
 A rate that is not set costs one comparison.
 """
 
+from math import inf
 from typing import Final, Protocol
 
 from broker.errors import NotAllowed
@@ -51,6 +52,11 @@ class PublishThrottle:
         if wait_ms > 0:
             self.times += 1
         return wait_ms
+
+    def room(self, now_ms: int) -> tuple[float, float]:
+        """(messages, bytes) that may be published before somebody has to wait; infinite without a rate."""
+        messages, size_bytes = (None, None) if self._bucket is None else self._bucket.room(now_ms)
+        return inf if messages is None else messages, inf if size_bytes is None else size_bytes
 
     def wait_ms(self, now_ms: int) -> float:
         """How long nothing may be published."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import EncryptionKeys, MessageMetadata
 from managed_ledger.position import EARLIEST
 from managed_ledger.topic_name import TopicName
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
 
@@ -155,6 +156,44 @@ async def test_who_publishes_too_fast_is_not_read_for_a_while_and_loses_nothing(
     assert stage.topic.publish_throttle.times > 0
     stats = (await stage.call("GET", f"{TOPIC}/stats", status=200)).json
     assert stats["publishRateLimitedTimes"] == stage.topic.publish_throttle.times
+
+
+@pytest.mark.parametrize(
+    ("messages", "size_bytes", "sizes"), [(20, 0, [10]), (0, 2_000, [100]), (20, 2_000, [10, 200])]
+)
+async def test_of_what_one_read_of_the_socket_brings_only_so_much_is_stored_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, messages: int, size_bytes: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr("broker.binary.flow.HOLD_STEP_MS", 5)
+    now_ms = stage.world.clock.wall_ms()
+    monkeypatch.setattr(stage.world.clock, "wall_ms", lambda: now_ms)
+    rate = {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": size_bytes}
+    await stage.call("POST", f"{TOPIC}/publishRate", rate)
+    throttle = stage.topic.publish_throttle
+    await eventually(lambda: throttle.is_on)
+    await stage.producer.produce(str(NAME))
+    other = TopicName.parse(f"{NAME}-beside")
+    await stage.call("PUT", f"{TOPIC}-beside")
+    await stage.producer.produce(str(other), 2)
+    sent = [entry(number, bytes(sizes[number % len(sizes)])) for number in range(1_000)]
+    for number, one in enumerate(sent):
+        stage.producer.publish(1, number, data=one)
+    stage.producer.publish(2, 0)
+    beside = stage.side.broker.topics[other]
+
+    def seconds(count: int) -> float:
+        size = sum(map(len, sent[:count]))
+        return max(count / messages if messages else 0, size / size_bytes if size_bytes else 0)
+
+    for second in range(1, 4):
+        await eventually(partial(lambda used: seconds(stage.topic.messages_in) > used, second))
+        await take_turns()
+        assert throttle.times == second
+        assert seconds(stage.topic.messages_in - 1) <= second, "the last one has used it up"
+        assert beside.messages_in == 0, "it came behind them"
+        now_ms += 1_000
+    await stage.call("DELETE", f"{TOPIC}/publishRate")
+    await eventually(lambda: (stage.topic.messages_in, beside.messages_in) == (1_000, 1))
 
 
 async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_for_hours(
