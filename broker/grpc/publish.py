@@ -16,6 +16,7 @@ Rules:
    share entries: a group that is too large for the topic is stored as several entries.
 4. A stream that has too much under way is not read, nor is any while all clients of the broker together have too
    much; gRPC's flow control then stops its client.
+5. Where a rate is set, so many messages of a request are stored as it lets in, and the others when it lets them in.
 """
 
 import asyncio
@@ -243,6 +244,16 @@ class Writer:
             self.topic.detach_producer(self.producer)
 
 
+def _fitting(messages: list[api.Message], messages_max: float, bytes_max: float) -> int:
+    """How many of the first *messages* use the room up: one at least."""
+    size = 0
+    for count, message in enumerate(messages, 1):
+        size += len(message.payload)
+        if count > messages_max or size > bytes_max:
+            return count
+    return len(messages)
+
+
 def _parts(group: Group) -> Iterator[tuple[Run, "Stream", int]]:
     """The runs of *group*, each with its stream and the bytes of its payloads."""
     at = 0
@@ -444,9 +455,14 @@ class Publisher:
                 await stream.is_answered.wait()
                 stream.end(None)
                 return
-            self._take(request, writer, stream)
+            for first, messages, size in self._valid(request, writer, stream):
+                await self._hand_over(writer, stream, first, messages, size)
 
-    def _take(self, request: api.PublishRequest, writer: Writer, stream: Stream) -> None:
+    def _valid(
+        self, request: api.PublishRequest, writer: Writer, stream: Stream
+    ) -> Iterator[tuple[int, list[api.Message], int]]:
+        """The messages of a request that may be stored, in pieces: the sequence id of the first, they, and the bytes of
+        their payloads. The others are refused in between. Raises Refused."""
         messages = list(request.messages)
         first = request.first_sequence_id
         if request.HasField("open"):
@@ -484,18 +500,28 @@ class Publisher:
             elif message.event_time_ms < 0 or message.deliver_at_ms < 0:
                 problem = "event_time_ms and deliver_at_ms count from 1970 on and must not be negative"
             if problem is not None:  # checked here: in an entry it would concern all streams with messages in it
-                self._hand_over(writer, stream, first + begin, messages[begin:at], size)
+                yield first + begin, messages[begin:at], size
                 stream.refuse(first + at, f"{writer.topic.name}: {problem}")
                 begin, size = at + 1, 0
                 continue
             size += length
-        self._hand_over(writer, stream, first + begin, messages[begin:], size)
+        yield first + begin, messages[begin:], size
 
-    def _hand_over(
+    async def _hand_over(
         self, writer: Writer, stream: Stream, first_sequence_id: int, messages: list[api.Message], size: int
     ) -> None:
-        if messages and not stream.ended.is_set():
-            stream.on_taken(len(messages), size)
+        if not messages or stream.ended.is_set():
+            return
+        stream.on_taken(len(messages), size)
+        while messages and (room := self.broker.publish_room(writer.topic)) is not None:  # rule 5
+            count = _fitting(messages, *room)
+            writer.add(stream, first_sequence_id, messages[:count])
+            writer.flush()
+            messages, first_sequence_id = messages[count:], first_sequence_id + count
+            await writer.until_rate()
+            if stream.ended.is_set():
+                return
+        if messages:
             writer.add(stream, first_sequence_id, messages)
 
     # -------------------------------------------------------------------------------- producers

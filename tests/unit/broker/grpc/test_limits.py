@@ -1,17 +1,20 @@
 """Limits of the topic API's client in `docs/limits.md`: what happens beyond them."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from broker.ownership.rules import Located
+from broker.policy_types import PublishRate
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import LOOKUPS_MAX
 from magnetar.client.errors import MessageRefused, TopicUnavailable
 from magnetar.client.publishing import FRAME_BYTES, FRAME_MESSAGES, PublishStream
 from magnetar.client.values import Outgoing
 from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 
@@ -107,3 +110,32 @@ async def test_a_lookup_is_sent_on_so_often(
     with pytest.raises(TopicUnavailable, match=f"{LOOKUPS_MAX} brokers sent us on; try again later"):
         await client._brokers.owner("t")
     assert lookups == LOOKUPS_MAX
+
+
+@pytest.mark.parametrize(
+    ("rate", "stored"),
+    [(PublishRate(20, 0), [21, 41, 61]), (PublishRate(0, 1_000), [11, 21, 31])],
+    ids=["messages", "bytes"],
+)
+async def test_a_publish_rate_holds_for_the_messages_of_one_request(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, rate: PublishRate, stored: list[int]
+) -> None:
+    monkeypatch.setattr("broker.grpc.publish.HOLD_STEP_MS", 5)
+    now_ms = world.broker.clock.wall_ms()
+    monkeypatch.setattr(world.broker.clock, "wall_ms", lambda: now_ms)
+    payloads = [b"%04d" % number + bytes(96) for number in range(200)]
+    await client.topics.create("t")
+    topic = world.broker.topics[TopicName.parse("t")]
+    async with client.producer("t") as producer:
+        topic.publish_throttle.use(rate, now_ms)
+        sending = asyncio.ensure_future(producer.send_many(payloads))
+        for count in stored:
+            await eventually(partial(lambda least: topic.messages_in >= least, count - 4))
+            await settle()
+            assert count - 4 <= topic.messages_in <= count, "an entry has more bytes than its payloads"
+            assert not sending.done()
+            now_ms += 1_000
+        topic.publish_throttle.use(PublishRate(0, 0), now_ms)
+        await sending
+    async with client.reader("t") as reader:
+        assert [(await reader.receive(5)).payload for _ in payloads] == payloads
