@@ -85,7 +85,7 @@ format: $(VENV)/dev ## put the sources in shape
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-test: $(VENV)/dev ## each promise once; thirteen minutes on two quiet cores
+test: $(VENV)/dev ## each promise once; ten minutes on two quiet cores
 	$(BIN)/python -m pytest -n 2 -m "not long" --ignore tests/interop tests
 
 test-all: $(VENV)/dev ## every test that needs nothing but us; twenty-five minutes

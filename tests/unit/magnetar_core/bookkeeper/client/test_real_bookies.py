@@ -97,9 +97,9 @@ async def test_write_lose_a_bookie_recover_and_read(cluster: Cluster, e: int, w:
 
 async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovered_and_repaired() -> None:
     """Pulsar's maxMessageSize and its bookies' nettyMaxFrameSizeBytes are set to more than 5 MiB."""
-    frame_bytes_max = 10 * MIB
+    frame_bytes_max = 7 * MIB
     machines = BookieMachines()
-    async with machines.serving(frame_bytes_max=frame_bytes_max, write_cache_mib=64) as bookie:
+    async with machines.serving(frame_bytes_max=frame_bytes_max, write_cache_mib=32) as bookie:
         clients = [
             BookKeeper(machines.store.session(), machines.clock, ClientConfig(frame_bytes_max=frame_bytes_max))
             for _ in range(2)
@@ -107,10 +107,10 @@ async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovere
         for client in clients:
             await client.open()
         handle = await clients[0].create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-        payload = bytes(9 * MIB)
+        payload = bytes(6 * MIB)
         await handle.add(payload)
         with pytest.raises(EntryTooLarge):
-            handle.append([bytes(10 * MIB)])
+            handle.append([bytes(7 * MIB)])
         reader = await clients[1].open_ledger(handle.ledger_id, recovery=True)
         (entry,) = await reader.read(0, 0)
         assert entry.payload == payload
