@@ -11,6 +11,9 @@ Rules:
    run before it, so that answers keep the order of the messages.
 5. Where a rate is set, a run ends with the message that uses it up. Then the socket is not read (`broker.binary.flow`),
    and what it had brought already waits: thousands of small messages come with one read.
+6. A producer that waits for exclusive access while its topic is closed (an unload, a delete) waits anew, by the same
+   request, after a pause: its client would not ask again by itself. Where the topic is at another broker now, the
+   request is refused, and the client looks the topic up.
 """
 
 from collections.abc import Callable
@@ -30,11 +33,14 @@ from broker.topic.throttling import PublishHold
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, is_well_formed, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Cancellable, Corruption
 from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
 from managed_ledger.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
+
+# Meanwhile who had the topic comes back to it: clients begin to reconnect after a tenth of a second.
+WAIT_AGAIN_MS: Final = 1_000
 
 
 class ProducerBroker(Protocol):
@@ -43,6 +49,8 @@ class ProducerBroker(Protocol):
     config: BrokerConfig
 
     def now_ms(self) -> int: ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
 
     async def topic_for_producer(self, topic: TopicName) -> TopicPort: ...
 
@@ -96,17 +104,27 @@ class ConnectionProducers:
                 request.request_id, wire.ServiceNotReady, "Producer is already present on the connection"
             )
             return
-        coming = self._producers[request.producer_id] = Coming()
         self._closed_ms.pop(request.producer_id, None)
+        self._make(request, sink, client)
+
+    def _make(self, request: wire.CommandProducer, sink: Sink, client: ClientFacts, *, pause_ms: int = 0) -> None:
+        coming = self._producers[request.producer_id] = Coming()
 
         def failed(code: int, text: str) -> bytes | None:
             if self._producers.get(request.producer_id) is coming:
                 del self._producers[request.producer_id]
             return None if coming.is_cancelled else error_frame(request.request_id, code, text)
 
-        self._answers.later(
-            lambda: self._make_producer(request, coming, sink, client), failed, "producer", arrives=True
-        )
+        def begin() -> None:
+            if not coming.is_cancelled:
+                self._answers.later(
+                    lambda: self._make_producer(request, coming, sink, client), failed, "producer", arrives=True
+                )
+
+        if pause_ms:
+            self._broker.call_later(pause_ms, begin)
+        else:
+            begin()
 
     async def _make_producer(
         self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts
@@ -150,6 +168,12 @@ class ConnectionProducers:
             self._attached[producer.producer_id] = attached
             self._answers.write(_producer_success(request_id, producer, attached))
 
+        def moved() -> None:
+            """Rule 6."""
+            self._attached.pop(producer.producer_id, None)
+            if self._producers.get(producer.producer_id) is producer:
+                self._make(request, sink, client, pause_ms=WAIT_AGAIN_MS)
+
         attached = await topic.attach_producer(
             ProducerRequest(
                 producer,
@@ -157,6 +181,7 @@ class ConnectionProducers:
                 request.encrypted,
                 request.initial_subscription_name or None,
                 ready,
+                moved,
             )
         )
         try:

@@ -596,7 +596,7 @@ class Publisher:
 
 
 def _producer_request(producer: Producer) -> ProducerRequest:
-    return ProducerRequest(producer, None, False, None, lambda epoch: None)
+    return ProducerRequest(producer, None, False, None, lambda epoch: None, lambda: None)  # it never waits
 
 
 def schema_of(schema: api.Schema) -> wire.Schema | None:

@@ -56,7 +56,7 @@ class Producers:
         self._tasks = tasks
         self._answered = answered
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(store.properties))
-        self._ready_calls: dict[Producer, Callable[[int | None], None]] = {}
+        self._waiting: dict[Producer, ProducerRequest] = {}
         """Of those that wait for exclusive access."""
         # Name → a producer that has left while entries of it were pending.
         self._departing: dict[str, Producer] = {}
@@ -142,12 +142,12 @@ class Producers:
         decision = self._access.decide(producer.access_mode, request.topic_epoch, self._attached_count())
         if decision.access is Access.WAITS:
             self._access.wait(producer, request.topic_epoch)
-            self._ready_calls[producer] = request.on_ready
+            self._waiting[producer] = request
             self._put(producer)
             return Attached(last_sequence_id, None, ready=False)
         if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
             for waiter in self._access.fence():
-                self._ready_calls[waiter](None)
+                self._waiting[waiter].on_ready(None)
                 self.detach(waiter)
             self.disconnect_all()
         if decision.epoch is not None:
@@ -182,13 +182,13 @@ class Producers:
             producer, epoch = following
             what = f"{self._topic}: making {producer} the exclusive producer"
             if await attempt(what, self._store_epoch(epoch)) is FAILED:
-                self.disconnect(producer)  # its client reconnects, and waits again
+                self.disconnect(producer)  # it asks, and waits, again
                 return
             if producer.is_closed:
                 self._tasks.spawn(self._promote(), "promote")
                 return
             self._access.grant(producer, epoch)
-            self._ready_calls.pop(producer)(epoch)
+            self._waiting.pop(producer).on_ready(epoch)
 
     # ----------------------------------------------------------------------------------- leaving
 
@@ -218,7 +218,7 @@ class Producers:
         self._answered.ring()
         if producer.pending:
             self._departing[producer.name] = producer
-        self._ready_calls.pop(producer, None)
+        self._waiting.pop(producer, None)
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
         self.last_active_ms = self._clock.wall_ms()
@@ -227,8 +227,16 @@ class Producers:
             self._tasks.spawn(self._promote(), "promote")
 
     def disconnect(self, producer: Producer, next_broker: NextBroker = NOT_KNOWN) -> None:
-        """Close a producer from the side of the broker; its client goes to *next_broker*, or looks the topic up."""
+        """Close a producer from the side of the broker; its client goes to *next_broker*, or looks the topic up.
+
+        One that waits for exclusive access is not told so: clients go on waiting for the answer to their request.
+        """
         if producer.is_closed:
+            return
+        waiting = self._waiting.get(producer)
+        if waiting is not None:
+            self.detach(producer)
+            waiting.on_moved()
             return
         if producer.closing is not None:  # its client asks for just that; what is not answered will not be
             self._finish_close(producer)

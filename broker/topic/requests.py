@@ -19,6 +19,8 @@ class ProducerRequest(NamedTuple):
     initial_subscription: str | None
     on_ready: Callable[[int | None], None]
     """Called with the epoch when a waiting producer gets exclusive access; with None when another fenced it."""
+    on_moved: Callable[[], None]
+    """Called when the topic sends a waiting producer away: it has to ask again, where the topic is then."""
 
 
 class Attached(NamedTuple):

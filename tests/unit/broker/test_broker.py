@@ -529,6 +529,58 @@ async def test_a_closing_producer_is_told_after_its_last_receipt(world: BrokerIn
     assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_producer_waits_for_exclusive_access_also_after_an_unload(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    monkeypatch.setattr("broker.binary.producers.WAIT_AGAIN_MS", 50)
+    mode = wire.ProducerAccessMode
+    await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
+    other = await RawClient.connect(world.broker.port)
+    wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": mode.Value("WaitForExclusive")}
+    other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
+    assert not (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_ready
+    await world.broker.unload(TopicName.parse(TOPIC))
+    await raw.expect(BaseCommand.CLOSE_PRODUCER)
+    if comes_back:
+        await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"), topic_epoch=0)
+        again = (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success
+        assert (again.request_id, again.producer_ready) == (7, False)
+        raw.publish(1, 0)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+        raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=5)
+        await raw.expect(BaseCommand.SUCCESS)
+    ready = (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success
+    assert (ready.request_id, ready.producer_ready, ready.topic_epoch) == (7, True, 1)
+    other.publish(2, 0)
+    await other.expect(BaseCommand.SEND_RECEIPT)
+    other.close()
+
+
+@pytest.mark.parametrize("how", ["moved", "closed", "gone"])
+async def test_a_producer_that_waited_is_refused_where_its_topic_is_not_any_more(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("broker.binary.producers.WAIT_AGAIN_MS", 50)
+    mode = wire.ProducerAccessMode
+    await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
+    other = await RawClient.connect(world.broker.port)
+    wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": mode.Value("WaitForExclusive")}
+    other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
+    await other.expect(BaseCommand.PRODUCER_SUCCESS)
+    await world.broker.unload(TopicName.parse(TOPIC))
+    if how == "moved":
+        monkeypatch.setattr(world.ownership, "owns", lambda topic: False)
+        error = (await other.expect(BaseCommand.ERROR)).error
+        assert (error.request_id, error.error) == (7, wire.ServiceNotReady)
+    elif how == "closed":
+        other.send(BaseCommand.CLOSE_PRODUCER, producer_id=2, request_id=8)
+        assert (await other.expect(BaseCommand.SUCCESS)).success.request_id == 8
+    other.close()
+    await asyncio.sleep(0.1)
+    assert not world.broker.topics
+
+
 async def test_a_waiting_producer_is_told_twice(world: BrokerInMemory, raw: RawClient) -> None:
     mode = wire.ProducerAccessMode
     first = await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))

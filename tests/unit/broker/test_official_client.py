@@ -1,5 +1,6 @@
 """The official Python client (the C++ one underneath) against the broker, with storage in memory."""
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,7 +10,8 @@ import pulsar
 import pytest
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
-from tests.support.waiting import PATIENCE_S
+from managed_ledger.topic_name import TopicName
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.unit.broker.conftest import BrokerInMemory
 
 EARLIEST = pulsar.InitialPosition.Earliest
@@ -515,3 +517,19 @@ async def test_a_subscription_is_removed_by_its_only_consumer(world: BrokerInMem
 
     await world.run(scenario)
     assert world.ledger("t").cursors == {}
+
+
+async def test_who_waits_for_exclusive_access_gets_it_also_after_an_unload(world: BrokerInMemory) -> None:
+    name, mode = TopicName.parse("t"), pulsar.ProducerAccessMode
+    with client(world.url) as one, client(world.url) as two:
+        first = await world.run(lambda: one.create_producer("t", access_mode=mode.Exclusive))
+        waiting = asyncio.ensure_future(world.run(lambda: two.create_producer("t", access_mode=mode.WaitForExclusive)))
+        await eventually(lambda: len(world.broker.topics[name].producers) == 2)
+        await world.broker.unload(name)
+        await world.run(lambda: first.send(b"0"))
+        await eventually(lambda: len(world.broker.topics[name].producers) == 2)
+        assert not waiting.done()
+        await world.run(first.close)
+        second = await asyncio.wait_for(waiting, TIMEOUT_MS / 1000)
+        await world.run(lambda: second.send(b"1"))
+        await world.run(second.close)

@@ -70,7 +70,9 @@ class Bench:
         return Producer(cast(Any, None), cast(Sink, NotingSink()), 1, name, access_mode=mode, **options)
 
     async def admit(self, producer: Producer, check_open: Callable[[], None] = lambda: None) -> Attached:
-        request = ProducerRequest(producer, None, False, None, lambda epoch: self.ready.append((producer.name, epoch)))
+        request = ProducerRequest(
+            producer, None, False, None, lambda epoch: self.ready.append((producer.name, epoch)), lambda: None
+        )
         async with self.producers.admission:
             self.producers.make_room(producer, limits())
             return await self.producers.admit(request, -1, check_open)
