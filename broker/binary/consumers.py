@@ -7,6 +7,8 @@ Rules:
 2. A client may not know a consumer yet that we close before its first permits: Go's client learns of it with the answer
    to SUBSCRIBE, and ignores a close that comes right behind. If permits for it arrive all the same, and no new
    SUBSCRIBE soon after, the close is sent a second time.
+3. A SUBSCRIBE for a consumer that is there comes from a client that gave up an earlier one, or was told of a close
+   when it had asked again already: its queue is empty. What the consumer holds comes again, by new permits.
 """
 
 import logging
@@ -95,6 +97,9 @@ class ConnectionConsumers:
         self._closed_early.pop(request.consumer_id, None)
         existing = self._consumers.get(request.consumer_id)
         if isinstance(existing, Consumer):
+            if existing.subscription is not None:
+                epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+                existing.subscription.begin_anew(existing, epoch)  # rule 3
             self._answers.success(request.request_id)
             return
         if existing is not None:

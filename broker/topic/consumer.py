@@ -85,6 +85,10 @@ class ConsumerSubscription(Protocol):
         """Deliver again: *positions*, or everything *consumer* has not acknowledged."""
         ...
 
+    def begin_anew(self, consumer: "Consumer", epoch: int | None) -> None:
+        """The client of *consumer* has emptied its queue: it has no permits, and what it holds is delivered again."""
+        ...
+
 
 class Consumer:
     """A consumer on a connection. Permits count messages; a batch is never cut, so they may fall below zero."""

@@ -354,6 +354,11 @@ class Subscription:
             self._dispatcher.redeliver(consumer, positions, epoch)
             self.pump()
 
+    def begin_anew(self, consumer: Consumer, epoch: int | None) -> None:
+        """The client of *consumer* has emptied its queue: it has no permits, and what it holds is delivered again."""
+        consumer.permits = 0
+        self.redeliver(consumer, None, epoch)
+
     def disconnect_consumers(self, next_broker: NextBroker = NOT_KNOWN) -> list[Consumer]:
         """Detach all consumers and tell their clients, which subscribe again by themselves, at *next_broker*."""
         gone = list(self.consumers)

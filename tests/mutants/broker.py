@@ -1296,4 +1296,18 @@ MUTANTS = (
         "                pass",
         (*WHOLE, "-k", "after_an_unload"),
     ),
+    Mutant(
+        "a consumer that subscribes once more does not get again what it holds",
+        "broker/topic/subscription.py",
+        "        consumer.permits = 0\n        self.redeliver(consumer, None, epoch)\n",
+        "        consumer.permits = 0\n",
+        (*WHOLE, "-k", "once_more"),
+    ),
+    Mutant(
+        "a consumer that subscribes once more keeps its permits",
+        "broker/topic/subscription.py",
+        "        consumer.permits = 0\n        self.redeliver(consumer, None, epoch)\n",
+        "        self.redeliver(consumer, None, epoch)\n",
+        (*WHOLE, "-k", "once_more"),
+    ),
 )

@@ -159,6 +159,10 @@ class NonPersistentSubscription:
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Rule 2."""
 
+    def begin_anew(self, consumer: Consumer, epoch: int | None) -> None:
+        """The client of *consumer* has emptied its queue."""
+        consumer.permits = 0
+
     def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""
         for consumer in self.consumers:

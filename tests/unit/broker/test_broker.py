@@ -518,6 +518,36 @@ async def test_each_consumer_is_told_once_that_a_terminated_topic_has_no_more(
     client.close()
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "Key_Shared"])
+async def test_a_consumer_that_subscribes_once_more_gets_again_what_it_holds(
+    world: BrokerInMemory, raw: RawClient, kind: str
+) -> None:
+    subscribe: dict[str, Any] = {"subscription": "s", "subType": wire.CommandSubscribe.SubType.Value(kind)}
+    await raw.produce(TOPIC)
+    await raw.subscribe(TOPIC, permits=0, **subscribe)
+    if kind == "Failover":
+        await raw.expect(BaseCommand.ACTIVE_CONSUMER_CHANGE)
+    for number in range(20):
+        raw.publish(1, number)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=100)
+    ids = [(await raw.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(20)]
+    raw.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=ids[:5])
+    raw.send(BaseCommand.SUBSCRIBE, topic=TOPIC, consumer_id=1, request_id=9, **subscribe)
+    assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
+    assert await raw.nothing_came(), "it has no permits"
+    raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
+    again = [(await raw.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(10)]
+    assert [one.entryId for one in again] == list(range(5, 15))
+    assert await raw.nothing_came()
+    raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
+    again += [(await raw.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(5)]
+    raw.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=again)
+    assert await raw.nothing_came()
+    (subscription,) = world.broker.topics[TopicName.parse(TOPIC)].subscriptions.values()
+    assert (subscription.cursor.backlog(), subscription.unacked_messages) == (0, 0)
+
+
 async def test_a_closing_producer_is_told_after_its_last_receipt(world: BrokerInMemory, raw: RawClient) -> None:
     await raw.produce(TOPIC)
     world.ledger(TOPIC).hold = True
