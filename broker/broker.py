@@ -13,6 +13,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial, reduce
+from math import inf
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -920,7 +921,8 @@ class Broker:
         rooms = [topic.publish_throttle.room(now_ms), self.publish_throttle.room(now_ms)]
         if group is not None:
             rooms.append(group.publish_room())
-        return min(one[0] for one in rooms), min(one[1] for one in rooms)
+        messages, size_bytes = (min(one[place] for one in rooms) for place in (0, 1))
+        return None if messages == size_bytes == inf else (messages, size_bytes)
 
     def count_published(
         self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]

@@ -23,6 +23,8 @@ _T: Final = wire.BaseCommand
 # By this text Java's clients know that they shall show new credentials, and not answer a question.
 REFRESH: Final = b"PulsarAuthRefresh"
 
+# Clients that are told the end of a terminated topic (`hears_the_end`): from this version of the protocol on, but those
+# whose names match.
 _END_VERSION: Final = 9
 _CLOSES_AT_THE_END: Final = re.compile(r"pulsar[- ](cpp|c\+\+|go)\b|[\d.]+(?!.*incubating)", re.IGNORECASE)
 

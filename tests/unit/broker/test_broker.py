@@ -559,21 +559,26 @@ async def test_a_closing_producer_is_told_after_its_last_receipt(world: BrokerIn
     assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
 
 
+async def unloaded_while_it_waits(world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch) -> RawClient:
+    """The topic was unloaded under its exclusive producer, 1 of *raw*, and under 2 of the client that is returned."""
+    monkeypatch.setattr("broker.binary.producers.WAIT_AGAIN_MS", 50)
+    await raw.produce(TOPIC, 1, producer_access_mode=wire.Exclusive)
+    other = await RawClient.connect(world.broker.port)
+    wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": wire.WaitForExclusive}
+    other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
+    assert not (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_ready
+    await world.broker.unload(TopicName.parse(TOPIC))
+    return other
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_producer_waits_for_exclusive_access_also_after_an_unload(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
-    monkeypatch.setattr("broker.binary.producers.WAIT_AGAIN_MS", 50)
-    mode = wire.ProducerAccessMode
-    await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
-    other = await RawClient.connect(world.broker.port)
-    wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": mode.Value("WaitForExclusive")}
-    other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
-    assert not (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_ready
-    await world.broker.unload(TopicName.parse(TOPIC))
+    other = await unloaded_while_it_waits(world, raw, monkeypatch)
     await raw.expect(BaseCommand.CLOSE_PRODUCER)
     if comes_back:
-        await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"), topic_epoch=0)
+        await raw.produce(TOPIC, 1, producer_access_mode=wire.Exclusive, topic_epoch=0)
         again = (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success
         assert (again.request_id, again.producer_ready) == (7, False)
         raw.publish(1, 0)
@@ -591,14 +596,7 @@ async def test_a_producer_waits_for_exclusive_access_also_after_an_unload(
 async def test_a_producer_that_waited_is_refused_where_its_topic_is_not_any_more(
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("broker.binary.producers.WAIT_AGAIN_MS", 50)
-    mode = wire.ProducerAccessMode
-    await raw.produce(TOPIC, 1, producer_access_mode=mode.Value("Exclusive"))
-    other = await RawClient.connect(world.broker.port)
-    wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": mode.Value("WaitForExclusive")}
-    other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
-    await other.expect(BaseCommand.PRODUCER_SUCCESS)
-    await world.broker.unload(TopicName.parse(TOPIC))
+    other = await unloaded_while_it_waits(world, raw, monkeypatch)
     if how == "moved":
         monkeypatch.setattr(world.ownership, "owns", lambda topic: False)
         error = (await other.expect(BaseCommand.ERROR)).error

@@ -231,6 +231,17 @@ async def test_who_publishes_to_one_namespace_of_a_group_holds_those_of_the_othe
     await eventually(lambda: a_period_passes() and group.published_messages == 62)
 
 
+async def test_a_group_without_a_publish_rate_limits_no_publisher(stage: Stage) -> None:
+    await stage.group(dispatchRateInMsgs=20)
+    await stage.call("POST", f"{ONE}/resourcegroup/g")
+    client = await stage.client()
+    await client.produce(topic_of(ONE))
+    await eventually(lambda: stage.is_member(topic_of(ONE)))
+    topic = stage.topic(topic_of(ONE))
+    assert topic is not None
+    assert stage.side.broker.publish_room(topic) is None
+
+
 async def free_at_once(stage: Stage, act: Any) -> None:
     """A client that would wait for hours publishes again after *act*."""
     await stage.group(publishRateInBytes=1)
