@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from magnetar.testing import ServerFailed, guard, standalone
@@ -354,11 +355,14 @@ def test_a_proxy_of_the_environment_is_for_others(tmp_path: Path) -> None:
 
 
 def test_a_server_that_has_ended_is_not_waited_for_where_nobody_takes_notice_of_it() -> None:
-    leaves_it = "true & echo $!; exec sleep 600"
+    leaves_it = "sleep 600 & echo $!; exec sleep 600"
     with subprocess.Popen(["sh", "-c", leaves_it], stdout=subprocess.PIPE, text=True) as parent:
         try:
             assert parent.stdout is not None
             pid = int(parent.stdout.readline())
+            of_parent = psutil.Process(parent.pid)
+            until(lambda: of_parent.name() == "sleep", "the shell, which would take notice, is another program")
+            os.kill(pid, signal.SIGKILL)
             until(lambda: not is_there(pid), "the child ends")
             os.kill(pid, 0)  # it is listed still
             assert not guard._is_there(pid)
