@@ -85,6 +85,7 @@ from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
 from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
+from managed_ledger.tails import Tails
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class Ledgers(Protocol):
 
     cache: EntryCache
     changes: Changes
+    tails: Tails
 
     async def open(
         self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True

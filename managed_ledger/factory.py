@@ -18,6 +18,7 @@ from managed_ledger.names import ROOT, ledger_path
 from managed_ledger.preparing import Preparations
 from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.records import decode_cursor_info, decode_ledger_info
+from managed_ledger.tails import Tails
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class ManagedLedgerFactory:
         """The newest entries of all of them."""
         self.ahead_budget = AheadBudget(clock)
         """Of what the cursors of all of them read ahead."""
+        self.tails = Tails(bookkeeper, self.cache, clock, on_damage)
+        """Saves what is acknowledged and not in a ledger that somebody else has ended."""
         self._maintenance_interval_s = maintenance_interval_s
         self._on_damage = on_damage
         self._bookkeeper = bookkeeper
@@ -84,7 +87,15 @@ class ManagedLedgerFactory:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
         ledger = ManagedLedger(
-            name, self._bookkeeper, self._store, self._clock, config, self.cache, self.ahead_budget, self._on_damage
+            name,
+            self._bookkeeper,
+            self._store,
+            self._clock,
+            config,
+            self.cache,
+            self.ahead_budget,
+            self.tails,
+            self._on_damage,
         )
         ledger.on_ended = self._forget_ended
         ledger.changes = self.changes

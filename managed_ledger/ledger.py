@@ -57,6 +57,7 @@ from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.reading import Entry, Reading
 from managed_ledger.record import TopicRecord, set_properties
 from managed_ledger.retention import RetentionRule
+from managed_ledger.tails import Tails
 from managed_ledger.writing import Writing
 
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two. The
@@ -77,10 +78,11 @@ class ManagedLedger:
         config: ManagedLedgerConfig,
         cache: EntryCache,
         ahead_budget: AheadBudget,
+        tails: Tails,
         on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*cache* and *ahead_budget*, of what its cursors read ahead, may be shared with others: ledger ids are unique
-        in a cluster. *on_damage* is told of entries that no bookie can give."""
+        """*cache*, *ahead_budget*, of what its cursors read ahead, and *tails* may be shared with others: ledger ids
+        are unique in a cluster. *on_damage* is told of entries that no bookie can give."""
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
@@ -101,7 +103,7 @@ class ManagedLedger:
             on_damage=on_damage,
         )
         self._lifecycle = LedgerLifecycle(
-            name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended
+            name, self._record, self._reading, bookkeeper, clock, config, self._appending.check_not_ended, tails
         )
         self._cursors = CursorSet(name, self._ledgers, self._reading, bookkeeper, store, clock, config, ahead_budget)
         self._writing = Writing(name, self._appending, self._lifecycle, self._ledgers, cache, clock, config)
@@ -263,6 +265,11 @@ class ManagedLedger:
     def first_position(self) -> Position:
         """The position of the oldest entry; for an empty topic, that of the first entry to come."""
         return self._ledgers.first_position
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a compacted ledger may have entries of ledgers that were trimmed."""
+        return self._cursors.is_compacted
 
     @property
     def properties(self) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
+from magnetar_core.runtime.tasks import Tasks
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.holdings import NOTHING_KNOWN
@@ -36,6 +36,7 @@ from managed_ledger.reading import Reading
 from managed_ledger.record import TopicRecord
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import LedgerSummary, RetentionRule, trimmable
+from managed_ledger.tails import Tails
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class LedgerLifecycle:
         clock: Clock,
         config: ManagedLedgerConfig,
         check_not_ended: Callable[[], None],
+        tails: Tails,
     ) -> None:
         """*check_not_ended* raises ManagedLedgerFenced or ManagedLedgerClosed once the managed ledger has ended."""
         self.config = config
@@ -69,6 +71,7 @@ class LedgerLifecycle:
         self._bookkeeper = bookkeeper
         self._clock = clock
         self._check_not_ended = check_not_ended
+        self._tails = tails
         self._tasks = Tasks(name)  # not cancelled at close
 
     # -------------------------------------------------------------------------- what a former owner left
@@ -156,6 +159,7 @@ class LedgerLifecycle:
             raise
         assert self.present is None, "the former ledger is closed before the next is written"
         self._write_to(handle)
+        handle.follow_record()
         self.present_since_s = self._clock.monotonic()
         self.created_ms = self._clock.wall_ms()
         return handle
@@ -182,9 +186,10 @@ class LedgerLifecycle:
         metadata = await self._close(handle)
         acknowledged = self._ledgers.entries_of(handle.ledger_id)
         if metadata.last_entry_id + 1 != acknowledged:
-            # Only the recovery of another owner can find entries of which we have no acknowledgement.
+            # A recovery has found entries of which we have no acknowledgement, or less than we have.
             raise ManagedLedgerFenced(
-                f"{self._name}: ledger {handle.ledger_id} was closed by another owner at entry {metadata.last_entry_id}"
+                f"{self._name}: ledger {handle.ledger_id} was closed by another client at entry "
+                f"{metadata.last_entry_id}, here the last one is {acknowledged - 1}"
             )
         self._write_to(None)
         self._reading.ledger_closed(handle.ledger_id)
@@ -199,7 +204,9 @@ class LedgerLifecycle:
     async def _close(self, handle: LedgerWriteHandle) -> LedgerMetadata:
         try:
             return await handle.close()
-        except (LedgerFenced, MetadataConflict) as error:
+        except MetadataConflict as error:  # an owner, auto-recovery or a drain
+            raise ManagedLedgerFenced(f"{self._name}: {error}") from error
+        except LedgerFenced as error:
             raise ManagedLedgerFenced(f"{self._name}: another owner took over: {error}") from error
         except BookKeeperError as error:
             raise StorageUnavailable(f"{self._name}: cannot close ledger {handle.ledger_id}: {error}") from error
@@ -210,8 +217,20 @@ class LedgerLifecycle:
 
     async def close_or_abandon(self, handle: LedgerWriteHandle) -> None:
         """Close the ledger of *handle* at the end. If that fails, the next owner recovers its length."""
-        if await attempt(f"{self._name}: closing ledger {handle.ledger_id}", self._close(handle)) is FAILED:
+        try:
+            await self._close(handle)
+        except ManagedLedgerFenced as error:
+            log.warning("%s", error)
+            await self.leave(handle)
+        except StorageUnavailable as error:
+            log.warning("%s", error)
             await handle.abandon()
+
+    async def leave(self, handle: LedgerWriteHandle) -> None:
+        """Give up a ledger that somebody else has ended; what it lacks is saved (`tails`)."""
+        acknowledged = self._ledgers.entries_of(handle.ledger_id)
+        await self._tails.save(self._name, handle, acknowledged, self._record, self.config)
+        await handle.abandon()
 
     # ------------------------------------------------------------------------------------- the record
 

@@ -10,6 +10,7 @@ begins and closes ledgers; this module connects both with the ledger's handle an
 Rules:
 
 1. After another owner has fenced the ledger or changed the record, nothing is acknowledged or appended any more (I90).
+   What was acknowledged and is not in the ledger is saved first (I131).
 2. After each wait for storage the code checks whether the managed ledger has ended meanwhile.
 3. Every append is answered exactly once (I102), never from inside `append`.
 """
@@ -26,6 +27,7 @@ from magnetar_core.bookkeeper.client.errors import (
     EntryTooLarge,
     LedgerFenced,
     MetadataConflict,
+    NoSuchLedger,
     TooManyPending,
 )
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
@@ -222,7 +224,7 @@ class Writing:
         """The present ledger takes nothing any more."""
         if handle is not self._lifecycle.present or not self._appending.is_written:
             return
-        if isinstance(error, LedgerFenced | MetadataConflict):
+        if isinstance(error, LedgerFenced | MetadataConflict | NoSuchLedger):
             self.fence(ManagedLedgerFenced(f"{self._name}: another owner took over ledger {handle.ledger_id}"))
             return
         log.warning("%s: writing to ledger %s failed: %s; another one is begun", self._name, handle.ledger_id, error)
@@ -393,6 +395,8 @@ class Writing:
         """
         await self._tasks.cancel()
         handle = self._lifecycle.give_up_present()
-        if handle is not None:
+        if handle is not None and self._appending.state is State.FENCED:
+            await self._lifecycle.leave(handle)
+        elif handle is not None:
             await handle.abandon()
         self.on_end = self.on_next_ledger = do_nothing

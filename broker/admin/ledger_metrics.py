@@ -17,6 +17,7 @@ from broker.topic.topic import Topic
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Period
 from magnetar_core.runtime.observe import Labels, Sample
 from managed_ledger.entry_cache import EntryCache
+from managed_ledger.tails import Tails
 
 _HELP: Final[Mapping[str, str]] = {
     "pulsar_ml_AddEntryBytesRate": "bytes stored a second",
@@ -50,6 +51,8 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_ml_cache_evicted_entries_total": "entries that left it",
     "pulsar_ml_cache_hits_rate": "entries a second that subscriptions found in memory",
     "pulsar_ml_cache_misses_rate": "entries a second that came from bookies",
+    "magnetar_tail_entries_saved_total": "acknowledged entries behind the end of a ledger, now in the next one",
+    "magnetar_tail_entries_lost_total": "acknowledged entries behind the end of a ledger that could not be saved",
     "pulsar_ml_reads_inflight_bytes": "bytes read and not sent yet, of all clients",
     "pulsar_ml_reads_available_inflight_bytes": "bytes that may be read before something was sent",
 }
@@ -76,6 +79,16 @@ def cache_samples(
         "pulsar_ml_cache_misses_rate": missed,
         "pulsar_ml_reads_inflight_bytes": reads.used_bytes,
         "pulsar_ml_reads_available_inflight_bytes": max(reads.room_bytes, 0),
+    }
+    for name, value in numbers.items():
+        yield Sample(name, value, (cluster,), _HELP[name])
+
+
+def tail_samples(cluster: tuple[str, str], tails: Tails) -> Iterator[Sample]:
+    """What was acknowledged behind the end at which somebody else closed a ledger."""
+    numbers = {
+        "magnetar_tail_entries_saved_total": tails.saved_entries,
+        "magnetar_tail_entries_lost_total": tails.lost_entries,
     }
     for name, value in numbers.items():
         yield Sample(name, value, (cluster,), _HELP[name])

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from broker.admin.ledger_metrics import cache_samples, cursor_samples, ledger_samples
+from broker.admin.ledger_metrics import cache_samples, cursor_samples, ledger_samples, tail_samples
 from broker.admin.metric_texts import help_of
 from broker.admin.service_metrics import service_samples
 from broker.broker import Broker
@@ -136,6 +136,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
     yield Sample("pulsar_lb_bundles_owned", len(bundles), (cluster,), "bundles that this broker owns")
     yield from _of_resource_groups(broker, cluster)
     yield from cache_samples(cluster, persistent, broker.ledgers.cache, broker.reads)
+    yield from tail_samples(cluster, broker.ledgers.tails)
     if config.expose_ledger_metrics:
         yield from ledger_samples(cluster, persistent, config.stats_update_s)
     if config.expose_cursor_metrics:

@@ -12,11 +12,55 @@ ISOLATION = ("tests/unit/magnetar_core/bookkeeper/client/test_isolation.py",)
 REGIONS = ("tests/property/test_placement_in_regions.py",)
 CHANGES_IN_REGIONS = ("tests/unit/magnetar_core/bookkeeper/client/test_regions.py",)
 PLACEMENT = ("tests/property/test_placement.py",)
+BELIEF = ("tests/unit/magnetar_core/bookkeeper/client/test_belief.py",)
 READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 
 _LARGE = ("tests/unit/magnetar_core/bookkeeper/client/test_large_answers.py",)
 
 MUTANTS = (
+    # -- whether the ledger is still the writer's
+    Mutant(
+        "an answer over a connection that was made anew counts at once",
+        f"{CLIENT}/belief.py",
+        "        self._unproved[channel] = socket\n        return True\n",
+        "        return False\n",
+        WRITER_SIMULATION,
+    ),
+    Mutant(
+        "a connection that was made anew while the record was read counts as proved by it",
+        f"{CLIENT}/belief.py",
+        "                proved[channel] = socket\n",
+        "                proved[channel] = max(socket, self._unproved.get(channel, 0))\n",
+        BELIEF,
+    ),
+    Mutant(
+        "entries are acknowledged while the record is read",
+        f"{CLIENT}/writer.py",
+        "        if self._changing or self._doubted:  # rules 3 and 10\n",
+        "        if self._changing:  # rules 3 and 10\n",
+        BELIEF,
+    ),
+    Mutant(
+        "a store that stands still stops a writer after a pause",
+        f"{CLIENT}/write_handle.py",
+        "            self._pool.clock.call_later(_PAUSE_READ_S, self._on_silence)\n",
+        "",
+        BELIEF,
+    ),
+    Mutant(
+        "the record is read from a server that may be behind",
+        f"{CLIENT}/write_handle.py",
+        "                        await self._record.check(synced=True)\n",
+        "                        await self._record.check(synced=False)\n",
+        BELIEF,
+    ),
+    Mutant(
+        "a recovery that is under way ends an idle writer",
+        f"{CLIENT}/write_handle.py",
+        "        except LedgerFenced:\n            pass  # a recovery is under way; its end rings again\n",
+        "        except LedgerFenced as error:\n            self._fail(error)\n",
+        BELIEF,
+    ),
     # -- groups of bookies
     Mutant(
         "a bookie of another group takes the place of one that is missing",
@@ -100,7 +144,7 @@ MUTANTS = (
     Mutant(
         "entries are acknowledged while the ensemble changes",
         f"{CLIENT}/writer.py",
-        "        if self._changing:  # rule 3\n            return None\n",
+        "        if self._changing or self._doubted:  # rules 3 and 10\n            return None\n",
         "",
         WRITER,
     ),

@@ -10,9 +10,46 @@ FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
 RETENTION = (f"{UNIT}/test_retention.py",)
 LOST = (f"{UNIT}/test_lost_data.py",)
 INDEX = (f"{UNIT}/test_entry_index.py",)
+TAILS = (f"{UNIT}/test_tails.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- what is acknowledged behind the end of a ledger
+    Mutant(
+        "a topic is left without what its ledger lacks",
+        "managed_ledger/writing.py",
+        "        if handle is not None and self._appending.state is State.FENCED:\n",
+        "        if False:\n",
+        TAILS,
+    ),
+    Mutant(
+        "an unload leaves behind what its ledger lacks",
+        "managed_ledger/ledger_lifecycle.py",
+        '            log.warning("%s", error)\n            await self.leave(handle)\n',
+        '            log.warning("%s", error)\n            await handle.abandon()\n',
+        TAILS,
+    ),
+    Mutant(
+        "what is saved stands before the ledger that it belongs behind",
+        "managed_ledger/tails.py",
+        "                await record.write([*before, *([ended] if ended.entries else []), made])\n",
+        "                await record.write([*before, made, *([ended] if ended.entries else [])])\n",
+        TAILS,
+    ),
+    Mutant(
+        "what could not be saved is not told",
+        "managed_ledger/tails.py",
+        "        if lost:\n",
+        "        if False:\n",
+        TAILS,
+    ),
+    Mutant(
+        "a deleted ledger is taken for a failed write",
+        "managed_ledger/writing.py",
+        "        if isinstance(error, LedgerFenced | MetadataConflict | NoSuchLedger):\n",
+        "        if isinstance(error, LedgerFenced | MetadataConflict):\n",
+        FAULTS,
+    ),
     Mutant(
         "an opening waits for a recovery that has not begun",
         "managed_ledger/preparing.py",

@@ -10,6 +10,7 @@ What must hold, whatever happens: see `Recorder`, and `check_step` and `check_en
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import random
@@ -22,7 +23,9 @@ import pytest
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
+    LedgerClosed,
     MetadataUnavailable,
+    NoSuchLedger,
     NotEnoughBookies,
     RecoveryFailed,
 )
@@ -201,6 +204,7 @@ class TopicUnderTakeovers:
         self.sought: dict[str, Position] = dict.fromkeys(CURSORS, EARLIEST)
         self.excused: dict[str, set[Position]] = {name: set() for name in CURSORS}
         self.seeks = 0
+        self.told = self.repaired = 0
         self.prepared = self.takeovers = self.deaths = self.trimmed = self.failures = 0
 
     # ------------------------------------------------------------------------------ what is stored
@@ -286,6 +290,8 @@ class TopicUnderTakeovers:
                 "append",
                 "answer",
                 "fail",
+                "repair",
+                "tell",
                 "acknowledge",
                 "flush",
                 "seek",
@@ -295,7 +301,7 @@ class TopicUnderTakeovers:
                 "terminate",
                 "prepare",
             ),
-            (30, 50, 1.5, 15, 10, 1, 6, 1, 1, 0.1, 5),
+            (30, 50, 1.5, 1, 4, 15, 10, 1, 6, 1, 1, 0.1, 5),
         )[0]
         if action == "prepare":  # somebody believes that the owner is gone
             other = rng.choice(self.brokers)
@@ -322,6 +328,16 @@ class TopicUnderTakeovers:
         elif action == "fail":
             if broker.bookkeeper.handles:
                 rng.choice(broker.bookkeeper.handles).fail(BookieUnavailable("all gone"))
+        elif action == "repair":  # auto-recovery closes the last ledger, whoever writes it
+            last = self.listed()[-1:]
+            if last and not self.bookkeeper.ledgers[last[0]].closed:
+                self.repaired += 1
+                self.quietly(self.recover(last[0]))
+        elif action == "tell":  # the record of a ledger rings that somebody has closed it
+            for handle in broker.bookkeeper.handles:
+                if handle.listener is not None and handle._ledger.closed:
+                    self.told += handle._failed is None
+                    handle.fail(LedgerClosed("closed by another client"))
         elif action == "acknowledge":
             self.acknowledge(ledger)
         elif action == "flush":
@@ -337,6 +353,12 @@ class TopicUnderTakeovers:
             self.quietly(ledger.maintain())
         elif action == "close":
             self.quietly(ledger.close())
+
+    async def recover(self, ledger_id: int) -> None:
+        client = self.bookkeeper.session()
+        client.survivors = lambda sent: self.rng.randint(0, sent)
+        with contextlib.suppress(NoSuchLedger):  # trimmed
+            await client.open_ledger(ledger_id, recovery=True)
 
     def acknowledge(self, ledger: ManagedLedger) -> None:
         """A consumer of the broker's has got something and acknowledges it."""
@@ -496,7 +518,7 @@ def counts_of(seed: int) -> Counter[str]:
     asyncio.run(world.run())
     return Counter(
         acknowledged=len(world.acknowledged), takeovers=world.takeovers, deaths=world.deaths, trimmed=world.trimmed,
-        failures=world.failures, seeks=world.seeks, prepared=world.prepared,
+        failures=world.failures, seeks=world.seeks, prepared=world.prepared, told=world.told, repaired=world.repaired,
     )  # fmt: skip
 
 
@@ -514,3 +536,5 @@ def test_the_runs_reach_what_they_are_for() -> None:
     assert total["failures"] > 50
     assert total["seeks"] > 5
     assert total["prepared"] > 100
+    assert total["told"] > 20
+    assert total["repaired"] > 20

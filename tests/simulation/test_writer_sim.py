@@ -37,7 +37,8 @@ def counts_of(seed: int) -> Counter[str]:
             assert (outcome.last_entry_id, outcome.length) == (last, world.metadata.length)
     return Counter(
         changes=changes, acknowledged=world.acknowledged + 1, recovered=last > world.acknowledged,
-        raced=len(outcomes) > 1, readmitted=world.readmitted, left=world.left,
+        raced=len(outcomes) > 1, readmitted=world.readmitted, left=world.left, read=world.read,
+        disowned=world.disowned,
     )  # fmt: skip
 
 
@@ -54,3 +55,5 @@ def test_the_runs_reach_what_they_are_for() -> None:
     assert total["raced"] > 20
     assert total["readmitted"] > 2
     assert total["left"] > 20
+    assert total["read"] > 20
+    assert total["disowned"] > 2

@@ -23,7 +23,7 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
 )
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.types import Buffer
 
@@ -68,6 +68,10 @@ class StoredLedger:
     @property
     def is_closed(self) -> bool:
         return self.closed
+
+    @property
+    def state(self) -> LedgerState:
+        return LedgerState.CLOSED if self.closed else LedgerState.OPEN
 
     @property
     def length(self) -> int:
@@ -320,6 +324,13 @@ class MemoryWriteHandle:
                 raise self._failed
             await asyncio.sleep(0)
         return entry_id
+
+    def follow_record(self) -> None:
+        """Tests tell of its end: `fail(LedgerClosed(...))`."""
+
+    async def read_back(self, first: int, last: int, max_bytes: int) -> list[StoredEntry]:
+        await self._owner.step("read", self.ledger_id)
+        raise NoSuchEntry(f"{self.ledger_id}:{first}: the ledger ends before it")
 
     async def close(self) -> StoredLedger:
         await self._owner.step("close", self.ledger_id)

@@ -8,8 +8,10 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from magnetar_core.bookkeeper.metadata.damage_reports import ignore_damage
 from magnetar_core.bookkeeper.metadata.store import Cancel
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, Buckets, Period
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import MIB, Buffer
 from managed_ledger.appending import AppendListener, NoListener
 from managed_ledger.compacted_ledger import CompactedLedgers
@@ -33,6 +35,7 @@ from managed_ledger.reading import Entry
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
 from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.tails import Tails
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 
@@ -134,6 +137,12 @@ class MemoryCursor:
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
         self.state.mark_delete(position, dict(properties) if properties is not None else None)
+
+    def delete_run(self, ledger_id: int, first: int, last: int) -> None:
+        self.state.delete_run(ledger_id, first, last)
+
+    def leave_trimmed(self) -> None:
+        self.state.leave_trimmed()
 
     def delete(self, positions: Iterable[Position]) -> None:
         self.state.delete(positions)
@@ -428,6 +437,7 @@ class MemoryLedgers:
     def __init__(self) -> None:
         self.by_name = _Names()
         self.cache = EntryCache(MIB)
+        self.tails = Tails(MemoryBookKeeper().client, self.cache, LoopClock(), ignore_damage)
         self.next_ledger_id = 1
         self.opened: list[str] = []
         self.prepared: list[str] = []

@@ -1,15 +1,17 @@
 """A world around the pure machines of the ledger client: bookies, a network, one metadata record, one seed.
 
 Fault model: any message may be late, repeated, or lost (its author then sees a time-out, whether or not the bookie
-acted); bookies may be unreachable for a while, but lose nothing; up to Qa - 1 of them never come back; metadata
-operations take effect at once or late, and their answers arrive later still. Each `step` is one event; after each one
-the invariants are checked.
+acted); bookies may be unreachable for a while, but lose nothing while the ledger is open; up to Qa - 1 of them never
+come back; metadata operations take effect at once or late, and their answers arrive later still. Once the ledger is
+closed, any bookie may come back with empty disks behind a new socket: it gets its copies again, and knows of no fence.
+Each `step` is one event; after each one the invariants are checked.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from magnetar_core.bookkeeper.client.belief import Belief
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
@@ -52,6 +54,8 @@ class Bookie:
     entries: dict[int, StoredEntry] = field(default_factory=dict)
     fenced: bool = False
     reachable: bool = True
+    socket: int = 1
+    """Counts what clients are connected to."""
 
 
 @dataclass
@@ -89,6 +93,8 @@ class SimulatedLedger:
         self.seals = 0
         self.readmitted = 0
         self.left = 0
+        self.read = 0
+        self.disowned = 0
 
     # The metadata store
 
@@ -135,8 +141,8 @@ class SimulatedLedger:
 
     def step(self) -> None:
         rng = self.rng
-        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look", "leave"]
-        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3, 1])[0]:
+        kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look", "leave", "exchange"]
+        match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3, 1, 6 if self.metadata.is_closed else 0])[0]:
             case "append":
                 self.writer.append(rng.randint(1, 3))
             case "deliver" if self.network:
@@ -157,7 +163,19 @@ class SimulatedLedger:
                 self.writer.leave(rng.choice(list(self.bookies)))
             case "recover" if len(self.recoveries) < 3:
                 self.recoveries.append(Recovery(self))
+            case "exchange":
+                self.exchange(rng.choice(list(self.bookies.values())))
         self.check()
+
+    def exchange(self, bookie: Bookie) -> None:
+        """Its disks are empty; auto-recovery brings back what the closed ledger has."""
+        broken = [message for message in self.network if message.bookie == bookie.name]
+        self.network = [message for message in self.network if message.bookie != bookie.name]
+        bookie.entries = {at: entry for at, entry in bookie.entries.items() if at <= (self.metadata.last_entry_id or 0)}
+        bookie.fenced, bookie.reachable = False, True
+        bookie.socket += 1
+        for message in broken:
+            message.fail(BookieUnavailable(bookie.name))
 
     def pass_on(self, what: str, *names: str) -> None:
         """Deliver the messages of this kind to (or from) these bookies. For tests with a fixed order of events."""
@@ -234,6 +252,7 @@ class _Adder:
                 return
             answered = True
             if answer is None:
+                self.is_answered(index, bookie_name)
                 self.do(machine.on_added(index, bookie_name, [add.entry_id]))
             else:
                 assert isinstance(answer, BookKeeperError)
@@ -277,11 +296,19 @@ class _Adder:
     def changed(self, replacements: dict[int, str]) -> None:
         if not self.machine.is_open():
             return
+        former = list(self.machine.ensemble)
         changed = self.machine.on_ensemble_changed(replacements)
         for index, adds in changed.resend.items():
+            self.is_replaced(index, former[index])
             for add in adds:
                 self.send(index, add)
         self.do(changed.effect)
+
+    def is_answered(self, index: int, bookie_name: str) -> None:
+        """An add is confirmed."""
+
+    def is_replaced(self, index: int, former: str) -> None:
+        """Another bookie is at this position."""
 
     def publish(self, replacements: dict[int, str]) -> None:
         raise NotImplementedError
@@ -299,6 +326,57 @@ class Writer(_Adder):
         self.version = world.version
         machine = LedgerWriter(LEDGER, world.quorum, world.metadata.last_segment.ensemble, CODEC, KEY)
         super().__init__(world, machine, False)
+        self.belief: Belief[tuple[int, str]] = Belief(self.sockets())
+        self.is_reading = False
+
+    def sockets(self) -> Mapping[tuple[int, str], int]:
+        return {(at, name): self.world.bookies[name].socket for at, name in enumerate(self.machine.ensemble)}
+
+    def is_answered(self, index: int, bookie_name: str) -> None:
+        socket = self.world.bookies[bookie_name].socket
+        if self.machine.is_open() and self.belief.on_answer((index, bookie_name), socket):
+            self.machine.doubt()
+            if not self.is_reading:
+                self.is_reading = True
+                self.world.tasks.append(self.begin_reading)
+
+    def is_replaced(self, index: int, former: str) -> None:
+        self.belief.replace((index, former), (index, self.machine.ensemble[index]))
+
+    def begin_reading(self) -> None:
+        sockets = self.sockets()
+        self.world.tasks.append(lambda: self.read(sockets))
+
+    def read(self, sockets: Mapping[tuple[int, str], int]) -> None:
+        """The metadata store answers."""
+        world, machine = self.world, self.machine
+        if not machine.is_open():
+            return
+        if machine.is_changing:  # one after the other
+            world.tasks.append(lambda: self.read(sockets))
+            return
+        problem: BookKeeperError | None = None
+        try:
+            judge_conflict(self.known, world.metadata, LEDGER)
+        except BookKeeperError as error:
+            problem = error
+
+        def answer() -> None:
+            if not machine.is_open():
+                return
+            if problem is not None:
+                world.disowned += 1
+                machine.fail(problem)
+                return
+            world.read += 1
+            self.belief.on_read(sockets)
+            if self.belief.is_doubted:
+                self.begin_reading()
+                return
+            self.is_reading = False
+            self.do(machine.trust())
+
+        world.tasks.append(answer)
 
     def append(self, count: int) -> None:
         if self.machine.is_open() and self.machine.pending_count < 30:

@@ -152,6 +152,8 @@ class BookieConnection:
     def __init__(self, bookie_id: str, parts: ConnectionParts, *, is_closed: bool = False) -> None:
         """*is_closed*: the client was closed already, so every request fails."""
         self.bookie_id = bookie_id
+        self.socket = 0
+        """Counts the sockets. Behind another one there may be another bookie: the same name, and empty disks."""
         self._parts = parts
         self._clock = parts.clock
         self._config = parts.config
@@ -386,6 +388,7 @@ class BookieConnection:
             self._lost(None, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke at once"))
             return
         self._wire = wire
+        self.socket += 1
         self._refuse_s = _REFUSE_S
         self._paused = False
         self._batch_answered = False

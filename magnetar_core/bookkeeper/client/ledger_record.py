@@ -1,5 +1,6 @@
 """The metadata record of a ledger, as the client that writes the ledger changes it."""
 
+from collections.abc import Callable
 from typing import Final
 
 from magnetar_core.bookkeeper.client.errors import (
@@ -11,7 +12,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.writer import judge_conflict
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import NoNode, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import Cancel, NoNode, VersionConflict
 
 # Conflicts of one update. Only re-replication of older segments causes conflicts, and each one was progress for it.
 _CONFLICTS_MAX: Final = 20
@@ -93,6 +94,23 @@ class LedgerRecord:
                     judge_conflict(own, found.metadata, self._ledger_id)
                 self._versioned = found
         raise self._too_many_conflicts()
+
+    def watch(self, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after the record was written, by whomever, or deleted."""
+        return self._ledgers.watch(self._ledger_id, changed)
+
+    async def check(self, *, synced: bool) -> None:
+        """Read the record; *synced*: as it is now, also from a server that is behind.
+
+        Raises LedgerFenced or LedgerClosed if another client took the ledger over, MetadataError if the store fails
+        or has no such record.
+        """
+        if synced:
+            await self._ledgers.sync()
+        found = await self._ledgers.read(self._ledger_id)
+        if found.version != self._versioned.version:
+            judge_conflict(self._versioned.metadata, found.metadata, self._ledger_id)
+            self._versioned = found
 
     def _too_many_conflicts(self) -> MetadataUnavailable:
         return MetadataUnavailable(f"ledger {self._ledger_id}: {_CONFLICTS_MAX} conflicts in a row")

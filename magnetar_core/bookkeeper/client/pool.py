@@ -29,6 +29,10 @@ _NO_BATCH_S: Final = 60.0
 # the bookies that they have, so that no entry waits for more than a few of these changes.
 MOVES_AT_ONCE: Final = 16
 
+# Records of ledgers that are looked at together after somebody changed them. A connection to the metadata store that
+# is made anew rings for all of them.
+LOOKS_AT_ONCE: Final = 16
+
 
 def _call_if_alive(reference: "weakref.WeakMethod[Callable[[], None]]") -> None:
     method = reference()
@@ -86,6 +90,8 @@ class ConnectionPool:
         self.is_closed = False
         self.change_limits = BookieLimits()
         self.moves = asyncio.Semaphore(MOVES_AT_ONCE)
+        self.looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        """At records that somebody has changed."""
         """Whose ledgers leave bookies that are about to stop."""
         chunk = memoryview(bytearray(FrameReceiver.CHUNK_BYTES))
         self._parts = ConnectionParts(clock, config, directory, self.certificates, self.tasks, self, allocate, chunk)

@@ -9,6 +9,9 @@ An ensemble change and the close change the ledger's record (`LedgerRecord`), on
 A bookie that turns read-only is left before it refuses entries or breaks the connection: with the next entry that is
 appended, a few ledgers at a time, and only if another bookie can take its place. Ledgers to which nothing is appended
 stay where they are, since the bookie may be back before they need it.
+
+Where it is in doubt whether the ledger is still this writer's, the record is read before anything is acknowledged
+(`belief`).
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.add_stages import AddWatch, SlowAdd
+from magnetar_core.bookkeeper.client.belief import Belief
 from magnetar_core.bookkeeper.client.change_limits import LedgerBackoff
 from magnetar_core.bookkeeper.client.connection import AddChannel, BookieConnection
 from magnetar_core.bookkeeper.client.errors import (
@@ -30,6 +34,7 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     TooManyPending,
 )
+from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
 from magnetar_core.bookkeeper.client.ledger_record import LedgerRecord, as_client_error
 from magnetar_core.bookkeeper.client.placement import choose_replacements
 from magnetar_core.bookkeeper.client.pool import ConnectionPool
@@ -44,8 +49,8 @@ from magnetar_core.bookkeeper.client.writer import (
 )
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.bookkeeper.wire.entry import EntryCodec, master_key
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry, master_key
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Buffer, Corruption, bare, do_nothing
@@ -55,6 +60,22 @@ log = logging.getLogger(__name__)
 # How often positions without a bookie are checked again. They are also checked whenever the set of registered bookies
 # changes.
 _LEFT_OUT_S: Final = 2.0
+
+# A writer that has appended nothing for so long reads the ledger's record again. One small reading in that time costs
+# nothing, and bookies collect what was deleted every quarter of an hour.
+BELIEF_S: Final = 30.0
+
+# How long entries wait for that reading at most, if it is for the pause alone: a metadata store that stands still must
+# not stop topics that are open. Without it nobody can recover a ledger, or delete it.
+_PAUSE_READ_S: Final = 1.0
+
+# When somebody has closed the ledger, a new owner writes the topic's record next, by which this owner learns that it is
+# none any more. Only where that does not come was it auto-recovery, or a drain, and the writer goes on elsewhere.
+NOTICE_S: Final = 1.0
+
+# Pauses between readings while the metadata store does not answer.
+_READ_AGAIN_S: Final = 0.2
+_READ_AGAIN_S_MAX: Final = 2.0
 
 _entry_id = itemgetter(0)
 
@@ -131,6 +152,12 @@ class LedgerWriteHandle:
         self._waiting: list[tuple[int, asyncio.Future[int]]] = []  # in the order of their entries
         self._left_out_timer: Timer | None = None
         self._closing: asyncio.Task[LedgerMetadata] | None = None
+        self._appended_s = pool.clock.monotonic()
+        self._belief = Belief(self._sockets())
+        self._is_reading = False
+        """The record is read, to know whether the ledger is still ours."""
+        self._is_looking = False
+        self._cancel_record_watch: Cancel = do_nothing
         self._may_leave = False
         """Whether some bookie of the ensemble is read-only, and nothing was done about it yet."""
         self._look_for_leaving()
@@ -189,11 +216,17 @@ class LedgerWriteHandle:
                 f"ledger {self.ledger_id}: {writer.pending_count} entries with {writer.pending_bytes} bytes wait "
                 "for their bookies (maxPendingAddsPerLedger, maxPendingBytesPerLedger)"
             )
+        now_s = self._now()
+        if now_s - self._appended_s > BELIEF_S and not self._recovery and writer.is_open():
+            self._belief.on_pause()
+            self._doubt()
+            self._pool.clock.call_later(_PAUSE_READ_S, self._on_silence)
+        self._appended_s = now_s
         first = writer.last_add_pushed + 1
         run = writer.add(payloads)
         effect = writer.start_delayed_change()
         if self._watch is not None and run:
-            self._watch.appended(run[-1].entry_id, self._now())
+            self._watch.appended(run[-1].entry_id, now_s)
         self._send(run)
         if effect is not None:
             self._do(effect)
@@ -260,6 +293,21 @@ class LedgerWriteHandle:
         await self._tasks.cancel()
         self._loop.call_soon(self._drop_references)
 
+    async def read_back(self, first: int, last: int, max_bytes: int) -> list[StoredEntry]:
+        """A run of acknowledged entries, from the bookies that took them, whatever the record says by now.
+
+        Begins with *first*, one entry at least and about *max_bytes*. May be called when the handle has failed or was
+        given up. Raises BookKeeperError; DigestMismatch.
+        """
+        metadata = self.metadata
+        quorum = quorum_of(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        codec = EntryCodec(metadata.digest_type, metadata.password)
+        segment = metadata.segment_for(first)
+        end = metadata.segment_end(segment.first_entry_id)
+        count = (last + 1 if end is None else min(last + 1, end)) - first
+        fetcher = LedgerFetcher(self.ledger_id, quorum, codec, self._pool)
+        return await fetcher.run(segment.ensemble, first, count, max_bytes)
+
     def set_length(self, length: int) -> None:
         """For a recovery: set the ledger's length before the entry that is appended next, in payload bytes."""
         self._writer.set_length(length)
@@ -269,6 +317,8 @@ class LedgerWriteHandle:
     def on_added(self, channel: AddChannel, entry_ids: list[int]) -> None:
         if self._watch is not None and channel is self._channels[channel.index]:
             self._watch.answered(channel.index, entry_ids[-1], self._now())
+        if not self._recovery and self._belief.on_answer(channel, channel.connection.socket):
+            self._doubt()
         if self._writer.on_added(channel.index, channel.bookie, entry_ids) is not None:
             self._notify_soon()
 
@@ -277,6 +327,77 @@ class LedgerWriteHandle:
         effect = self._writer.on_failed(channel.index, channel.bookie, entry_ids, error)
         if effect is not None:
             self._do(effect)
+
+    # Whose ledger it is
+
+    def _doubt(self) -> None:
+        """Nothing is acknowledged before the record has been read (I130)."""
+        if not self._writer.is_open():
+            return
+        self._writer.doubt()
+        if not self._is_reading:
+            self._is_reading = True
+            self._tasks.spawn(self._read_record(), "reading the record")
+
+    async def _read_record(self) -> None:
+        """Read the record until it says that the ledger is ours, over all sockets that answered."""
+        again_s = _READ_AGAIN_S
+        try:
+            while self._writer.is_open():
+                sockets = self._sockets()
+                try:
+                    async with self._record_lock:
+                        await self._record.check(synced=True)
+                except StoreUnavailable as error:
+                    log.warning("ledger %d: whether it is still ours is not known: %s", self.ledger_id, error)
+                    await self._pool.clock.sleep(again_s)
+                    again_s = min(again_s * 2, _READ_AGAIN_S_MAX)
+                    continue
+                except (BookKeeperError, MetadataError, Corruption) as error:
+                    self._fail(error)
+                    return
+                self._belief.on_read(sockets)
+                self._trust()
+                if not self._belief.is_doubted:
+                    return
+        finally:
+            self._is_reading = False
+
+    def follow_record(self) -> None:
+        """From now on notice who closes the ledger, or moves copies of it, also while nothing is appended."""
+        self._cancel_record_watch = self._record.watch(self._on_record)
+
+    def _on_record(self) -> None:
+        if not self._is_looking and self._writer.is_open():
+            self._is_looking = True
+            self._tasks.spawn(self._look_at_record(), "looking at the record")
+
+    async def _look_at_record(self) -> None:
+        try:
+            async with self._pool.looks, self._record_lock:
+                self._is_looking = False  # what is changed from here on is looked at again
+                await self._record.check(synced=False)
+        except LedgerFenced:
+            pass  # a recovery is under way; its end rings again
+        except LedgerClosed as error:
+            await self._pool.clock.sleep(NOTICE_S)
+            self._fail(error)
+        except NoNode as error:
+            self._fail(error)
+        except (MetadataError, Corruption) as error:
+            log.debug("ledger %d: its record cannot be read: %s", self.ledger_id, error)  # a reconnect rings again
+
+    def _sockets(self) -> dict[AddChannel, int]:
+        return {channel: channel.connection.socket for channel in self._channels}
+
+    def _on_silence(self) -> None:
+        self._belief.on_silence()
+        self._trust()
+
+    def _trust(self) -> None:
+        """Acknowledge what was held back, unless it is in doubt still."""
+        if not self._belief.is_doubted and self._writer.trust() is not None:
+            self._notify_soon()
 
     # Inside
 
@@ -431,7 +552,9 @@ class LedgerWriteHandle:
 
     def _resend(self, index: int, adds: Sequence[PendingAdd]) -> None:
         connection = self._connection(self._writer.ensemble[index])
-        channel = self._channels[index] = AddChannel(self, index, connection)
+        channel = AddChannel(self, index, connection)
+        self._belief.replace(self._channels[index], channel)
+        self._channels[index] = channel
         connection.send_adds(channel, self.ledger_id, adds)
 
     def _schedule_left_out(self) -> None:
@@ -536,7 +659,7 @@ class LedgerWriteHandle:
         self._writer.fail(error)
         if self._watch is not None:
             self._watch.clear()
-        self._cancel_watch()
+        self._cancel_watches()
         if self._left_out_timer is not None:
             self._left_out_timer.cancel()
             self._left_out_timer = None
@@ -544,13 +667,17 @@ class LedgerWriteHandle:
             self._failure = bare(error)
             self._notify_soon()
 
+    def _cancel_watches(self) -> None:
+        self._cancel_watch()
+        self._cancel_record_watch()
+
     def _drop_references(self) -> None:
         """Drop all references that lead back to the handle, after the last call of the listener.
 
         A broker makes and ends a handle for each ledger and each cursor. Without reference cycles their memory is freed
         at once and does not wait for the garbage collector.
         """
-        self._cancel_watch = do_nothing
+        self._cancel_watch = self._cancel_record_watch = do_nothing
         self._tasks.on_failure = None
         self.listener = None
         self._watch = None  # answers of slow bookies may still arrive
@@ -571,7 +698,7 @@ class LedgerWriteHandle:
                 raise bare(writer.error)
             had_pending = writer.pending_count > 0
             last, length = writer.close()
-            self._cancel_watch()
+            self._cancel_watches()
             if had_pending:
                 self._stop(LedgerClosed(f"ledger {self.ledger_id} was closed before the entry was acknowledged"))
             try:

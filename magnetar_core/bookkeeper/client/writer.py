@@ -15,6 +15,7 @@ Rules the code below keeps:
    writer is starved: it holds pending entries until bookies are back, or fails with NotEnoughBookies, whichever its
    shell chooses.
 9. Bookies that still answer are left (`leave`) only with a successor for each of them, so this starves no writer.
+10. While it is in doubt whether the ledger is still this writer's (`doubt`), answers count and nothing is acknowledged.
 
     OPEN ──fenced, unauthorized, too few bookies──▶ FAILED
      └───────────────close────────────────────────▶ CLOSED
@@ -109,6 +110,7 @@ class LedgerWriter:
         "_changing",
         "_codec",
         "_delayed",
+        "_doubted",
         "_flags",
         "_frame_bytes_max",
         "_left_out",
@@ -163,6 +165,7 @@ class LedgerWriter:
         self._size = quorum.ensemble_size
         self._masks = quorum.masks
         self._changing = False
+        self._doubted = False
         self._replacing: dict[int, str] = {}
         # Position → bookie of failures that wait for the next change: failures during a change, and those of rule 6.
         self._delayed: dict[int, str] = {}
@@ -184,6 +187,19 @@ class LedgerWriter:
     @property
     def is_changing(self) -> bool:
         return self._changing
+
+    @property
+    def is_doubted(self) -> bool:
+        return self._doubted
+
+    def doubt(self) -> None:
+        """Acknowledge nothing until `trust` (rule 10)."""
+        self._doubted = True
+
+    def trust(self) -> Acknowledge | None:
+        """The record says that the ledger is this writer's. Returns what became acknowledged by that."""
+        self._doubted = False
+        return self._advance() if self.state is State.OPEN else None
 
     @property
     def left_out(self) -> Mapping[int, str]:
@@ -363,11 +379,11 @@ class LedgerWriter:
             assert list(self._pending) == list(range(self.last_add_confirmed + 1, self.last_add_pushed + 1))
         assert len(set(self.ensemble)) == len(self.ensemble)
         assert bool(self._replacing) <= self._changing
-        if not self._changing and self._pending and self.state is State.OPEN:
+        if not (self._changing or self._doubted) and self._pending and self.state is State.OPEN:
             assert not self._has_enough(self.last_add_confirmed + 1), "an acknowledgement was forgotten"
 
     def _advance(self) -> Acknowledge | None:
-        if self._changing:  # rule 3
+        if self._changing or self._doubted:  # rules 3 and 10
             return None
         pending, ack = self._pending, self._ack
         confirmed = self.last_add_confirmed

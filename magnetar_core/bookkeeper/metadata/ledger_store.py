@@ -11,7 +11,7 @@ import dataclasses
 import random
 import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.metadata.ledgers import (
@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import (
 )
 from magnetar_core.bookkeeper.metadata.store import (
     NO_NODE,
+    Cancel,
     Delete,
     MetadataError,
     MetadataStore,
@@ -111,6 +112,14 @@ class LedgerStore:
                     return found
                 raise
         raise AssertionError("unreachable")
+
+    async def sync(self) -> None:
+        """From now on records are read as they are, also from a server that is behind. Raises StoreUnavailable."""
+        await self._store.sync()
+
+    def watch(self, ledger_id: int, changed: Callable[[], None]) -> Cancel:
+        """Call *changed* after the record was written or deleted."""
+        return self._store.watch_node(ledger_path(self._root, ledger_id), changed)
 
     async def read(self, ledger_id: int) -> Versioned:
         """The record. Raises NoNode if there is no such ledger, Corruption if its record cannot be decoded."""

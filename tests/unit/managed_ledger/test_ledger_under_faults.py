@@ -14,8 +14,10 @@ from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
     BookKeeperError,
     EntryTooLarge,
+    LedgerClosed,
     LedgerFenced,
     MetadataUnavailable,
+    NoSuchLedger,
     TooManyPending,
 )
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -855,6 +857,52 @@ async def test_a_ledger_that_repair_closed_is_replaced_and_the_cursor_goes_on(wo
     cursor.mark_delete(Position(first.ledger_id, 1))
     await cursor.flush()
     assert (await world.open()).ledger.cursors["s"].mark_delete_position == Position(first.ledger_id, 1)
+
+
+def repaired(world: FaultyStorage, broker: Broker) -> int:
+    """Auto-recovery closes the last ledger of an idle topic, whose writer hears of it."""
+    handle: Any = broker.ledger._lifecycle.present
+    world.bookkeeper.ledgers[handle.ledger_id].closed = True
+    handle.fail(LedgerClosed("closed by another client"))
+    return int(handle.ledger_id)
+
+
+@pytest.mark.parametrize("written", [0, 2])
+async def test_an_idle_topic_whose_ledger_was_closed_goes_on_in_the_next_one(
+    world: FaultyStorage, written: int
+) -> None:
+    """I75: no client is disturbed."""
+    broker = await world.open()
+    await broker.publish(0, written)
+    ended = repaired(world, broker)
+    await eventually(lambda: broker.bookkeeper.handles[-1].ledger_id != ended)
+    await settle()
+    await broker.publish(written, 4)
+    assert broker.acknowledged == list(range(4))
+    assert [bytes(entry.data) for entry in await read_all(broker.ledger)] == payloads(0, 4)
+    assert broker.recorder.closed == []
+    assert (ended in world.bookkeeper.ledgers) == bool(written), "an empty ledger is deleted"
+
+
+async def test_a_topic_whose_ledger_was_deleted_is_left_at_once(world: FaultyStorage) -> None:
+    """Only another owner deletes it."""
+    broker = await world.open()
+    handle: Any = broker.ledger._lifecycle.present
+    handle.fail(NoSuchLedger(f"ledger {handle.ledger_id} does not exist"))
+    await settle()
+    assert [type(error) for error in broker.recorder.closed] == [ManagedLedgerFenced]
+
+
+async def test_a_topic_whose_ledger_a_new_owner_closed_is_left(world: FaultyStorage) -> None:
+    broker = await world.open()
+    await broker.publish(0, 2)
+    other = await world.open()
+    handle: Any = broker.ledger._lifecycle.present
+    handle.fail(LedgerClosed("closed by another client"))
+    await eventually(lambda: broker.recorder.closed)
+    assert isinstance(broker.recorder.closed[0], ManagedLedgerFenced)
+    await other.publish(2, 4)
+    assert [bytes(entry.data) for entry in await read_all(other.ledger)] == payloads(0, 4)
 
 
 async def test_a_subscription_whose_making_was_in_doubt_can_be_made_again(world: FaultyStorage) -> None:
