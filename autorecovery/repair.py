@@ -14,8 +14,9 @@ Rules:
    judged, only what it copied is looked at again.
 3. A bookie that is there and lacks entries gets them back where it is, if it takes entries; else another one takes its
    place.
-4. The last fragment of a ledger that is not closed is left to its writer for the grace period. Then the ledger is
-   recovered, which fences the writer: it sees that with its next entry and goes on in another ledger (I75).
+4. The last fragment of a ledger that is not closed is left to its writer for the grace period, and the writer is told
+   by its record, which is written as it is: brokers of ours leave the bookies then, also while they have nothing to
+   write. After that the ledger is recovered, which ends it for the writer, who goes on in another one (I75).
 5. Ends say nothing about a hole between them. So of the bookies that a mark names and that are there, the list of
    entries is compared, too; where the check of all entries is on, everything that they have is read.
 6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more regions,
@@ -25,6 +26,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -57,7 +59,7 @@ from magnetar_core.bookkeeper.client.errors import (
 )
 from magnetar_core.bookkeeper.client.replicas import LedgerReplicas, Stored
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers import NO_ENTRY, LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard, VersionedMark
 from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode, VersionConflict
 from magnetar_core.runtime.types import Corruption
@@ -144,6 +146,7 @@ class LedgerRepair:
             after = await self._copy_all(ledger_id, versioned, verdicts, total)
             if self._is_end_at_risk(versioned.metadata, verdicts):
                 if not may_recover:
+                    await self._tell_writer(ledger_id, versioned)
                     raise _Stopped(Hindered(Hindrance.OPEN, "it is open; its writer may still replace the bookie"))
                 await self._recover(ledger_id)
                 continue
@@ -300,6 +303,13 @@ class LedgerRepair:
         if is_tail_at_risk(metadata, self._bookkeeper.bookies.writable):
             return True
         return any(verdict.needs_copies and not verdict.fragment.is_fixed for verdict in verdicts)
+
+    async def _tell_writer(self, ledger_id: int, versioned: Versioned) -> None:
+        """Write the record as it is: a writer that follows it looks at its bookies, and leaves those that take no entries
+        (rule 4)."""
+        if versioned.metadata.state is LedgerState.OPEN:
+            with contextlib.suppress(VersionConflict):  # its writer was faster
+                await self._bookkeeper.ledgers.write(ledger_id, versioned.metadata, versioned.version)
 
     async def _recover(self, ledger_id: int) -> None:
         log.warning("ledger %d: its writer did not replace a lost bookie in time; closing the ledger", ledger_id)

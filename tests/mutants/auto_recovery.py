@@ -22,6 +22,13 @@ _REGISTRY: Final = ("tests/conformance/test_callback_registry.py",)
 _REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 
 MUTANTS: Final = (
+    Mutant(
+        "the writer of an open ledger is not told that its bookie leaves",
+        "autorecovery/repair.py",
+        "                    await self._tell_writer(ledger_id, versioned)\n",
+        "",
+        ("tests/unit/autorecovery/test_draining.py",),
+    ),
     # -- regions of bookies
     Mutant(
         "a lost copy is given to a region that makes its ledger less durable",

@@ -18,6 +18,13 @@ READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
 _LARGE = ("tests/unit/magnetar_core/bookkeeper/client/test_large_answers.py",)
 
 MUTANTS = (
+    Mutant(
+        "a reconnect to the metadata store makes idle writers leave their bookies",
+        f"{CLIENT}/write_handle.py",
+        "            if is_asked:\n",
+        "            if True:\n",
+        ("tests/unit/magnetar_core/bookkeeper/client/test_belief.py",),
+    ),
     # -- whether the ledger is still the writer's
     Mutant(
         "an answer over a connection that was made anew counts at once",

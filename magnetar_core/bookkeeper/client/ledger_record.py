@@ -99,8 +99,8 @@ class LedgerRecord:
         """Call *changed* after the record was written, by whomever, or deleted."""
         return self._ledgers.watch(self._ledger_id, changed)
 
-    async def check(self, *, synced: bool) -> None:
-        """Read the record; *synced*: as it is now, also from a server that is behind.
+    async def check(self, *, synced: bool) -> bool:
+        """Read the record; *synced*: as it is now, also from a server that is behind. True: somebody else has written it.
 
         Raises LedgerFenced or LedgerClosed if another client took the ledger over, MetadataError if the store fails
         or has no such record.
@@ -108,9 +108,11 @@ class LedgerRecord:
         if synced:
             await self._ledgers.sync()
         found = await self._ledgers.read(self._ledger_id)
-        if found.version != self._versioned.version:
-            judge_conflict(self._versioned.metadata, found.metadata, self._ledger_id)
-            self._versioned = found
+        if found.version == self._versioned.version:
+            return False
+        judge_conflict(self._versioned.metadata, found.metadata, self._ledger_id)
+        self._versioned = found
+        return True
 
     def _too_many_conflicts(self) -> MetadataUnavailable:
         return MetadataUnavailable(f"ledger {self._ledger_id}: {_CONFLICTS_MAX} conflicts in a row")

@@ -232,7 +232,7 @@ class LedgerWriteHandle:
             self._do(effect)
         if self._may_leave:
             self._may_leave = False
-            self._tasks.spawn(self._leave(), "leaving bookies")
+            self._tasks.spawn(self._leave(self._read_only()), "leaving bookies")
         return first
 
     async def add(self, payload: Buffer) -> int:
@@ -364,7 +364,11 @@ class LedgerWriteHandle:
             self._is_reading = False
 
     def follow_record(self) -> None:
-        """From now on notice who closes the ledger, or moves copies of it, also while nothing is appended."""
+        """From now on notice who closes the ledger, or moves copies of it, also while nothing is appended.
+
+        Auto-recovery writes the record as it is to ask the writer to leave bookies that take no entries: those that are
+        read-only, and those that are gone.
+        """
         self._cancel_record_watch = self._record.watch(self._on_record)
 
     def _on_record(self) -> None:
@@ -376,7 +380,9 @@ class LedgerWriteHandle:
         try:
             async with self._pool.looks, self._record_lock:
                 self._is_looking = False  # what is changed from here on is looked at again
-                await self._record.check(synced=False)
+                is_asked = await self._record.check(synced=False)
+            if is_asked:
+                await self._leave(self._present())
         except LedgerFenced:
             pass  # a recovery is under way; its end rings again
         except LedgerClosed as error:
@@ -447,9 +453,9 @@ class LedgerWriteHandle:
         reasons = "; ".join(self._reasons.pop(index, "not known") for index in failed)
         self._changed(replacements, f"bookies {', '.join(failed.values())} failed", reasons)
 
-    async def _leave(self) -> None:
-        """Replace the bookies that are read-only and can be replaced. Until its turn has come, and for all others,
-        everything goes on as it was."""
+    async def _leave(self, leaving: Mapping[int, str]) -> None:
+        """Replace those of *leaving* (position → bookie) that take no entries still, when its turn has come, and can be
+        replaced. Until then, and for all others, everything goes on as it was."""
         writer = self._writer
         async with self._pool.moves:
             if writer.is_changing:
@@ -458,7 +464,8 @@ class LedgerWriteHandle:
                 async with self._record_lock:
                     if not writer.is_open():
                         return
-                    leaving = self._leaving()
+                    writable, ensemble = self._pool.directory.writable, writer.ensemble
+                    leaving = {at: one for at, one in leaving.items() if ensemble[at] == one and one not in writable}
                     replacements = self._successors(leaving) if leaving else {}
                     if writer.leave(replacements) is None:
                         return
@@ -469,7 +476,7 @@ class LedgerWriteHandle:
                 self._fail(error)
                 return
             left = ", ".join(leaving[index] for index in replacements)
-            self._changed(replacements, f"bookies {left} are left", "read-only")
+            self._changed(replacements, f"bookies {left} are left", "they take no entries")
 
     def _fail(self, error: BookKeeperError | MetadataError | Corruption) -> None:
         failure = self._writer.fail(as_client_error(error, self.ledger_id))
@@ -500,11 +507,15 @@ class LedgerWriteHandle:
         self._look_for_leaving()
         self._schedule_left_out()
 
-    def _leaving(self) -> dict[int, str]:
+    def _read_only(self) -> dict[int, str]:
         """Bookies of the ensemble that are read-only, by position."""
-        read_only, left_out = self._pool.directory.read_only, self._writer.left_out
-        ensemble = enumerate(self._writer.ensemble)
-        return {index: bookie for index, bookie in ensemble if bookie in read_only and index not in left_out}
+        read_only = self._pool.directory.read_only
+        return {index: bookie for index, bookie in self._present().items() if bookie in read_only}
+
+    def _present(self) -> dict[int, str]:
+        """The bookies to which entries go, by position."""
+        left_out = self._writer.left_out
+        return {index: bookie for index, bookie in enumerate(self._writer.ensemble) if index not in left_out}
 
     def _look_for_leaving(self) -> None:
         """A recovery stays: it is over soon, and remembers its changes only."""

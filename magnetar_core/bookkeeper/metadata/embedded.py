@@ -8,12 +8,16 @@ One process owns a directory (RocksDB's LOCK). Rules:
    change that a power cut could undo.
 4. After a failed write no change is accepted: the state on disk is not known (I38).
 5. Ephemeral nodes end with the process: `open` removes those that a former process left.
+6. RocksDB does not miss its newest log. So the file CHANGES has the number of changes that were synced, written behind
+   each sync: with fewer of them the directory is not opened. It is not synced: at worst it tells of fewer changes.
 
 Other processes may open the same directory to read it (`secondary`).
 """
 
 import asyncio
 import math
+import os
+import struct
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -58,6 +62,7 @@ from magnetar_core.bookkeeper.metadata.tree import (
     plan_put,
 )
 from magnetar_core.bookkeeper.metadata.watches import Watches
+from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.group_worker import GroupWorker
 from magnetar_core.runtime.types import Corruption
@@ -69,6 +74,32 @@ _OWN: Final = 1
 _GROUP_CHANGES_MAX: Final = 500
 # Changes that may wait for their sync. A caller waits for each of its own, so this bounds concurrent callers.
 _PENDING_MAX: Final = 100_000
+
+
+# Rule 6: number of changes (8), CRC-32C of that (4). Beside RocksDB's files, which leaves it alone.
+_CHANGES: Final = "CHANGES"
+_COUNT: Final = struct.Struct(">Q")
+_CRC: Final = struct.Struct(">I")
+
+
+class _Changes:
+    """The file of rule 6."""
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory / _CHANGES, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def read(self) -> int:
+        """The number; 0 if the file does not tell it."""
+        data = os.pread(self._fd, _COUNT.size + _CRC.size, 0)
+        number, crc = data[: _COUNT.size], data[_COUNT.size :]
+        return int(_COUNT.unpack(number)[0]) if crc == _CRC.pack(crc32c(number)) else 0
+
+    def write(self, changes: int) -> None:
+        number = _COUNT.pack(changes)
+        os.pwrite(self._fd, number + _CRC.pack(crc32c(number)), 0)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 class _Write(NamedTuple):
@@ -97,6 +128,7 @@ class EmbeddedStore:
         self._path = path
         self._clock = clock
         self._database = database
+        self._changes = _Changes(path)
         self._reader = RocksTree(database)
         self._pending: dict[str, _Pending] = {}
         self._sequences: dict[str, int] = {}
@@ -122,12 +154,20 @@ class EmbeddedStore:
         try:
             store._prepare()
         except BaseException:
+            store._changes.close()
             database.close()
             raise
         store._worker.start()
         return store
 
     def _prepare(self) -> None:
+        had, has = self._changes.read(), self._database.latest_sequence_number()
+        if has < had:
+            raise Corruption(
+                f"{self._path} has {has} changes and had {had}: its newest ones are missing, with a file *.log of it. "
+                f"Restore the whole folder from a backup; or remove {self._path / _CHANGES} to go on without what was "
+                "made since: bookies then keep the entries of ledgers that it does not know, and nobody can read them"
+            )
         found = self._database.get(FORMAT_KEY)
         if found is not None and found != FORMAT:
             raise Corruption(f"{self._path}: metadata format {found!r}, this program reads {FORMAT!r}")
@@ -141,6 +181,7 @@ class EmbeddedStore:
         if len(batch):
             self._database.write(batch)
             self._database.flush_wal(True)
+        self._changes.write(self._database.latest_sequence_number())
 
     # MetadataStore
 
@@ -256,6 +297,8 @@ class EmbeddedStore:
             if len(batch):
                 self._database.write(batch)
                 self._database.flush_wal(True)
+            self._changes.write(self._database.latest_sequence_number())
+        self._changes.close()
         self._database.close()
 
     # View: the newest state, for decisions.
@@ -324,6 +367,7 @@ class EmbeddedStore:
                     batch[key] = value
         self._database.write(batch)
         self._database.flush_wal(True)
+        self._changes.write(self._database.latest_sequence_number())
 
     def _written(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         for write in writes:

@@ -99,8 +99,8 @@ def open_error(path: Path, error: Exception) -> MetadataError | Corruption:
         return StoreInUse(
             f"{path} is in use by another process: stop it, choose another directory, or open this one read-only"
         )
-    if text.startswith("Corruption"):
-        return Corruption(f"{path}: {text}")
+    if text.startswith("Corruption") or "No such file" in text:
+        return Corruption(f"{path}: {text}. Files of it are damaged or missing: restore the whole folder from a backup")
     return MetadataError(f"{path} cannot be opened: {text}")
 
 

@@ -119,6 +119,25 @@ async def test_r_r19_while_writers_go_on_open_ledgers_move_with_their_writers_or
         assert await names(nodes, bookie) == []
 
 
+@pytest.mark.parametrize("entries", [0, 1])
+async def test_idle_writers_that_follow_their_records_leave_a_bookie_when_they_are_told(entries: int) -> None:
+    """Long before the grace period is over: no ledger is closed under its writer."""
+    async with nodes_over(5) as nodes:
+        idle = [await nodes.writer.create_ledger(ensemble_size=4, write_quorum=2, ack_quorum=2) for _ in range(6)]
+        for handle in idle:
+            for number in range(entries):
+                await handle.add(b"entry %d" % number)
+            handle.follow_record()
+        await nodes.start("one", AutoRecoveryConfig(open_grace_ms=600_000, retry_ms_max=200))
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert await names(nodes, "bookie-0") == []
+        for handle in idle:
+            assert await handle.add(b"entry %d" % entries) == entries
+            await handle.close()
+            assert await nodes.is_whole(handle.ledger_id)
+
+
 async def test_r_r18_a_bookie_whose_data_was_deleted_by_hand_ends_with_a_list_of_what_is_lost() -> None:
     async with nodes_over(5) as nodes:
         single = await nodes.written(4, ensemble=1, write=1, ack=1)

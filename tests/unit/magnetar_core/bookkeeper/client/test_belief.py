@@ -257,6 +257,34 @@ async def test_copies_that_were_moved_are_taken_over(cluster: FakeCluster) -> No
     assert listener.errors == []
 
 
+@pytest.mark.parametrize("is_gone", [False, True], ids=["read-only", "gone"])
+async def test_a_writer_that_is_asked_leaves_bookies_that_take_no_entries(cluster: FakeCluster, is_gone: bool) -> None:
+    """Although it has nothing to write."""
+    handle = await written(cluster, b"one")
+    listener = followed(handle)
+    leaving, staying = handle.metadata.last_segment.ensemble
+    client = await cluster.client()
+    if is_gone:
+        await cluster.kill(leaving)
+    else:
+        await cluster.set_read_only(leaving, True)
+    await eventually(lambda: leaving not in client.bookies.writable)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert handle.metadata.last_segment.ensemble == (leaving, staying)
+    handle._on_record()  # as after a reconnect to the store: nobody has asked
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert handle.metadata.last_segment.ensemble == (leaving, staying)
+    versioned = await client.record_of(handle.ledger_id)
+    await client.ledgers.write(handle.ledger_id, versioned.metadata, versioned.version)
+    await eventually(lambda: leaving not in handle.metadata.last_segment.ensemble)
+    first, last = handle.metadata.segments
+    assert (first.ensemble, last.first_entry_id) == ((leaving, staying), 1)
+    assert await handle.add(b"two") == 1
+    assert listener.errors == []
+
+
 async def test_who_has_closed_its_ledger_follows_no_record(cluster: FakeCluster, readings: _Readings) -> None:
     handle = await written(cluster, b"one")
     followed(handle)
