@@ -118,6 +118,10 @@ PARTITIONS_MAX: Final = 10_000
 
 _STORES: Final = " or ".join(STORE_TYPES)
 
+# What a broker does whose session with the metadata store has ended, or may have.
+RECONNECT: Final = "reconnect"
+SHUTDOWN: Final = "shutdown"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
@@ -314,6 +318,12 @@ class BrokerConfig:
     )
     session_timeout_ms: int = setting(
         "metadataStoreSessionTimeoutMillis", 30_000, help="how long the metadata store waits for a silent broker"
+    )
+    session_expired_policy: str = setting(
+        "zookeeperSessionExpiredPolicy",
+        RECONNECT,
+        help="reconnect: while the metadata store is silent, open topics go on, and what was owned is taken up again "
+        "afterwards; shutdown: no receipt leaves once the session may have ended, and the broker stops when it has",
     )
     evaluates_patterns: bool = setting(
         "enableBrokerSideSubscriptionPatternEvaluation",
@@ -1148,6 +1158,7 @@ class BrokerConfig:
         for name, value, values in (
             ("backlogQuotaDefaultRetentionPolicy", self.backlog_quota_policy, QUOTA_POLICIES),
             ("brokerDeleteInactiveTopicsMode", self.delete_inactive_topics_mode, DELETE_MODES),
+            ("zookeeperSessionExpiredPolicy", self.session_expired_policy, (RECONNECT, SHUTDOWN)),
         ):
             if value not in values:
                 yield f"{name}={value}: expected one of {', '.join(values)}"
@@ -1552,7 +1563,7 @@ _TUNING: Final = """
     subscriptionKeySharedUseClassicPersistentImplementation
     subscriptionSharedUseClassicPersistentImplementation unblockStuckSubscriptionEnabled
     webSocketNumIoThreads zooKeeperCacheExpirySeconds zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis
-    zookeeperSessionExpiredPolicy athenzDomainNames brokerClientSslProvider saslJaasClientAllowedIds
+    athenzDomainNames brokerClientSslProvider saslJaasClientAllowedIds
     saslJaasServerSectionName tlsProvider webServiceTlsProvider
 """
 APACHE_SETTINGS_WITHOUT_EFFECT: Final = frozenset(_TUNING.split())

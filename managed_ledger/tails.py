@@ -16,6 +16,7 @@ Rules (I131):
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -38,9 +39,9 @@ log = logging.getLogger(__name__)
 
 # A recovery that has begun ends within some round trips. Who leaves a topic waits no longer for it than this.
 _RECOVERY_LOOK_S: Final = 0.1
-_RECOVERY_LOOKS_MAX: Final = 20
+_RECOVERY_LOOKS: Final = 20
 
-# Of one reading; the entries of a tail are few.
+# Of one reading: so much is in memory, however long the tail is.
 _READ_BYTES: Final = 1 << 20
 
 
@@ -74,16 +75,16 @@ class Tails:
         first, last = metadata.last_entry_id + 1, acknowledged - 1
         where = f"{name}: ledger {ledger_id} was closed at entry {first - 1}, and entries up to {last} are acknowledged"
         why = ""
-        found = await self._read(handle, first, last)
-        if found:
-            try:
-                saved_in = await self._store(name, found, ledger_id, metadata, record, config)
-            except ManagedLedgerError as error:
-                found, why = {}, f": {error}"
-            else:
-                self.saved_entries += len(found)
-                log.warning("%s; %d of them are in ledger %d now", where, len(found), saved_in)
-        lost = [entry_id for entry_id in range(first, acknowledged) if entry_id not in found]
+        saved: list[int] = []
+        try:
+            saved_in = await self._move(name, handle, metadata, last, record, config, saved)
+        except ManagedLedgerError as error:
+            saved.clear()
+            why = f": {error}"
+        if saved:
+            self.saved_entries += len(saved)
+            log.warning("%s; %d of them are in ledger %d now", where, len(saved), saved_in)
+        lost = sorted(set(range(first, acknowledged)).difference(saved))
         if lost:
             self.lost_entries += len(lost)
             log.error("%s; %d of them are lost%s", where, len(lost), why)
@@ -92,7 +93,7 @@ class Tails:
 
     async def _ended(self, ledger_id: int) -> LedgerMetadata | None:
         """The record of a ledger that is closed; None if it is open, deleted or not known."""
-        for _ in range(_RECOVERY_LOOKS_MAX):
+        for _ in range(_RECOVERY_LOOKS):
             try:
                 metadata = await self._bookkeeper.read_metadata(ledger_id)
             except BookKeeperError:
@@ -104,48 +105,59 @@ class Tails:
             await self._clock.sleep(_RECOVERY_LOOK_S)
         return None
 
-    async def _read(self, handle: LedgerWriteHandle, first: int, last: int) -> dict[int, Buffer]:
-        """The entries that are there, ascending."""
-        found: dict[int, Buffer] = {}
-        for entry_id in range(first, last + 1):
-            if entry_id in found:
-                continue
-            run = self._cache.get_run(handle.ledger_id, entry_id, last, _READ_BYTES)
-            if not run:
-                try:
-                    stored = await handle.read_back(entry_id, last, _READ_BYTES)
-                except (BookKeeperError, DigestMismatch) as error:
-                    log.warning("ledger %d, entry %d: %s", handle.ledger_id, entry_id, error)
-                    continue
-                run = [one.payload for one in stored]
-            found.update(enumerate(run, start=entry_id))
-        return found
-
-    async def _store(
+    async def _move(
         self,
         name: str,
-        entries: dict[int, Buffer],
-        ledger_id: int,
+        handle: LedgerWriteHandle,
         metadata: LedgerMetadata,
+        last: int,
         record: TopicRecord,
         config: ManagedLedgerConfig,
+        saved: list[int],
     ) -> int:
-        """The ledger that has *entries* now, behind *ledger_id*. Raises ManagedLedgerFenced, StorageUnavailable."""
-        handle = await new_ledger(self._bookkeeper, name, config)
-        new_id = handle.ledger_id
+        """Put the entries behind the end of a ledger, up to *last*, into a new one behind it, as far as they are there;
+        returns that ledger. *saved* learns which entries they are. Raises ManagedLedgerFenced, StorageUnavailable."""
+        new = await new_ledger(self._bookkeeper, name, config)
         try:
-            for payload in entries.values():
-                await handle.add(payload)
-            length = (await handle.close()).length
+            entry_id = metadata.last_entry_id + 1
+            while entry_id <= last:
+                run = await self._read(handle, entry_id, last)
+                for payload in run:
+                    await new.add(payload)
+                    saved.append(entry_id)
+                    entry_id += 1
+                entry_id += not run
+            length = (await new.close()).length
         except BookKeeperError as error:
-            await handle.abandon()
-            await record.drop(new_id)
-            raise StorageUnavailable(f"ledger {new_id} does not take them: {error}") from error
+            await new.abandon()
+            await record.drop(new.ledger_id)
+            raise StorageUnavailable(f"ledger {new.ledger_id} does not take them: {error}") from error
+        if saved:
+            await self._list(handle.ledger_id, metadata, new.ledger_id, len(saved), length, record)
+        else:
+            await record.drop(new.ledger_id)
+        return new.ledger_id
+
+    async def _read(self, handle: LedgerWriteHandle, first: int, last: int) -> Sequence[Buffer]:
+        """A run of entries; none if the first one is not there."""
+        run = self._cache.get_run(handle.ledger_id, first, last, _READ_BYTES)
+        if run:
+            return run
+        try:
+            return [one.payload for one in await handle.read_back(first, last, _READ_BYTES)]
+        except (BookKeeperError, DigestMismatch) as error:
+            log.warning("ledger %d, entry %d: %s", handle.ledger_id, first, error)
+            return []
+
+    async def _list(
+        self, ledger_id: int, metadata: LedgerMetadata, new_id: int, entries: int, length: int, record: TopicRecord
+    ) -> None:
+        """Put the new ledger behind the other one into the record. Raises ManagedLedgerFenced, StorageUnavailable."""
         now_ms = self._clock.wall_ms()
         ended = ManagedLedgerInfo.LedgerInfo(
             ledgerId=ledger_id, entries=metadata.last_entry_id + 1, size=metadata.length, timestamp=now_ms
         )
-        made = ManagedLedgerInfo.LedgerInfo(ledgerId=new_id, entries=len(entries), size=length, timestamp=now_ms)
+        made = ManagedLedgerInfo.LedgerInfo(ledgerId=new_id, entries=entries, size=length, timestamp=now_ms)
         async with record.lock:
             before = [info for info in record.ledgers if info.ledgerId != ledger_id]
             try:
@@ -157,4 +169,3 @@ class Tails:
                 raise
         if not ended.entries:
             await record.drop(ledger_id)
-        return new_id

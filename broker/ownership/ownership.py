@@ -7,6 +7,11 @@
 The nodes have Apache's format, so brokers of both kinds find each other's topics. `bundle_assignment` decides which
 broker should take a bundle. A lookup for a bundle whose owner does not answer waits here until the owner's session has
 ended: a client that is refused backs off, and loses more time than this wait takes.
+
+Where the metadata store stands still, nobody can know whose a bundle is. By `zookeeperSessionExpiredPolicy` its owner
+goes on with what is open, and takes it up again when the store is back, unless another broker was faster; or it sends
+no receipt, and stops when its session has ended. Both are safe: who takes a topic over fences its ledgers before it
+reads them, so that of two owners one cannot write (I2, I11).
 """
 
 import asyncio
@@ -92,6 +97,7 @@ class BundleOwnership:
         non_persistent: bool = True,
         takeover_wait_s: float = TAKEOVER_WAIT_S,
         knows_domains: Callable[[], bool] = lambda: False,
+        on_expired: Callable[[], None] | None = None,
     ) -> None:
         """*bundles_of* gives a namespace's bundles or raises what clients are told; *bundles_now* reads them anew.
 
@@ -99,6 +105,8 @@ class BundleOwnership:
 
         *persistent*, *non_persistent*: the kinds of topics that this broker serves. *knows_domains*: anti-affinity
         groups are spread over failure domains first (`failureDomainsEnabled`).
+
+        *on_expired*: stops this broker, whose session has ended; None: what it owned is taken up again.
         """
         self._store = store
         self._clock = clock
@@ -120,6 +128,8 @@ class BundleOwnership:
         self.promised: dict[str, BrokerAddress] = {}
         """Bundles that are being moved → who shall have them: whoever asks for one that nobody owns is sent there."""
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
+        self._on_expired = on_expired
+        self._resuming: set[str] = set()  # bundles that were ours in a session that has ended: to be taken up again
         self._coming: set[str] = set()  # bundles that this broker waits for, to take them
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
         self._tasks = Tasks("ownership")
@@ -211,8 +221,10 @@ class BundleOwnership:
         return self._is_leaving
 
     def may_acknowledge(self) -> bool:
-        """The session rule (see `bundle_assignment`)."""
-        return session_has_time(self._clock.monotonic(), self._store.last_answer, self._store.session_timeout_s)
+        """The session rule (see `bundle_assignment`), where a broker stops whose session has ended."""
+        return self._on_expired is None or session_has_time(
+            self._clock.monotonic(), self._store.last_answer, self._store.session_timeout_s
+        )
 
     def watch_lost(self, lost: Callable[[list[str]], None]) -> Callable[[], None]:
         """Call *lost* with the names of bundles that this broker does not own any more; returns how to stop."""
@@ -636,7 +648,7 @@ class BundleOwnership:
     async def _check_owned(self, bundle: str) -> None:
         with contextlib.suppress(MetadataError):
             node = await self._store.get(self._path(bundle))
-            if (node is None or not node.own) and bundle in self._owned:
+            if (node is None or not node.own) and bundle in self._owned and bundle not in self._resuming:
                 self._lose([bundle])
 
     def _lose(self, bundles: list[str]) -> None:
@@ -709,11 +721,43 @@ class BundleOwnership:
     # ------------------------------------------------------------------------- session and leader
 
     def _on_session(self, event: SessionEvent) -> None:
-        if event is SessionEvent.LOST:
-            self.is_leader = False
+        if event is not SessionEvent.LOST:
+            return
+        self.is_leader = False
+        if self._on_expired is not None:
             self._lose(sorted(self._owned))
-            if not self._is_leaving:
-                self._tasks.spawn(self._register_again(), "register again")
+            self._on_expired()
+        elif self._is_leaving:
+            self._lose(sorted(self._owned))
+        else:
+            self._resuming.update(self._owned)
+            self._tasks.spawn(self._go_on(), "taking up again what was owned")
+
+    async def _go_on(self) -> None:
+        """In a new session."""
+        await self._register_again()
+        while self._resuming:
+            bundle = min(self._resuming)
+            try:
+                is_ours = await self._take_up_again(bundle)
+            except MetadataError as error:
+                log.warning("whether %s is still ours is not known: %s", bundle, error)
+                await self._clock.sleep(_RETRY_S)
+                continue
+            self._resuming.discard(bundle)
+            if not is_ours and bundle in self._owned:
+                self._lose([bundle])
+
+    async def _take_up_again(self, bundle: str) -> bool:
+        """Whether the bundle is ours in this session. Raises MetadataError."""
+        while bundle in self._owned and bundle not in self._unloading:
+            if await self._claim_bundle(bundle):
+                log.info("still owning %s", bundle)
+                return True
+            node = await self._store.get(self._path(bundle))
+            if node is not None:
+                return node.own
+        return False
 
     async def _register_again(self) -> None:
         while True:

@@ -5,11 +5,13 @@ import errno
 import logging
 import os
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from broker.broker import Broker
-from broker.config import BrokerConfig
+from broker.config import SHUTDOWN, BrokerConfig
 from broker.handing_over import hand_over
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
@@ -24,6 +26,7 @@ from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import load_beside
+from magnetar_core.runtime.observe import Source as MetricSource
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
@@ -33,6 +36,15 @@ log = logging.getLogger(__name__)
 # How long a broker that stops waits, in all, for a metadata store that does not answer. It would seal ledgers and
 # release bundles; the next owner can do without both.
 STOP_WAIT_S = 2.0
+
+
+class SessionExpired(MagnetarError):
+    """The broker's session with the metadata store has ended."""
+
+
+_EXPIRED: Final = SessionExpired(
+    "the session with the metadata store has ended (zookeeperSessionExpiredPolicy=shutdown); start the broker again"
+)
 
 
 class PortInUse(MagnetarError):
@@ -48,10 +60,14 @@ async def start_broker(
     *,
     version: str,
     preferred_grpc_port: int | None = None,
+    more_metrics: Sequence[MetricSource] = (),
+    on_failure: Callable[[BaseException], None],
 ) -> Broker:
-    """Start a broker whose stores are open; *parts* learns how to stop it. Raises MagnetarError.
+    """Start a broker whose stores are open; *parts* learns how to stop it, *on_failure* that it must end. Raises
+    MagnetarError.
 
-    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead.
+    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead. /metrics tells
+    *more_metrics*, too, of what else runs in the process.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     _check_ports(config)
@@ -78,6 +94,7 @@ async def start_broker(
         non_persistent=config.enable_non_persistent_topics,
         takeover_wait_s=config.takeover_wait_s,
         knows_domains=lambda: broker.config.failure_domains,
+        on_expired=partial(on_failure, _EXPIRED) if config.session_expired_policy == SHUTDOWN else None,
     )
     await initialise_cluster(store, config)
     web_port, secure_port = _number_of(web_socket), _number_of(secure_socket)
@@ -115,6 +132,8 @@ async def start_broker(
         from broker.admin.server import AdminServer
 
         admin = AdminServer(broker, ownership, version=version)
+        for source in more_metrics:
+            admin.metrics.add(source)
         await admin.start(web_socket, secure_socket)
         parts.add("admin", admin.stop)
     if grpc_socket is not None or secure_grpc_socket is not None:

@@ -137,7 +137,9 @@ def run_broker(config_path: Path | None, processes: str | None = None) -> int:
         bookkeeper = BookKeeper(store, clock, client_config(config))
         await bookkeeper.open()
         parts.add("ledger client", bookkeeper.close)
-        broker = await start_broker(config, store, bookkeeper, clock, parts, version=__version__)
+        broker = await start_broker(
+            config, store, bookkeeper, clock, parts, version=__version__, on_failure=shutdown.fail
+        )
         say_ready(
             f"magnetar broker is ready at {broker.address.native_url}"
             + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")

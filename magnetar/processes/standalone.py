@@ -18,7 +18,7 @@ from magnetar.processes.servers import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import Lock, OsFiles
-from magnetar_core.runtime.observe import start_logging
+from magnetar_core.runtime.observe import Source, start_logging
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError
 
@@ -91,6 +91,7 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
     await initialise_cluster(store, "/ledgers")
     client = client_config(settings.broker)
     addresses = []
+    metrics: list[Source] = []
     for number, config in enumerate(settings.bookies, 1):
         # They take whatever maxMessageSize lets the broker take.
         config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
@@ -100,13 +101,22 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
         except PortInUse as error:
             raise PortInUse(f"{error} (--bookie-port)") from None
         parts.add(f"bookie {number}", bookie.stop)
+        metrics.append(bookie.operations.metrics)
         addresses.append("{}:{}".format(*bookie.address))
     bookkeeper = BookKeeper(store, clock, client)
     await bookkeeper.open()
     parts.add("ledger client", bookkeeper.close)
     alone = replace(settings.broker, tells_what_it_serves=False)  # nobody takes over from it
     broker = await start_broker(
-        alone, store, bookkeeper, clock, parts, version=__version__, preferred_grpc_port=GRPC_PORT
+        alone,
+        store,
+        bookkeeper,
+        clock,
+        parts,
+        version=__version__,
+        preferred_grpc_port=GRPC_PORT,
+        more_metrics=metrics,
+        on_failure=shutdown.fail,
     )
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "

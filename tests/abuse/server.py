@@ -64,7 +64,9 @@ def serve(folder: Path) -> int:
                 **copies,
             }
         )
-        broker = await start_broker(broker_config, store, bookkeeper, clock, parts, version="abuse")
+        broker = await start_broker(
+            broker_config, store, bookkeeper, clock, parts, version="abuse", on_failure=shutdown.fail
+        )
         ports = {
             "binary": broker.port,
             "http": broker.address.http_url,

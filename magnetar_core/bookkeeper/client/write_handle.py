@@ -75,7 +75,7 @@ NOTICE_S: Final = 1.0
 
 # Pauses between readings while the metadata store does not answer.
 _READ_AGAIN_S: Final = 0.2
-_READ_AGAIN_S_MAX: Final = 2.0
+_READ_AGAIN_LAST_S: Final = 2.0
 
 _entry_id = itemgetter(0)
 
@@ -351,7 +351,7 @@ class LedgerWriteHandle:
                 except StoreUnavailable as error:
                     log.warning("ledger %d: whether it is still ours is not known: %s", self.ledger_id, error)
                     await self._pool.clock.sleep(again_s)
-                    again_s = min(again_s * 2, _READ_AGAIN_S_MAX)
+                    again_s = min(again_s * 2, _READ_AGAIN_LAST_S)
                     continue
                 except (BookKeeperError, MetadataError, Corruption) as error:
                     self._fail(error)
@@ -693,6 +693,7 @@ class LedgerWriteHandle:
         self.listener = None
         self._watch = None  # answers of slow bookies may still arrive
         self._channels.clear()
+        self._belief = Belief({})
         closing = self._closing
         if closing is not None and closing.done() and (closing.cancelled() or closing.exception() is not None):
             self._closing = None  # it holds its error, whose traceback holds the frames of `_close`

@@ -13,6 +13,7 @@ import pytest
 from magnetar_core.bookkeeper.client.belief import Belief
 from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Range
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState
+from managed_ledger import tails
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
@@ -155,6 +156,27 @@ async def test_what_memory_does_not_have_comes_from_the_bookies_that_took_it(wor
     await acknowledged_behind_the_end(world, owner, b"a")
     await owner.ledger.close()
     assert await (await world.owner()).payloads() == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_long_tail_is_moved_in_runs(world: _World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tails, "_READ_BYTES", 25)
+    owner = await world.owner()
+    await acknowledged_behind_the_end(world, owner, b"a")
+    more = [b"entry %d" % number for number in range(20)]
+    await owner.publish(*more)
+    runs: list[int] = []
+    get_run = owner.factory.cache.get_run
+
+    def noting(ledger_id: int, first: int, last: int, bytes_max: int) -> list[Any]:
+        found = get_run(ledger_id, first, last, bytes_max)
+        runs.append(len(found))
+        return found
+
+    monkeypatch.setattr(owner.factory.cache, "get_run", noting)
+    await owner.ledger.close()
+    assert sum(runs) == 23
+    assert max(runs) <= 8
+    assert await (await world.owner()).payloads() == [b"a", b"b", b"c", b"d", *more]
 
 
 async def test_what_nobody_has_is_told(world: _World, caplog: pytest.LogCaptureFixture) -> None:

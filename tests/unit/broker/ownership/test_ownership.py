@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -57,15 +57,32 @@ TOPICS = [topic_in(bundle) for bundle in ALL]
 class Side:
     """One broker: its session, its address, its ownership, what it was told."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, *, stops: bool = False) -> None:
+        """*stops*: when its session has ended."""
         self.store = store
         self.lost: list[list[str]] = []
-        self.ownership = BundleOwnership(store, LoopClock(), bundles_of=bundles_of, version="0.1.0", cluster="lab")
+        self.expired = 0
+        self.ownership = BundleOwnership(
+            store, LoopClock(), bundles_of=bundles_of, version="0.1.0", cluster="lab",
+            on_expired=self._on_expired if stops else None,
+        )  # fmt: skip
         self.ownership.watch_lost(self.lost.append)
 
     async def start(self, port: int, host: str = "127.0.0.1") -> None:
         self.id = f"{host}:{port + 1}"
         await self.ownership.start(self.id, BrokerAddress(f"pulsar://127.0.0.1:{port}", "", f"http://{self.id}"))
+
+    def _on_expired(self) -> None:
+        self.expired += 1
+
+    async def die(self) -> None:
+        """Its process does nothing any more, and its session ends."""
+        own = self.ownership
+        for cancel in (own._cancel_session, own._cancel_leader, *own._owned.values()):
+            assert cancel is not None
+            cancel()
+        await own._tasks.cancel()
+        self.store.expire()
 
     async def take(self, topic: TopicName) -> None:
         assert (await self.ownership.locate(topic, authoritative=True)).here
@@ -77,9 +94,9 @@ class Brokers:
         self.root = MemoryStore(LoopClock())
         self._held: dict[int, socket.socket] = {}
 
-    async def side(self, port: int | None = None, host: str = "127.0.0.1") -> Side:
+    async def side(self, port: int | None = None, host: str = "127.0.0.1", *, stops: bool = False) -> Side:
         """Another broker, on a port where somebody listens unless *port* is given; *host* is that of its id."""
-        made = Side(self.root.session())
+        made = Side(self.root.session(), stops=stops)
         if port is None:
             port = await self.listening_port()
         await made.start(port, host)
@@ -368,7 +385,7 @@ async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
     await eventually(lambda: _equal(awaited, [TOPICS[0]]))
     assert not waiting.done()
-    hangs.store.expire()
+    await hangs.die()
     assert (await waiting).here
 
 
@@ -384,7 +401,7 @@ async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_aske
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
     await asyncio.sleep(0.1)
     assert not waiting.done()
-    hangs.store.expire()
+    await hangs.die()
     assert (await waiting).here
 
 
@@ -415,8 +432,7 @@ async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(wor
     await restarted.take(TOPICS[0])
     assert restarted.ownership.owned_bundles == [ALL[0]]
     assert list(await restarted.ownership.brokers()) == [former.id]
-    former.store.expire()
-    await eventually(lambda: former.lost)
+    await former.die()
     assert restarted.ownership.owns(TOPICS[0])
     assert await world.owner(ALL[0]) == restarted.ownership.address.service_url
     assert restarted.lost == []
@@ -426,15 +442,96 @@ async def test_a_restart_at_the_same_address_takes_over_its_own_former_nodes(wor
 # ------------------------------------------------------------------------------------------- losing
 
 
-async def test_bundles_of_a_session_that_ended_are_reported_once(world: Brokers) -> None:
-    a, b = await world.side(), await world.side()
+async def test_with_the_policy_shutdown_a_broker_whose_session_has_ended_stops(world: Brokers) -> None:
+    a, b = await world.side(stops=True), await world.side()
     for topic in TOPICS[:3]:
         await a.take(topic)
     a.store.expire()
     assert a.lost == [sorted(ALL[:3])]
+    assert a.expired == 1
     assert not any(a.ownership.owns(topic) for topic in TOPICS)
     await asyncio.sleep(0.02)  # the watches of the removed nodes have fired as well
     assert a.lost == [sorted(ALL[:3])]
+    assert list(await b.ownership.brokers()) == [b.id]
+    await b.take(TOPICS[0])
+
+
+async def test_what_was_owned_is_taken_up_again_in_the_next_session(world: Brokers) -> None:
+    a, b = await world.side(), await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    a.store.suspend()
+    assert a.ownership.may_acknowledge()
+    a.store.expire()
+    await eventually(lambda: _registered(b, {a.id, b.id}))
+    await eventually(lambda: _own_again(world, a, ALL[:3]))
+    assert a.lost == []
+    assert all(a.ownership.owns(topic) for topic in TOPICS[:3])
+    located = await b.ownership.locate(TOPICS[0], authoritative=True)
+    assert (located.here, located.broker) == (False, a.ownership.address)
+    await world.root.delete(f"/namespace/{ALL[0]}")
+    await eventually(lambda: a.lost == [[ALL[0]]])  # its node is watched in this session, too
+
+
+async def _own_again(world: Brokers, side: Side, bundles: Sequence[str]) -> bool:
+    return [await world.owner(one) for one in bundles] == [side.ownership.address.service_url] * len(bundles)
+
+
+async def test_what_another_broker_took_meanwhile_is_lost_and_nothing_else(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+    a, b = await world.side(), await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    is_away = True
+
+    def fail(_: str) -> None:
+        if is_away:
+            raise StoreUnavailable("away")
+
+    a.store.before_change = fail
+    a.store.expire()
+    await b.take(TOPICS[1])
+    await asyncio.sleep(0.02)
+    assert a.lost == []  # nobody could tell us
+    assert a.ownership.owns(TOPICS[0])
+    is_away = False
+    await eventually(lambda: _own_again(world, a, [ALL[0], ALL[2]]))
+    await eventually(lambda: a.lost == [[ALL[1]]])
+    assert await world.owner(ALL[1]) == b.ownership.address.service_url
+    assert (b.lost, b.ownership.owns(TOPICS[1])) == ([], True)
+
+
+async def test_a_second_session_that_ends_while_the_first_is_taken_up_loses_nothing(
+    world: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+    a, b = await world.side(), await world.side()
+    for topic in TOPICS[:3]:
+        await a.take(topic)
+    claims = 0
+
+    def expire_once(path: str) -> None:
+        nonlocal claims
+        if path == f"/namespace/{sorted(ALL[:3])[1]}":
+            claims += 1
+            if claims == 1:
+                a.store.expire()
+
+    a.store.before_change = expire_once
+    a.store.expire()
+    await eventually(lambda: _own_again(world, a, ALL[:3]))
+    await eventually(lambda: _registered(b, {a.id, b.id}))
+    assert a.lost == []
+
+
+async def test_a_broker_that_is_leaving_takes_nothing_up_again(world: Brokers) -> None:
+    a, b = await world.side(), await world.side()
+    await a.take(TOPICS[0])
+    await a.ownership.leave()
+    a.store.expire()
+    assert a.lost == [[ALL[0]]]
     await b.take(TOPICS[0])
 
 
@@ -690,7 +787,7 @@ async def test_a_broken_leader_is_named(world: Brokers) -> None:
 async def test_receipts_stop_when_the_session_may_have_ended_by_our_own_clock() -> None:
     clock = ManualClock()
     store = MemoryStore(clock, session_timeout_s=2.0)
-    ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version="0.1.0")
+    ownership = BundleOwnership(store, clock, bundles_of=bundles_of, version="0.1.0", on_expired=lambda: None)
     assert ownership.may_acknowledge()
     clock.advance(100)
     assert ownership.may_acknowledge()  # the store answers all the time

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from broker.config import BrokerConfig
-from magnetar.processes.broker import PortInUse, start_broker
+from magnetar.processes.broker import PortInUse, SessionExpired, start_broker
 from magnetar.processes.cluster import reserved_ports
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
@@ -24,7 +24,13 @@ CONFIG = BrokerConfig(service_port=0, web_port=0, bind_address="127.0.0.1", adve
 async def start(parts: Parts, **changes: Any) -> Any:
     clock = LoopClock()
     return await start_broker(
-        replace(CONFIG, **changes), MemoryStore(clock), MemoryBookKeeper().client, clock, parts, version="0.1.0"
+        replace(CONFIG, **changes),
+        MemoryStore(clock),
+        MemoryBookKeeper().client,
+        clock,
+        parts,
+        version="0.1.0",
+        on_failure=lambda error: pytest.fail(str(error)),
     )
 
 
@@ -63,6 +69,25 @@ async def test_who_comes_before_http_is_loaded_is_served_then(monkeypatch: pytes
         assert answer.endswith(b"ok")
         early[0][1].close()
         await parts.stop()
+
+
+@pytest.mark.parametrize("policy", ["reconnect", "shutdown"])
+async def test_what_follows_when_its_session_has_ended_is_a_setting(policy: str) -> None:
+    clock, parts, failures = LoopClock(), Parts(), list[BaseException]()
+    store = MemoryStore(clock)
+    broker = await start_broker(
+        replace(CONFIG, session_expired_policy=policy),
+        store,
+        MemoryBookKeeper().client,
+        clock,
+        parts,
+        version="0.1.0",
+        on_failure=failures.append,
+    )
+    store.expire()
+    assert [type(one) for one in failures] == ([SessionExpired] if policy == "shutdown" else [])
+    assert broker.port
+    await parts.stop()
 
 
 async def test_http_may_be_off() -> None:
