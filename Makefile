@@ -59,8 +59,8 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 --timeout 7200 -m crash tests/crash
 
-sim: $(VENV)/dev ## delivery over many short ledgers: 2,000 runs of drawn events (minutes); SEED=n repeats one
-	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py
+sim: $(VENV)/dev ## delivery over many short ledgers, and what was compacted: 2,000 runs of drawn events each (minutes); SEED=n repeats one
+	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py tests/simulation/test_compacted_sim.py
 
 abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
 	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse

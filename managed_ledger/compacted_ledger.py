@@ -7,7 +7,7 @@ Rules:
 2. Entries are found by their position in the topic, so a reader can go from one compacted ledger to the next one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -60,6 +60,22 @@ class CompactedLedger:
     async def last(self) -> Entry | None:
         """None: nothing was left of the topic."""
         return (await self._read(self.entries - 1, 1, 1))[0] if self.entries else None
+
+    async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        """The position of the first entry for which *predicate* is true; None if there is none.
+
+        *predicate* must be false up to some entry and true from there on.
+        """
+        low, high = 0, self.entries
+        found: Position | None = None
+        while low < high:
+            middle = (low + high) // 2
+            (entry,) = await self._read(middle, 1, 1)
+            if predicate(entry):
+                found, high = entry.position, middle
+            else:
+                low = middle + 1
+        return found
 
     async def _index_of(self, position: Position) -> int:
         low, high = 0, self.entries

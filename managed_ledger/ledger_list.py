@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
 from managed_ledger.errors import InvalidPosition
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 
 
@@ -126,6 +126,19 @@ class LedgerList:
                 return Position(ledger_id, last)
             at -= 1
         return self.start
+
+    def mark_delete_before(self, start: Position, *, keeps_trimmed: bool = False) -> Position:
+        """The mark-delete position of a cursor that reads *start* first, EARLIEST and LATEST included.
+
+        *keeps_trimmed*: entries of ledgers that were trimmed are in a compacted ledger, so it may stand before them.
+        """
+        if start == LATEST or start > self.last_confirmed:
+            return self.last_confirmed
+        if start > EARLIEST and start >= self.first_position:
+            return self.previous_position(start)
+        if not keeps_trimmed:
+            return self.start
+        return EARLIEST if start <= EARLIEST else min(Position(start.ledger_id, max(start.entry_id, 0) - 1), self.start)
 
     def floor(self, position: Position) -> Position:
         """*position* if there is such an entry, else the last one before it.

@@ -205,7 +205,7 @@ class SubscriptionsApi:
         if not await self._in_partitions(request, "POST", f"/resetcursor/{time_ms}"):
             topic = await self._owners.loaded(request)
             subscription = subscription_of(request, topic)
-            await topic.seek(subscription, await topic.position_at_ms(time_ms))
+            await topic.seek(subscription, await topic.position_at_ms(time_ms, read_compacted=True))
         return done()
 
     async def _in_partitions(

@@ -281,7 +281,8 @@ class ConnectionConsumers:
                 wanted = request.message_id
                 await topic.seek(subscription, _position(wanted), list(wanted.ack_set), wanted.batch_size)
             elif request.HasField("message_publish_time"):
-                await topic.seek(subscription, await topic.position_at_ms(request.message_publish_time))
+                found = await topic.position_at_ms(request.message_publish_time, read_compacted=consumer.read_compacted)
+                await topic.seek(subscription, found)
             else:
                 raise MetadataFailure("Message id and message publish time were not present")
             return success_frame(request.request_id)

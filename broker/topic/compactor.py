@@ -14,7 +14,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -117,6 +117,17 @@ class Compactor:
                 continue  # another compaction has ended, and the ledger was deleted
             if ledger.ledger_id == ledger_id == self.compacted_ledger_id:
                 return CompactedRun(entries, horizon)
+
+    async def find_first(self, predicate: Callable[["Entry"], bool]) -> Position | None:
+        """The first entry that was kept for which *predicate* is true, by bisection. Raises StorageUnavailable."""
+        while (ledger_id := self.compacted_ledger_id) is not None:
+            try:
+                ledger = await self.compacted()
+                return None if ledger is None else await ledger.find_first(predicate)
+            except StorageUnavailable:
+                if ledger_id == self.compacted_ledger_id:
+                    raise
+        return None
 
     async def compacted(self) -> "CompactedLedger | None":
         """The present compacted ledger, opened; None: there is none. Raises StorageUnavailable."""

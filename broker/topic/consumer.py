@@ -209,6 +209,11 @@ class Consumer:
         """Whether it can be sent an entry now."""
         return self.permits > 0 and not self.is_blocked and self.sink.is_writable
 
+    @property
+    def can_be_sent(self) -> bool:
+        """Whether it can be sent what it needs to acknowledge anything, however much it has not acknowledged."""
+        return self.permits > 0 and self.sink.is_writable
+
     def add_permits(self, permits: int) -> None:
         self.permits = min(self.permits + permits, PERMITS_MAX)
 

@@ -17,15 +17,34 @@ class SearchedLedger(Protocol):
     @property
     def last_confirmed(self) -> Position: ...
 
+    @property
+    def first_position(self) -> Position: ...
+
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
 
     async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
 
 
-async def position_at_ms(ledger: SearchedLedger, time_ms: int) -> Position:
-    """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
+class SearchedKept(Protocol):
+    """What compaction kept of a topic (`broker.topic.compactor.Compactor`)."""
+
+    async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
+
+
+async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKept | None = None) -> Position:
+    """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
+
+    *kept*: also of those that only compaction has kept.
+    """
+
+    def is_since(entry: EntryLike) -> bool:
+        return is_published_since(entry, time_ms)
+
     try:
-        found = await ledger.find_first(lambda entry: is_published_since(entry, time_ms))
+        found = await ledger.find_first(is_since)
+        if kept is not None and (found is None or found <= ledger.first_position):
+            earlier = await kept.find_first(is_since)
+            found = min(found or LATEST, earlier or LATEST)
     except ManagedLedgerError as error:
         raise storage_error(error) from error
     return LATEST if found is None else found

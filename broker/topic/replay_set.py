@@ -29,6 +29,10 @@ class ReplaySet:
         hashes = self._hashes
         return ((position, hashes[position]) for position in self._sorted)
 
+    def only(self, positions: Iterable[Position]) -> list[tuple[Position, int]]:
+        """Those of *positions* that are members, lowest first."""
+        return [(position, self._hashes[position]) for position in sorted(positions) if position in self._hashes]
+
     def add(self, position: Position, hash_: int = 0) -> None:
         if position in self._hashes:
             return

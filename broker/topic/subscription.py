@@ -36,7 +36,7 @@ from magnetar_core.runtime.types import Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.position import Position, named_position
+from managed_ledger.position import EARLIEST, Position, named_position
 
 # Reads that one event may cause before others get their turn on the loop: 10 × 100 entries are about 10 ms.
 READS_PER_EVENT_MAX: Final = 10
@@ -153,6 +153,11 @@ class Subscription:
         return self.cursor.backlog()
 
     @property
+    def is_before_ledgers(self) -> bool:
+        """Whether something may be open that only a compacted ledger has."""
+        return self.is_durable and self.cursor.mark_delete_position < self._ledger.previous_position(EARLIEST)
+
+    @property
     def mark_delete_position(self) -> Position:
         return self.cursor.mark_delete_position
 
@@ -206,11 +211,12 @@ class Subscription:
                 now_ms=self._host.now_ms,
             )
         if kind == wire.CommandSubscribe.Shared:
-            return SharedDispatcher(self.cursor, self.limits, self._host.now_ms, self._share)
+            return SharedDispatcher(self._topic, self.cursor, self.limits, self._host.now_ms, self._share)
         selector = make_selector(
             is_sticky=policy.is_sticky, consistent_hashing=self._consistent_hashing, points=self._points
         )
         return KeySharedDispatcher(
+            self._topic,
             self.cursor,
             self.limits,
             self._host.now_ms,
@@ -230,11 +236,10 @@ class Subscription:
             # this turn, and the entries of one must not be sent to another that leaves a moment later.
             self._arm(self._host.now_ms())
 
-    def read_compacted(self, view: CompactedView, start: Position | None) -> None:
-        """Consumers that want it get what compaction kept, from now on. *start*: where the subscription begins, if it
-        is new."""
+    def read_compacted(self, view: CompactedView) -> None:
+        """Consumers that want it get what compaction kept, from now on."""
         if not isinstance(self.cursor, CompactedCursor):
-            self.cursor = CompactedCursor(self.cursor, view, self._wants_compacted, start)
+            self.cursor = CompactedCursor(self.cursor, view, self._wants_compacted)
             if self._dispatcher is not None:
                 self._dispatcher.use_cursor(self.cursor)
 
@@ -274,6 +279,8 @@ class Subscription:
         if ack.ack_type == wire.CommandAck.Cumulative:
             self._acknowledge_up_to(consumer, ack)
         else:
+            if not consumer.read_compacted:
+                self.cursor.leave_trimmed()
             self._acknowledge_single(consumer, ack)
         if self.cursor.mark_delete_position != before:
             self.last_advanced_ms = now_ms
@@ -333,7 +340,7 @@ class Subscription:
             self._ledger.check_within(
                 position
             )  # beyond the end, the position before it would be the last entry of the topic
-            self.cursor.mark_delete(self._ledger.previous_position(position))
+            self.cursor.mark_delete(_before(self._ledger, position))
             if self.limits.batch_index_acks:
                 words = list(message_id.ack_set)
                 size = self._batch_size(position, words, message_id.batch_size)
@@ -476,6 +483,8 @@ class Subscription:
                     return
             self._settle(0, 0)  # of a read that was dropped
             self.pump()
+            if not entries and self._ledger.is_terminated:  # the compacted ledger had nothing more
+                self.tell_the_end()
 
         return done
 
@@ -602,7 +611,7 @@ class Subscription:
     def tell_the_end(self) -> None:
         """Tell consumers, each once, that the terminated topic holds nothing more for them, where their client does not
         disconnect at that."""
-        if self.cursor.backlog():
+        if self.cursor.backlog() or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):
             return
         for consumer in self.consumers:
             if consumer.hears_the_end and not consumer.was_told_the_end:
@@ -696,6 +705,11 @@ def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None
             assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
         )
     )
+
+
+def _before(ledger: LedgerPort, position: Position) -> Position:
+    """The last position before this one, also in a ledger that was trimmed."""
+    return min(ledger.previous_position(position), Position(position.ledger_id, max(position.entry_id, 0) - 1))
 
 
 def _checked(message_id: MessageIdData) -> Position:

@@ -24,7 +24,7 @@ from broker.errors import (
 )
 from broker.names import is_internal_subscription, is_reserved_subscription
 from broker.policy_types import DispatchRate
-from broker.topic.compacted_view import CompactedView, start_of
+from broker.topic.compacted_view import CompactedView
 from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
@@ -126,7 +126,7 @@ class Subscriptions:
         others = (consumer.address for one in self.by_name.values() for consumer in one.consumers)
         if not has_room_for_host(request.consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
-        subscription, start = await self._existing_or_new(request, check_open)
+        subscription = await self._existing_or_new(request, check_open)
         try:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
         except (ConsumerBusy, ConsumerAssignError):
@@ -136,7 +136,7 @@ class Subscriptions:
         if self.by_name.get(subscription.name) is not subscription:
             raise NotReady(f"Subscription {subscription.name} was removed meanwhile")
         if request.consumer.read_compacted:
-            subscription.read_compacted(self._compacted, None if start is None else start_of(start))
+            subscription.read_compacted(self._compacted)
         try:
             subscription.add_consumer(request.consumer, request.kind, request.key_shared)
         except BrokerError:
@@ -147,10 +147,7 @@ class Subscriptions:
             subscription.tell_the_end()
         return subscription
 
-    async def _existing_or_new(
-        self, request: SubscribeRequest, check_open: Callable[[], None]
-    ) -> tuple[Subscription, Position | None]:
-        """The subscription, and where it begins if it is new."""
+    async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
         name = request.subscription
         existing = self.by_name.get(name)
         if existing is not None:
@@ -161,26 +158,28 @@ class Subscriptions:
                 )
             if request.is_replicated and not existing.is_replicated:
                 await self.set_replicated(name, is_replicated=True)
-            return existing, None
+            return existing
         if request.durable:
             if not self._limits.creates_subscriptions:
                 raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
             start = EARLIEST if request.earliest else LATEST
             start = await self._rolled_back(request, start)
-            made = await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
-            return made, start
+            return await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
         start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
         start = await self._rolled_back(request, start)
         existing = self.by_name.get(name)  # another request may have made it while this one waited
         if existing is not None:
-            return existing, None
-        return self._add(name, self._ledger.new_non_durable_cursor(name, start)), start
+            return existing
+        return self._add(name, self._ledger.new_non_durable_cursor(name, start))
 
     async def _rolled_back(self, request: SubscribeRequest, start: Position) -> Position:
         """Where the consumer begins: at *start*, or so many seconds ago if it asks for that."""
         if request.rollback_s <= 0:
             return start
-        return await position_at_ms(self._ledger, self._clock.wall_ms() - request.rollback_s * 1000)
+        before_ms = self._clock.wall_ms() - request.rollback_s * 1000
+        return await position_at_ms(
+            self._ledger, before_ms, self._compacted if request.consumer.read_compacted else None
+        )
 
     async def create_initial(self, name: str, check_open: Callable[[], None]) -> None:
         """The subscription that a producer wants to be there, at the oldest entry. Raises BrokerError."""

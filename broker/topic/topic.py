@@ -408,9 +408,12 @@ class Topic:
         """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
         await self._subscriptions.seek(subscription, position, ack_set, batch_size)
 
-    async def position_at_ms(self, time_ms: int) -> Position:
-        """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError."""
-        return await position_at_ms(self.ledger, time_ms)
+    async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
+        """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
+
+        *read_compacted*: also of those that only compaction has kept.
+        """
+        return await position_at_ms(self.ledger, time_ms, self.compactor if read_compacted else None)
 
     async def clear_backlog(self, name: str) -> None:
         """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
@@ -546,7 +549,7 @@ class Topic:
         if not wanted.is_on:
             return False
         if wanted.mode == CAUGHT_UP:
-            is_behind = any(one.cursor.backlog() for one in self.subscriptions.values())
+            is_behind = any(one.backlog or one.is_before_ledgers for one in self.subscriptions.values())
         else:
             is_behind = self.has_subscriptions
         if self.producers or is_behind:

@@ -13,18 +13,33 @@ Rules the code below keeps:
 3. A batch entry of which all indexes are acknowledged is an acknowledged entry.
 4. `mark_delete_position` names an existing entry, or entry -1 of a ledger; never one beyond the end. Positions from
    clients are checked and brought to that form here, before anything is changed or stored.
+5. Entries of ledgers that were trimmed may still be in a compacted ledger. A cursor that has not consumed them stands
+   before the ledgers that are left, and what it acknowledges there is kept as elsewhere. Which entries there are is not
+   known here, so it does not move on to the ledgers by itself: who knows says so (`mark_delete`, `leave_trimmed`).
+
+How such a place is stored (Apache's brokers take entry -1 for "nothing consumed"):
+
+    L:-1                       nothing is consumed, of the compacted ledger neither
+    L:-1 and CONSUMED_BEFORE   everything before ledger L is consumed
+    L:E, L was trimmed         what the compacted ledger has behind L:E may be open
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from managed_ledger.ack_ranges import AckRange, AckRanges, mask_of, words_of
 from managed_ledger.ledger_list import LedgerList
-from managed_ledger.position import Position
+from managed_ledger.position import EARLIEST, Position
 
 # Batches of which a part is acknowledged. All of them are stored whenever the cursor is, once a second.
 # (managedLedgerMaxBatchDeletedIndexToPersist)
 PARTIAL_BATCHES_MAX: Final = 10_000
+
+# Runs of acknowledged entries in trimmed ledgers (rule 5): nobody here can tell whether there are such entries.
+TRIMMED_RANGES_MAX: Final = 100_000
+
+CONSUMED_BEFORE: Final = "compacted.consumed.before"
+"""The number of a stored cursor with the ledger before which everything is consumed."""
 
 
 class CursorState:
@@ -32,6 +47,8 @@ class CursorState:
 
     def __init__(self, ledgers: LedgerList, mark_delete_position: Position) -> None:
         self._ledgers = ledgers
+        self._start = ledgers.start
+        """What stands before it was trimmed."""
         self._ranges = AckRanges()
         self._batches: dict[Position, int] = {}  # position → bits of the indexes that remain
         self.mark_delete_position = mark_delete_position
@@ -47,16 +64,17 @@ class CursorState:
         batches: Iterable[tuple[Position, Sequence[int]]],
         properties: Iterable[tuple[str, int]],
     ) -> None:
-        """Take over a stored state. Ranges and batches outside the existing ledgers are left out."""
+        """Take over a stored state. Ranges and batches outside the existing ledgers are left out, but for rule 5."""
         for item in ranges:
             if item.ledger_id in self._ledgers:
                 last = min(item.last, self._ledgers.entries_of(item.ledger_id) - 1)
                 if item.first <= last:
                     self._ranges.add(item.ledger_id, item.first, last)
+            elif self._is_trimmed(Position(item.ledger_id, item.last)):
+                self._ranges.add(item.ledger_id, item.first, item.last)
         self._ranges.remove_up_to(self.mark_delete_position)
         for position, words in batches:
-            exists = 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id)
-            if position > self.mark_delete_position and exists:
+            if position > self.mark_delete_position and self._exists(position):
                 self._batches[position] = mask_of(words)
         self.properties.update(properties)
         self._advance()
@@ -94,12 +112,25 @@ class CursorState:
         """Entries that are not consumed."""
         last = self._ledgers.last_confirmed
         open_entries = self._ledgers.entries_between(self.mark_delete_position, last)
-        return max(open_entries - self._ranges.count_up_to(last), 0)
+        acknowledged = self._ranges.count_up_to(last)
+        if self.mark_delete_position < self._start:
+            acknowledged -= self._ranges.count_up_to(self._start)
+        return max(open_entries - acknowledged, 0)
 
     def unread(self) -> int:
         """Entries at and after the read position."""
         before = Position(self.read_position.ledger_id, self.read_position.entry_id - 1)
         return self._ledgers.entries_between(before, self._ledgers.last_confirmed)
+
+    def _is_trimmed(self, position: Position) -> bool:
+        """Whether *position* is in ledgers that were trimmed, behind what is consumed (rule 5)."""
+        return self.mark_delete_position < position < self._start
+
+    def _exists(self, position: Position) -> bool:
+        """Whether there is such an entry; in a compacted ledger there may be."""
+        if position.entry_id < 0:
+            return False
+        return position.entry_id < self._ledgers.entries_of(position.ledger_id) or self._is_trimmed(position)
 
     # ---------------------------------------------------------------------------------- changes
 
@@ -110,7 +141,8 @@ class CursorState:
         ledger, and nothing of it. Raises InvalidPosition beyond the end of the topic; nothing changes then.
         """
         self._ledgers.check_within(position)
-        position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)
+        if max(position, self.mark_delete_position) >= self._start:  # else rule 5
+            position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)
         if properties is not None:
             self.properties = dict(properties)
             self.version += 1
@@ -126,8 +158,10 @@ class CursorState:
         for position in positions:
             if position <= self.mark_delete_position or position in self._ranges:
                 continue
-            if not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):
+            if not self._exists(position):
                 continue  # an entry that does not exist (any more): nothing to consume
+            if position < self._start and len(self._ranges) >= TRIMMED_RANGES_MAX:
+                continue
             self._ranges.add(position.ledger_id, position.entry_id, position.entry_id)
             self._batches.pop(position, None)
             changed = True
@@ -138,26 +172,37 @@ class CursorState:
 
     def pass_over(self, ledger_id: int, first: int, last: int) -> int:
         """Consume entries *first* to *last* of a ledger; how many of them were not consumed yet."""
-        last = min(last, self._ledgers.entries_of(ledger_id) - 1)
+        before = self.backlog()
+        self.delete_run(ledger_id, first, min(last, self._ledgers.entries_of(ledger_id) - 1))
+        return before - self.backlog()
+
+    def delete_run(self, ledger_id: int, first: int, last: int) -> None:
+        """Consume entries *first* to *last* of a ledger, of which it has the last one."""
         if self.mark_delete_position.ledger_id == ledger_id:
             first = max(first, self.mark_delete_position.entry_id + 1)
         if first > last or self.mark_delete_position.ledger_id > ledger_id:
-            return 0
-        before = self.backlog()
+            return
+        assert self._exists(Position(ledger_id, last)), f"{ledger_id}:{last} is not in the topic"
         self._ranges.add(ledger_id, first, last)
         for position in [one for one in self._batches if one.ledger_id == ledger_id and first <= one.entry_id <= last]:
             del self._batches[position]
         self.version += 1
-        passed = before - self.backlog()
         self._advance()
-        return passed
+
+    def leave_trimmed(self) -> bool:
+        """What only a compacted ledger has will not be read (rule 5); False if that changes nothing."""
+        if self.mark_delete_position >= self._start:
+            return False
+        self.mark_delete_position = self._start
+        self._after_mark_delete()
+        return True
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
         """Keep only the indexes of *ack_set* (set bits are open); True when the entry became consumed.
 
         With PARTIAL_BATCHES_MAX partly acknowledged batches, further ones are acknowledged only as a whole.
         """
-        if self.is_deleted(position) or not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):
+        if self.is_deleted(position) or not self._exists(position):
             return False
         everything = (1 << batch_size) - 1
         remaining = self._batches.get(position, everything) & mask_of(ack_set) & everything
@@ -173,13 +218,16 @@ class CursorState:
         """Read again from the first entry that is not consumed."""
         self.read_position = self._ledgers.next_position(self.mark_delete_position)
 
-    def reset(self, position: Position) -> None:
+    def before(self, start: Position, *, keeps_trimmed: bool) -> Position:
+        """Where it stands when *start* is read first (`LedgerList.mark_delete_before`)."""
+        return self._ledgers.mark_delete_before(start, keeps_trimmed=keeps_trimmed)
+
+    def reset(self, position: Position, *, keeps_trimmed: bool = False) -> None:
         """Go to *position*, the next entry to be read, forgetting what was acknowledged after it."""
-        position = self._ledgers.ceiling(position)
         self._ranges.clear()
         self._batches.clear()
-        self.mark_delete_position = self._ledgers.previous_position(position)
-        self.read_position = position
+        self.mark_delete_position = self.before(position, keeps_trimmed=keeps_trimmed)
+        self.rewind()
         self.version += 1
 
     def moved_past(self, position: Position) -> None:
@@ -197,10 +245,13 @@ class CursorState:
             self.read_position = self._ledgers.next_position(Position(self.read_position.ledger_id, last))
 
     def ledgers_changed(self) -> None:
-        """Ledgers were trimmed or removed: positions inside them mean the next one that exists."""
-        start = self._ledgers.start
-        if self.mark_delete_position < start:
-            self.mark_delete_position = start
+        """Ledgers were trimmed or removed: positions inside them mean the next one that exists.
+
+        A cursor that stood before the ledgers stays there: what it has open was trimmed before (rule 5).
+        """
+        before, self._start = self._start, self._ledgers.start
+        if before <= self.mark_delete_position < self._start:
+            self.mark_delete_position = self._start
             self._after_mark_delete()
         self.read_position = self._ledgers.ceiling(self.read_position)
 
@@ -210,9 +261,9 @@ class CursorState:
         self._advance()
 
     def _advance(self) -> None:
-        """Rule 1."""
+        """Rules 1 and 5."""
         moved = False
-        while self._ranges:
+        while self._ranges and self.mark_delete_position >= self._start:
             following = self._ledgers.next_position(self.mark_delete_position)
             last = self._ranges.run_from(following)
             if last is None:
@@ -230,3 +281,16 @@ class CursorState:
         assert self.mark_delete_position <= max(self._ledgers.last_confirmed, self._ledgers.start)
         if moved:
             self.version += 1
+
+
+def stored_place(position: Position, start: Position) -> tuple[Position, dict[str, int]]:
+    """How *position* is stored where a compacted ledger may have what was trimmed; *start*: of the ledgers left."""
+    if position == EARLIEST:
+        return start, {}
+    return position, {CONSUMED_BEFORE: position.ledger_id} if position.entry_id < 0 else {}
+
+
+def place_of(stored: Position, properties: Mapping[str, int], start: Position) -> Position:
+    """The position that was stored so."""
+    is_whole = stored.entry_id < 0 and stored.ledger_id <= start.ledger_id
+    return EARLIEST if is_whole and properties.get(CONSUMED_BEFORE) != stored.ledger_id else stored

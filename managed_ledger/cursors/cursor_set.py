@@ -5,6 +5,8 @@ Rules:
 1. A new cursor is made under the record's lock, so that no trim removes the ledger that it starts in (I96).
 2. After a cursor was made, the record is asked for another owner: an owner that takes over later sees the cursor, one
    that took over before may have missed it.
+3. Where a compacted ledger may have what was trimmed, a cursor may stand before the ledgers that are left
+   (`managed_ledger.cursors.cursor`). The cursor of compaction, which tells that, is recovered first.
 """
 
 import contextlib
@@ -18,15 +20,16 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.cursors.cursor import CONSUMED_BEFORE, CursorState, place_of, stored_place
 from managed_ledger.cursors.cursor_store import CursorStore
 from managed_ledger.cursors.managed_cursor import CursorLedger, ManagedCursor
 from managed_ledger.errors import CursorExists, CursorNotFound, ManagedLedgerFenced, RecordUnreadable
 from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.names import cursor_path, ledger_path
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.position import Position
 from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.reading import Reading
 
@@ -76,6 +79,12 @@ class CursorSet:
         self._clock = clock
         self._ahead_budget = ahead_budget
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a compacted ledger may have entries of ledgers that were trimmed."""
+        cursor = self.by_name.get(COMPACTION_CURSOR)
+        return cursor is not None and COMPACTED_LEDGER in cursor.properties
+
     # ------------------------------------------------------------------------------ making and deleting
 
     async def recover_all(self, owner: CursorOwner, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
@@ -83,8 +92,8 @@ class CursorSet:
 
         Raises StorageUnavailable (RecordUnreadable), MetadataError.
         """
-        for child in await self._store.children(ledger_path(self._name)):
-            name = unquote_plus(child)
+        names = [unquote_plus(child) for child in await self._store.children(ledger_path(self._name))]
+        for name in sorted(names, key=lambda name: name != COMPACTION_CURSOR):  # rule 3
             await self._recover(owner, name, self._cursor_store(owner, name), known)
 
     async def _recover(
@@ -92,9 +101,15 @@ class CursorSet:
     ) -> ManagedCursor:
         try:
             snapshot = await store.load(self._ledgers.start, known)
-            position = self._ledgers.floor(max(snapshot.mark_delete_position, self._ledgers.start))
-            position = min(position, self._ledgers.last_confirmed)
+            position, start = snapshot.mark_delete_position, self._ledgers.start
+            if self.is_compacted and name != COMPACTION_CURSOR:
+                position = place_of(position, snapshot.properties, start)
+            else:
+                position = max(position, start)
+            if position >= start:
+                position = min(self._ledgers.floor(position), self._ledgers.last_confirmed)
             state = CursorState(self._ledgers, position)
+            snapshot.properties.pop(CONSUMED_BEFORE, None)
             state.restore(snapshot.ranges, snapshot.batches, snapshot.properties.items())
         except (Corruption, AssertionError, ValueError) as error:
             raise RecordUnreadable(f"{self._name}: the record {cursor_path(self._name, name)}: {error}") from error
@@ -116,11 +131,13 @@ class CursorSet:
             owner.check_not_ended()
             if name in self.by_name:
                 return self.by_name[name]
-            position = self._mark_delete_before(start)
+            position, place = self._mark_delete_before(start), dict[str, int]()
+            if self.is_compacted:
+                position, place = stored_place(position, self._ledgers.start)
             # The cursor may exist: an earlier call made it and got no answer, or a former owner made it after we read
             # the list of cursors.
             with contextlib.suppress(CursorExists):
-                await store.create(position, {}, properties or {})
+                await store.create(position, place, properties or {})
             await owner.check_owner_locked()  # rule 2
             owner.check_not_ended()
             return await self._recover(owner, name, self._cursor_store(owner, name))
@@ -164,11 +181,7 @@ class CursorSet:
 
     def _mark_delete_before(self, start: Position) -> Position:
         """The mark-delete position of a cursor that reads *start* first."""
-        if start == LATEST or start > self._ledgers.last_confirmed:
-            return self._ledgers.last_confirmed
-        if start <= EARLIEST or start < self._ledgers.first_position:
-            return self._ledgers.start
-        return self._ledgers.previous_position(start)
+        return self._ledgers.mark_delete_before(start, keeps_trimmed=self.is_compacted)
 
     # --------------------------------------------------------------------------------------- trimming
 

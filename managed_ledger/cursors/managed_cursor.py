@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, attempt
-from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.ack_ranges import AckRange
+from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.cursors.cursor import CursorState, stored_place
 from managed_ledger.cursors.cursor_store import CursorCounts, CursorSnapshot, CursorStore
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
@@ -43,7 +45,9 @@ class CursorLedger(Protocol):
     def last_confirmed(self) -> Position: ...
 
     @property
-    def first_position(self) -> Position: ...
+    def is_compacted(self) -> bool:
+        """Whether a compacted ledger may have entries of ledgers that were trimmed."""
+        ...
 
     def next_position(self, position: Position) -> Position: ...
 
@@ -200,7 +204,7 @@ class ManagedCursor:
         """What Pulsar's `internalStats` shows of a cursor, but for what its subscription knows; times in ms."""
         between = self._ledger.entries_between
         return {
-            "markDeletePosition": str(self.mark_delete_position),
+            "markDeletePosition": str(max(self.mark_delete_position, self._ledger.previous_position(EARLIEST))),
             "readPosition": str(self.read_position),
             "messagesConsumedCounter": between(EARLIEST, self.mark_delete_position),
             "cursorLedger": self.ledger_id,
@@ -354,6 +358,11 @@ class ManagedCursor:
 
     # --------------------------------------------------------------------------------- changes
 
+    @property
+    def _keeps_trimmed(self) -> bool:
+        """Whether it may stand before the ledgers that are left; that of compaction itself never does."""
+        return self.name != COMPACTION_CURSOR and self._ledger.is_compacted
+
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
         """Acknowledge everything up to *position*. Raises InvalidPosition beyond the end of the topic."""
         self._state.mark_delete(position, dict(properties) if properties is not None else None)
@@ -362,6 +371,16 @@ class ManagedCursor:
     def delete(self, positions: Iterable[Position]) -> None:
         """Acknowledge single entries; unknown ones are ignored."""
         if self._state.delete(positions):
+            self._changed()
+
+    def delete_run(self, ledger_id: int, first: int, last: int) -> None:
+        """Acknowledge entries *first* to *last* of a ledger, of which it has the last one."""
+        self._state.delete_run(ledger_id, first, last)
+        self._changed()
+
+    def leave_trimmed(self) -> None:
+        """What only a compacted ledger has will not be read."""
+        if self._state.leave_trimmed():
             self._changed()
 
     def acknowledge_batch(self, position: Position, ack_set: Sequence[int], batch_size: int) -> bool:
@@ -377,33 +396,31 @@ class ManagedCursor:
         """
         if self._store is None:
             self._reads_valid += 1
-            self._state.reset(self._existing(position))
+            self._state.reset(self._fixed(position), keeps_trimmed=self._keeps_trimmed)
             return
         async with self._writing:
             self._check_open()
             # Wait for a trim that is under way. Later trims see the position set here and keep the ledgers from it on.
             async with self._ledger.record_lock:
-                position = self._existing(position)
-                before = self._ledger.previous_position(position)
+                position = self._fixed(position)
+                before = self._state.before(position, keeps_trimmed=self._keeps_trimmed)
                 self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, before)
-            snapshot = CursorSnapshot(before, [], [], dict(self._state.properties))
+            snapshot = self._stored(before, [], [])
             version = self._state.version
             await self._persist(snapshot)
             # Stored first, so that a seek that failed changes nothing.
             is_stored = version == self._state.version
             self._reads_valid += 1
-            self._state.reset(position)
+            self._state.reset(position, keeps_trimmed=self._keeps_trimmed)
             if is_stored:
                 self._persisted_version = self._state.version
         self._changed()
         self._ledger.trim_if_due()
 
-    def _existing(self, position: Position) -> Position:
-        """The first entry that there is at or after *position*, or the place where the next one will be."""
+    def _fixed(self, position: Position) -> Position:
+        """*position*, or the place where the next entry will be: which may come while this is stored."""
         if position == LATEST or position > self._ledger.last_confirmed:
             return self._ledger.next_position(self._ledger.last_confirmed)
-        if position < self._ledger.first_position or position == EARLIEST:
-            return self._ledger.first_position
         return position
 
     def ledgers_changed(self) -> None:
@@ -482,12 +499,15 @@ class ManagedCursor:
         self.persisted_mark_delete_position = snapshot.mark_delete_position
 
     def _snapshot(self) -> CursorSnapshot:
-        return CursorSnapshot(
-            self._state.mark_delete_position,
-            list(self._state.ranges()),
-            list(self._state.batches()),
-            dict(self._state.properties),
-        )
+        return self._stored(self._state.mark_delete_position, list(self._state.ranges()), list(self._state.batches()))
+
+    def _stored(
+        self, position: Position, ranges: list[AckRange], batches: list[tuple[Position, list[int]]]
+    ) -> CursorSnapshot:
+        place: Mapping[str, int] = {}
+        if self._keeps_trimmed:
+            position, place = stored_place(position, self._ledger.previous_position(EARLIEST))
+        return CursorSnapshot(position, ranges, batches, {**self._state.properties, **place})
 
     async def close(self) -> None:
         """Store the state in the metadata node and give up the cursor ledger."""

@@ -14,7 +14,9 @@ ACCESS = (f"{UNIT}/security/test_access.py",)
 ROLES = ("tests/golden/test_permissions.py",)
 COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
 COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
+COMPACTED_VIEW = (f"{UNIT}/topic/test_compacted_view.py", "tests/simulation/test_compacted_sim.py")
 DELAYED = (f"{UNIT}/topic/test_delayed.py",)
+CHUNKS = (f"{UNIT}/topic/test_chunks.py",)
 
 INDEX = (f"{UNIT}/topic/test_entry_metadata.py",)
 
@@ -27,6 +29,35 @@ HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
 METRICS = (f"{UNIT}/admin/test_metrics.py",)
 
 MUTANTS = (
+    # -- when the session with the metadata store has ended
+    Mutant(
+        "what was owned in a session that has ended is not taken up again",
+        "broker/ownership/ownership.py",
+        "            self._resuming.update(self._owned)\n",
+        "            self._lose(sorted(self._owned))\n",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "what another broker took meanwhile is kept",
+        "broker/ownership/ownership.py",
+        "                return node.own\n        return False\n",
+        "                return True\n        return False\n",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "with the policy shutdown receipts leave although the session may have ended",
+        "broker/ownership/ownership.py",
+        "        return self._on_expired is None or session_has_time(",
+        "        return True or session_has_time(",
+        OWNERSHIP,
+    ),
+    Mutant(
+        "a broker whose session has ended does not stop",
+        "broker/ownership/ownership.py",
+        "            self._on_expired()\n",
+        "            pass\n",
+        OWNERSHIP,
+    ),
     # -- memory of quiet topics
     Mutant(
         "the ledgers of a broker that may live are fenced",
@@ -571,10 +602,10 @@ MUTANTS = (
     ),
     Mutant(
         "entries that a give-back overtook are sent",
-        "broker/topic/dispatchers/key_shared.py",
-        "        if read.first is not None and self._is_overtaken:\n            return",
-        "        if read.first is None and self._is_overtaken:\n            return",
-        DISPATCH_PROPERTIES,
+        "broker/topic/dispatchers/shared.py",
+        "            if self._is_overtaken:\n                return",
+        "            if False:\n                return",
+        (*CHUNKS, *DISPATCH_PROPERTIES),
     ),
     Mutant(
         "a key's last entry leaves its holder behind",
@@ -589,6 +620,133 @@ MUTANTS = (
         "        if self._delayed:\n            self._wake_delayed()\n",
         "",
         DISPATCH,
+    ),
+    # -- messages in chunks
+    Mutant(
+        "chunks go to the consumers in turn",
+        "broker/topic/dispatchers/shared.py",
+        "            message = None\n            if facts.metadata is not None and is_chunk(facts):\n",
+        "            message = None\n            if False:\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "a consumer without room for the rest of a message stops all others",
+        "broker/topic/dispatchers/shared.py",
+        "            bound = message if message is not None and message.is_bound else None\n",
+        "            bound = None\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "the rest of a message waits for acknowledgements that cannot come",
+        "broker/topic/consumer.py",
+        "        return self.permits > 0 and self.sink.is_writable\n",
+        "        return self.is_available\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "limits of a subscription stop within a message",
+        "broker/topic/dispatchers/shared.py",
+        "        if self._chunked and len(available) < len(self.consumers):\n",
+        "        if self._chunked and not is_blocked:\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "everything may wait for one consumer's messages",
+        "broker/topic/dispatchers/shared.py",
+        "        if self._chunked and len(self._replay) >= LOOK_AHEAD_MAX:\n            return False\n",
+        "",
+        CHUNKS,
+    ),
+    Mutant(
+        "a chunk overtakes those that wait for their time",
+        "broker/topic/dispatchers/shared.py",
+        "        return not message.delayed and message.owner is not None and self._may_go_on(message.owner, hash_)\n",
+        "        return message.owner is None or self._may_go_on(message.owner, hash_)\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "a chunk overtakes those that wait for permits",
+        "broker/topic/dispatchers/shared.py",
+        "        is_next = position in self._replay or message.waiting == 1\n",
+        "        is_next = True\n",
+        DISPATCH_PROPERTIES,
+    ),
+    Mutant(
+        "a message comes back to who gave it back, where there are others",
+        "broker/topic/dispatchers/shared.py",
+        "        return next((one for one in equals if one is not unwanted), chosen)\n",
+        "        return chosen\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "one chunk comes back without the others",
+        "broker/topic/dispatchers/chunked.py",
+        "                found.update(dict.fromkeys(message.at_owner))\n",
+        "",
+        CHUNKS,
+    ),
+    Mutant(
+        "the first chunk of a new message is taken for a copy",
+        "broker/topic/dispatchers/chunked.py",
+        "        return metadata.chunk_id > 0 or metadata.publish_time == self.publish_ms\n",
+        "        return True\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "a copy is taken for the message although the first one is acknowledged",
+        "broker/topic/dispatchers/chunked.py",
+        "        if self.first is None or metadata.chunk_id > self.highest:\n",
+        "        if metadata.chunk_id > self.highest:\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "chunks of forgotten messages are taken for leftovers",
+        "broker/topic/dispatchers/chunked.py",
+        "            if not is_first and not self._has_forgotten:\n",
+        "            if not is_first:\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "what is left of a message waits for a consumer that is gone",
+        "broker/topic/dispatchers/chunked.py",
+        "                message.owner = message.unwanted = None\n                self._check(message)\n",
+        "                message.owner = message.unwanted = None\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "messages that are acknowledged are remembered",
+        "broker/topic/dispatchers/chunked.py",
+        "        elif not message.open and (message.has_last or message.is_lost):\n            self._drop(message)\n",
+        "",
+        CHUNKS,
+    ),
+    Mutant(
+        "a key that has moved takes the rest of a message along",
+        "broker/topic/dispatchers/key_shared.py",
+        "        return super()._may_go_on(owner, hash_) and (",
+        "        return self._selector.select(hash_) is owner and super()._may_go_on(owner, hash_) and (",
+        CHUNKS,
+    ),
+    Mutant(
+        "the end of a message is not looked for behind keys that wait for it",
+        "broker/topic/dispatchers/key_shared.py",
+        " and not any(self._chunked.unfinished_owners()):\n",
+        ":\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "a non-persistent topic sends the rest of a message to anybody",
+        "broker/topic/non_persistent/delivery.py",
+        "        if owner is None and metadata.chunk_id <= 0:\n",
+        "        if owner is None:\n",
+        CHUNKS,
+    ),
+    Mutant(
+        "a non-persistent topic remembers every message that never ends",
+        "broker/topic/non_persistent/delivery.py",
+        "            if len(self._owners) >= CHUNKED_MESSAGES_MAX:\n",
+        "            if False:\n",
+        CHUNKS,
     ),
     # -- subscriptions
     Mutant(
@@ -608,7 +766,7 @@ MUTANTS = (
     Mutant(
         "an ack inside a batch acknowledges the batch",
         "broker/topic/subscription.py",
-        "            self.cursor.mark_delete(self._ledger.previous_position(position))\n",
+        "            self.cursor.mark_delete(_before(self._ledger, position))\n",
         "            self.cursor.mark_delete(position)\n",
         DISPATCH,
     ),
@@ -955,10 +1113,73 @@ MUTANTS = (
         COMPACTED,
     ),
     Mutant(
-        "trimmed entries in the compacted ledger count as consumed",
+        "what only compaction has is read from where the topic begins",
         "broker/topic/compacted_view.py",
-        "            return False  # trimmed entries (rule 3): for the topic's cursor they are consumed\n",
-        "            return True\n",
+        "        self._at = self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
+        "        self._at = None\n        self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "what stands before an open entry of the compacted ledger is consumed with what stands behind it",
+        "broker/topic/compacted_view.py",
+        "        following = self._open[0] if self._open else self._known_to\n",
+        "        following = self._known_to\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "single acknowledgements of what compaction kept never become contiguous",
+        "broker/topic/compacted_view.py",
+        "                self._inner.delete_run(position.ledger_id, begins, position.entry_id)\n",
+        "                self._inner.delete([position])\n",
+        COMPACTED_VIEW,
+    ),
+    Mutant(
+        "open entries that could not be remembered are taken for consumed",
+        "broker/topic/compacted_view.py",
+        "        if self._known_to < first:\n            return\n",
+        "",
+        COMPACTED_VIEW,
+    ),
+    Mutant(
+        "open entries that could not be remembered are never looked for",
+        "broker/topic/compacted_view.py",
+        "        return self._known_to < self._read_to and self._has_room and self._is_compacted\n",
+        "        return False\n",
+        COMPACTED_VIEW,
+    ),
+    Mutant(
+        "a consumer of the topic itself stays before what only compaction has",
+        "broker/topic/subscription.py",
+        "                self.cursor.leave_trimmed()\n",
+        "                pass\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "an ack inside a batch that was trimmed acknowledges all that only compaction has",
+        "broker/topic/subscription.py",
+        "    return min(ledger.previous_position(position), Pos",
+        "    return max(ledger.previous_position(position), Pos",
+        COMPACTED,
+    ),
+    Mutant(
+        "a seek by time passes over what only compaction has",
+        "broker/topic/positions.py",
+        "        if kept is not None and (found is None or found <= ledger.first_position):\n",
+        "        if False:\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "a terminated topic is told as read before what only compaction has was sent",
+        "broker/topic/subscription.py",
+        " or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):\n",
+        ":\n",
+        COMPACTED,
+    ),
+    Mutant(
+        "a topic of which only compaction has something unread counts as read",
+        "broker/topic/topic.py",
+        "one.backlog or one.is_before_ledgers for one",
+        "one.backlog for one",
         COMPACTED,
     ),
     Mutant(

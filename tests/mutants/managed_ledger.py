@@ -11,9 +11,60 @@ RETENTION = (f"{UNIT}/test_retention.py",)
 LOST = (f"{UNIT}/test_lost_data.py",)
 INDEX = (f"{UNIT}/test_entry_index.py",)
 TAILS = (f"{UNIT}/test_tails.py",)
+COMPACTED = ("tests/unit/broker/test_compacted_topics.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- entries that only a compacted ledger has
+    Mutant(
+        "a cursor before the ledgers goes over to them by itself",
+        "managed_ledger/cursors/cursor.py",
+        "        while self._ranges and self.mark_delete_position >= self._start:\n",
+        "        while self._ranges:\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "an acknowledgement of something older moves a cursor before the ledgers to them",
+        "managed_ledger/cursors/cursor.py",
+        "        if max(position, self.mark_delete_position) >= self._start:  # else rule 5\n",
+        "        if not self._is_trimmed(position):\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "what was acknowledged before the ledgers is not restored",
+        "managed_ledger/cursors/cursor.py",
+        "            elif self._is_trimmed(Position(item.ledger_id, item.last)):\n",
+        "            elif False:\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "acknowledgements before the ledgers count as such of the ledgers",
+        "managed_ledger/cursors/cursor.py",
+        "            acknowledged -= self._ranges.count_up_to(self._start)\n",
+        "            pass\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "a trim moves a cursor that stands before the ledgers",
+        "managed_ledger/cursors/cursor.py",
+        "        if before <= self.mark_delete_position < self._start:\n",
+        "        if self.mark_delete_position < self._start:\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "a stored place at the first ledger always means that nothing is consumed",
+        "managed_ledger/cursors/cursor.py",
+        "    return position, {CONSUMED_BEFORE: position.ledger_id} if position.entry_id < 0 else {}\n",
+        "    return position, {}\n",
+        POSITIONS,
+    ),
+    Mutant(
+        "a cursor is recovered before it is known that the topic is compacted",
+        "managed_ledger/cursors/cursor_set.py",
+        "        for name in sorted(names, key=lambda name: name != COMPACTION_CURSOR):  # rule 3\n",
+        "        for name in sorted(names, key=lambda name: name == COMPACTION_CURSOR):\n",
+        COMPACTED,
+    ),
     # -- what is acknowledged behind the end of a ledger
     Mutant(
         "a topic is left without what its ledger lacks",
@@ -213,26 +264,22 @@ MUTANTS = (
     Mutant(
         "an ack survives a seek",
         "managed_ledger/cursors/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n"
-        "        self.mark_delete_position = self._ledgers.prev",
-        "        self._batches.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self.before(",
+        "        self._batches.clear()\n        self.mark_delete_position = self.before(",
         CURSORS,
     ),
     Mutant(
         "an ack of a batch's index survives a seek",
         "managed_ledger/cursors/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n"
-        "        self.mark_delete_position = self._ledgers.prev",
-        "        self._ranges.clear()\n        self.mark_delete_position = self._ledgers.prev",
+        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self.before(",
+        "        self._ranges.clear()\n        self.mark_delete_position = self.before(",
         CURSORS,
     ),
     Mutant(
         "a seek begins one entry late",
         "managed_ledger/cursors/cursor.py",
-        "        self.mark_delete_position = self._ledgers.previous_position(position)\n"
-        "        self.read_position = position\n",
-        "        self.mark_delete_position = position\n"
-        "        self.read_position = self._ledgers.next_position(position)\n",
+        "        self.mark_delete_position = self.before(position, keeps_trimmed=keeps_trimmed)\n",
+        "        self.mark_delete_position = position\n",
         CURSORS,
     ),
     Mutant(
@@ -254,7 +301,7 @@ MUTANTS = (
     Mutant(
         "entries that there are not are acknowledged",
         "managed_ledger/cursors/cursor.py",
-        "            if not 0 <= position.entry_id < self._ledgers.entries_of(position.ledger_id):\n"
+        "            if not self._exists(position):\n"
         "                continue  # an entry that does not exist (any more): nothing to consume\n",
         "",
         CURSORS,

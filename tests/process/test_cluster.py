@@ -8,13 +8,27 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pulsar
 import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import SESSION_MS, Cluster
-from tests.support.processes import Load, bookies_of, cluster_of, other_broker, owner_of, prepare, read_all, until
+from tests.support.processes import (
+    PATIENCE_S,
+    Load,
+    bookies_of,
+    client_of,
+    cluster_of,
+    other_broker,
+    owner_of,
+    prepare,
+    read_all,
+    until,
+)
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -100,25 +114,15 @@ def test_zookeeper_is_killed_and_comes_back_at_once(cluster: Cluster, topic: str
     assert len(admin.call("GET", "/admin/v2/brokers")) == 2
 
 
-@pytest.mark.parametrize(
-    "stopped", ["killed", pytest.param("paused", marks=pytest.mark.long("sessions end, and two loads are compared"))]
-)
-def test_without_zookeeper_nothing_is_acknowledged_beyond_the_session(
-    cluster: Cluster, topic: str, stopped: str
-) -> None:
+def test_without_zookeeper_what_is_open_goes_on(cluster: Cluster, topic: str) -> None:
+    """Where it stands still: `test_still_metadata.py`."""
     make_topic(cluster, topic)
     with Load(cluster.service_url, topic) as load:
         load.wait_for(2_000)
-        cluster.kill("zookeeper", signal.SIGKILL if stopped == "killed" else signal.SIGSTOP)
-        time.sleep(SESSION_MS / 1000 + 0.5)  # the half second: receipts that are on their way
-        acknowledged = load.acknowledged
-        assert load.sent > acknowledged
-        time.sleep(0.5)
-        assert load.acknowledged == acknowledged
-        if stopped == "killed":
-            cluster.start("zookeeper")
-        else:
-            cluster.kill("zookeeper", signal.SIGCONT)
+        cluster.kill("zookeeper")
+        time.sleep(SESSION_MS / 1000)
+        load.wait_for(2_000)
+        cluster.start("zookeeper")
         load.wait_for(3_000)
         load.finish()
         load.check()
@@ -204,3 +208,58 @@ def test_what_was_stored_but_never_acknowledged_is_not_stored_again(cluster: Clu
         load.check()
         repeated = [number for number, place in load.receipts.items() if place.ledger_id < 0]
         assert repeated, "the new owner did not find what the former had not acknowledged"
+
+
+def test_large_messages_come_whole_to_consumers_that_share_them(cluster: Cluster, topic: str) -> None:
+    """12 MB are three chunks, more than the queue of a consumer holds: they are refused, their topic moves, and one
+    consumer leaves."""
+    admin, path = AdminClient(cluster.admin_urls), f"/admin/v2/{AdminClient.path_of(topic)}"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client_of(cluster.service_url)) for _ in range(3)]
+        consumers = [
+            client.subscribe(
+                topic, "s", pulsar.ConsumerType.Shared, receiver_queue_size=2, negative_ack_redelivery_delay_ms=100
+            )
+            for client in clients[:2]
+        ]
+        producers = [clients[2].create_producer(topic, chunking_enabled=True) for _ in range(2)]
+
+        def send(number: int) -> None:
+            for n in (number, number + 2):
+                producers[number].send(bytes([n]) * 12_000_000)
+
+        def taken(count: int = 4) -> dict[int, tuple[pulsar.Consumer, pulsar.Message]]:
+            """So many messages, and who has them."""
+            found: dict[int, tuple[pulsar.Consumer, pulsar.Message]] = {}
+            end = time.monotonic() + PATIENCE_S
+            while len(found) < count:
+                assert time.monotonic() < end, f"only {sorted(found)} came: {admin.call('GET', f'{path}/stats')}"
+                for consumer in consumers:
+                    with suppress(pulsar.Timeout):
+                        message = consumer.receive(50)
+                        number = message.data()[0]
+                        assert message.data() == bytes([number]) * 12_000_000
+                        found[number] = (consumer, message)
+            return found
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(send, range(2))) == [None, None]
+        for consumer, message in taken().values():
+            consumer.negative_acknowledge(message)
+        assert {message.redelivery_count() for _, message in taken().values()} == {1}
+        admin.call("PUT", f"{path}/unload")
+        have = taken()
+        leaving, _ = have[0]
+        left = {number for number, (consumer, _) in have.items() if consumer is leaving}
+        for number in have.keys() - left:
+            consumer, message = have[number]
+            consumer.acknowledge(message)
+        consumers.remove(leaving)
+        leaving.close()
+        again = taken(len(left))
+        assert again.keys() == left
+        for consumer, message in again.values():
+            consumer.acknowledge(message)
+        until(
+            lambda: admin.call("GET", f"{path}/stats")["subscriptions"]["s"]["msgBacklog"] == 0, "all is acknowledged"
+        )

@@ -7,7 +7,8 @@
 Rules all dispatchers keep:
 
 1. An entry is sent only to a consumer with permits left, whose connection takes bytes. A batch is never cut.
-2. Entries to be delivered again go before entries that were never read, the lowest position first.
+2. Entries to be delivered again go before entries that were never read, the lowest position first; except those that
+   wait for one consumer, of their key or of their message's other chunks.
 3. While an available consumer has backlog, `next_read` asks for a read.
 4. Acknowledged entries and markers of the broker are never sent; markers are acknowledged when they are met.
 """
@@ -69,7 +70,8 @@ class Facts(NamedTuple):
 
 def is_chunk(facts: Facts) -> bool:
     """Whether an entry is a part of a message."""
-    return facts.metadata is not None and facts.metadata.num_chunks_from_msg > 1
+    metadata = facts.metadata
+    return metadata is not None and metadata.num_chunks_from_msg > 1 and bool(metadata.uuid)
 
 
 def facts_of(entry: EntryLike) -> Facts:

@@ -4,6 +4,8 @@ Rules, besides those of all dispatchers:
 
 1. The entries of one key go out in order, and to one consumer at a time: a key moves to another consumer only when
    the former one has nothing of it left to acknowledge.
+2. The rest of a message in chunks goes to the consumer that has its first chunk, also when its key is another's by now:
+   that consumer can acknowledge nothing of it before. So it may pass messages of its key that began behind it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,16 +13,16 @@ from typing import Final
 
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
-from broker.topic.dispatchers.shared import Round, SharedDispatcher
-from broker.topic.ports import CursorPort, Entries, EntryLike
+from broker.topic.dispatchers.shared import LOOK_AHEAD_MAX, Round, SharedDispatcher
+from broker.topic.ports import CursorPort, EntryLike
 from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.unacked import UnackedShare
 from managed_ledger.position import Position
 
-# Positions that wait because their key's consumer is busy. Above it a Key_Shared subscription reads nothing new.
-# (keySharedLookAheadMsgInReplayThresholdPerConsumer and …PerSubscription)
+# Positions that wait because their key's consumer is busy, for each consumer. Above it a Key_Shared subscription reads
+# nothing new, unless a consumer waits for the rest of a message: that is looked for as far as `LOOK_AHEAD_MAX`.
+# (keySharedLookAheadMsgInReplayThresholdPerConsumer)
 LOOK_AHEAD_PER_CONSUMER: Final = 2_000
-LOOK_AHEAD_MAX: Final = 20_000
 
 
 class KeySharedDispatcher(SharedDispatcher):
@@ -28,6 +30,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def __init__(
         self,
+        topic: str,
         cursor: CursorPort,
         limits: DispatchLimits,
         now_ms: Callable[[], int],
@@ -37,7 +40,7 @@ class KeySharedDispatcher(SharedDispatcher):
         is_sticky: bool,
         allows_out_of_order: bool,
     ) -> None:
-        super().__init__(cursor, limits, now_ms, share)
+        super().__init__(topic, cursor, limits, now_ms, share)
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
         self._selector = selector
@@ -51,9 +54,6 @@ class KeySharedDispatcher(SharedDispatcher):
         # that have joined or left since.
         self._has_moved = False
         self._is_leaving = False
-        self._stuck: set[int] = set()
-        # An entry at a lower position may have been given back since the last read was asked for.
-        self._is_overtaken = False
 
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer, consumer.name, consumer.hash_ranges)
@@ -118,45 +118,32 @@ class KeySharedDispatcher(SharedDispatcher):
             return None
         return consumer
 
-    def next_read(self) -> Read | None:
-        self._is_overtaken = False
-        return super().next_read()
-
     def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
-        self._is_overtaken = True
         super()._give_back(consumer, positions)
+        self._is_overtaken = True
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
-        verdicts: dict[int, bool] = {}
-        first: Position | None = None
-        count = 0
-        for position, hash_ in self._replay:
-            goes = verdicts.get(hash_)
-            if goes is None:
-                goes = verdicts[hash_] = self._takes(hash_) is not None
-            if first is None:
-                if goes:
-                    first, count = position, 1
-            elif goes and position == (first.ledger_id, first.entry_id + count) and count < entries_max:
-                count += 1
-            else:
-                break
-        return None if first is None else Read(first, count, bytes_max)
+        return self._first_that_go(entries_max, bytes_max)
+
+    def _goes(self, hash_: int) -> bool:
+        return super()._goes(hash_) and self._takes(hash_) is not None
+
+    def _may_go_on(self, owner: Consumer, hash_: int) -> bool:
+        holder = self._holders.get(hash_)
+        return super()._may_go_on(owner, hash_) and (holder is None or holder[0] is owner or self.allows_out_of_order)
 
     def _may_read_on(self) -> bool:
-        waiting_max = min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)
-        return super()._may_read_on() and len(self._replay) < waiting_max
+        waiting = len(self._replay)
+        if waiting >= LOOK_AHEAD_PER_CONSUMER * len(self.consumers) and not any(self._chunked.unfinished_owners()):
+            return False
+        return super()._may_read_on() and waiting < LOOK_AHEAD_MAX
 
-    def on_entries(self, read: Read, entries: Entries) -> None:
-        self._stuck.clear()
-        if read.first is not None and self._is_overtaken:
-            return  # the entries stay in the replay set; the next read starts at the lowest position of each key
-        super().on_entries(read, entries)
-
-    def _consumer_for(self, position: Position, hash_: int, round_: Round) -> Consumer | None:
+    def _choose(
+        self, position: Position, hash_: int, round_: Round, unwanted: Consumer | None = None
+    ) -> Consumer | None:
         # An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them
         # only the keys that were held back in this call count.
-        if hash_ in self._stuck:
+        if self._is_held or hash_ in self._stuck:
             return None
         if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self.allows_out_of_order:
             return None

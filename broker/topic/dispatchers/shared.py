@@ -1,15 +1,18 @@
-"""Shared: entries go to the consumers in turn. No IO and no clock."""
+"""Shared: entries go to the consumers in turn; the chunks of a message to one consumer. No IO and no clock."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
 from broker.topic.delayed import LONGEST_STEP_MS, DelayedMessages
+from broker.topic.dispatchers.chunked import ChunkedMessage, ChunkedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
 from broker.topic.unacked import UnackedShare
+from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 
 # Delayed messages that one subscription keeps in memory, 32 bytes each. Above it no new entries are read until some are
@@ -20,14 +23,21 @@ DELAYED_MAX: Final = 2_000_000
 # room, and others join them.
 WOKEN_MAX: Final = 10_000
 
+# Positions that wait because the consumer of their key, or of their message's other chunks, is busy. Above it nothing
+# new is read. (keySharedLookAheadMsgInReplayThresholdPerSubscription)
+LOOK_AHEAD_MAX: Final = 20_000
+
+log = logging.getLogger(__name__)
+
 
 class SharedDispatcher:
     """Shared: entries go to the consumers in turn; each entry is tracked until it is acknowledged."""
 
     def __init__(
-        self, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int], share: UnackedShare
+        self, topic: str, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int], share: UnackedShare
     ) -> None:
         """*share*: what the subscription has of the broker's unacknowledged messages."""
+        self._topic = topic
         self.consumers: list[Consumer] = []
         self.batch_sizes = BatchSizes()
         self.redelivery_counts: dict[Position, int] = {}
@@ -38,6 +48,13 @@ class SharedDispatcher:
         self._owner_of: dict[Position, Consumer] = {}
         self._replay = ReplaySet()
         self._delayed = DelayedMessages()
+        self._chunked = ChunkedMessages()
+        self._stuck: set[int | ChunkedMessage] = set()
+        """Keys and messages in chunks of which an entry was held back in this call."""
+        self._is_overtaken = False
+        """Whether an entry at a lower position may have been given back since the last read was asked for."""
+        self._is_held = False
+        """Whether only what is left of messages in chunks may be sent."""
         self._turn = 0
         self._unacked = 0
         self._is_full = False
@@ -61,6 +78,8 @@ class SharedDispatcher:
             return
         self.consumers.remove(consumer)
         self._give_back(consumer, list(consumer.pending))
+        if self._chunked:
+            self._chunked.on_left(consumer)
         if not self.consumers:
             # As in Apache's broker: when the last consumer leaves, the redelivery counts are dropped, and the next
             # consumer starts at the first unacknowledged entry.
@@ -88,6 +107,7 @@ class SharedDispatcher:
         self._owner_of.clear()
         self._replay.clear()
         self._delayed.clear()
+        self._chunked.clear()
         self.redelivery_counts.clear()
         self._unacked = 0
         self._is_full = False
@@ -132,9 +152,15 @@ class SharedDispatcher:
         return self._is_full or self._share.is_blocked
 
     def next_read(self) -> Read | None:
-        available = [consumer for consumer in self.consumers if consumer.is_available]
+        self._is_overtaken = False
+        is_blocked = self.is_blocked
+        available = [] if is_blocked else [consumer for consumer in self.consumers if consumer.is_available]
+        self._is_held = not available
+        if self._chunked and len(available) < len(self.consumers):
+            waiting = self._chunked.unfinished_owners()
+            available += [one for one in waiting if one.can_be_sent and one not in available]
         budget = sum(consumer.permits for consumer in available)
-        if budget <= 0 or self.is_blocked:
+        if budget <= 0:
             return None
         room_bytes = sum({one.sink: one.sink.room_bytes for one in available}.values())
         if room_bytes <= 0:
@@ -155,10 +181,50 @@ class SharedDispatcher:
         return None  # entries that no consumer can take now are put into the replay set and read again
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
+        if self._chunked:
+            return self._first_that_go(entries_max, bytes_max)
         first, _ = next(iter(self._replay))
         return Read(first, self._replay.run_from(first, entries_max), bytes_max)
 
+    def _first_that_go(self, entries_max: int, bytes_max: int) -> Read | None:
+        """The first run of what can be sent now; what waits for a busy consumer does not stop the others."""
+        verdicts: dict[int | ChunkedMessage, bool] = {}
+        first: Position | None = None
+        count = 0
+        chunked = self._chunked.at
+        for position, hash_ in self._replay.only(self._chunked.waiting_at_owners()) if self._is_held else self._replay:
+            message = chunked.get(position)
+            bound = message if message is not None and message.is_bound else None
+            key = hash_ if bound is None else bound
+            goes = verdicts.get(key)
+            if goes is None:
+                goes = verdicts[key] = self._goes(hash_) if bound is None else self._goes_on(bound, hash_)
+            if first is None:
+                if goes:
+                    first, count = position, 1
+            elif goes and position == (first.ledger_id, first.entry_id + count) and count < entries_max:
+                count += 1
+            else:
+                break
+        return None if first is None else Read(first, count, bytes_max)
+
+    def _goes(self, hash_: int) -> bool:
+        """Whether a consumer can be sent an entry with this hash now."""
+        return not self._is_held
+
+    def _goes_on(self, message: ChunkedMessage, hash_: int) -> bool:
+        """Whether the next chunk of *message* can be sent now."""
+        if message.is_lost:
+            return True  # it is acknowledged when it is read
+        return not message.delayed and message.owner is not None and self._may_go_on(message.owner, hash_)
+
+    def _may_go_on(self, owner: Consumer, hash_: int) -> bool:
+        """Whether *owner* can be sent the next chunk of a message that it has begun."""
+        return owner.can_be_sent
+
     def _may_read_on(self) -> bool:
+        if self._chunked and len(self._replay) >= LOOK_AHEAD_MAX:
+            return False
         return len(self._delayed) < DELAYED_MAX and not self.is_paused_for_acks
 
     @property
@@ -171,37 +237,52 @@ class SharedDispatcher:
     def _wake_delayed(self) -> None:
         for position, hash_ in self._delayed.take(self._cutoff_ms(), WOKEN_MAX - len(self._replay)):
             self._replay.add(position, hash_)
+            if self._chunked:
+                self._chunked.on_woken(position)
 
     def on_entries(self, read: Read, entries: Entries) -> None:
+        self._stuck.clear()
         if read.first is not None:
+            if self._is_overtaken:
+                return  # the entries stay in the replay set; the next read starts at the lowest position that can go
             self._drop_unreadable(read, entries)
         if not self.consumers:
             return  # the next consumer begins with a rewind
         round_ = Round(self.consumers, self._turn, self.limits.round_robin_messages)
         unacked_before = self._unacked
+        self._is_held = self.is_blocked
         for entry in entries:
             position = entry.position
             if read.first is not None and position not in self._replay:
                 continue  # acknowledged or reset while the read was under way
             if self._cursor.is_deleted(position):
-                self._replay.discard(position)
+                self._forget(position)
                 continue
             facts = facts_of(entry)
             if facts.is_marker:
                 self._replay.discard(position)
                 self._cursor.delete([position])
                 continue
+            message = None
+            if facts.metadata is not None and is_chunk(facts):
+                message = self._chunked.meet(position, facts.metadata)
+                if message.is_lost:
+                    self._skip(position, facts.metadata)
+                    continue
             hash_ = self._hash_of(facts)
             if facts.deliver_at_ms and self.limits.delayed_delivery and facts.deliver_at_ms > self._cutoff_ms():
                 self._replay.discard(position)
                 self._delayed.add(position, hash_, facts.deliver_at_ms, self.limits.delayed_tick_ms)
+                if message is not None:
+                    message.delayed.add(position)
                 continue
-            consumer = self._consumer_for(position, hash_, round_)
+            consumer = self._consumer_for(position, hash_, round_, message)
             if consumer is None:
                 self._replay.add(position, hash_)
                 continue
             self._send(consumer, entry, position, facts.messages, hash_, round_)
-            if is_chunk(facts):
+            if message is not None:
+                message.on_sent(position, consumer)
                 consumer.chunks_out += 1
         assert self._unacked >= 0, f"{self._unacked} messages are not acknowledged"
         self._turn = round_.turn
@@ -217,14 +298,56 @@ class SharedDispatcher:
             position = Position(read.first.ledger_id, entry_id)
             if position >= up_to:
                 break
-            self._replay.discard(position)
-            self.redelivery_counts.pop(position, None)
+            self._forget(position)
+
+    def _skip(self, position: Position, metadata: MessageMetadata) -> None:
+        """Acknowledge what is left of a message that nobody can put together any more."""
+        log.warning(
+            "%s: subscription %s: the chunk at %d:%d (chunk_id %d of %d, uuid %s) counts as acknowledged: there is a "
+            "copy of it, or the first chunk of its message is acknowledged",
+            self._topic, self._cursor.name, *position, metadata.chunk_id, metadata.num_chunks_from_msg, metadata.uuid,
+        )  # fmt: skip
+        self._cursor.delete([position])
+        self._forget(position)
+
+    def _forget(self, position: Position) -> None:
+        """There is nothing to be sent again of the entry at *position*."""
+        self._replay.discard(position)
+        self.redelivery_counts.pop(position, None)
+        if self._chunked:
+            self._chunked.on_acked(position)
 
     def _hash_of(self, facts: Facts) -> int:
         return 0
 
-    def _consumer_for(self, position: Position, hash_: int, round_: "Round") -> Consumer | None:
-        return round_.next()
+    def _consumer_for(
+        self, position: Position, hash_: int, round_: "Round", message: ChunkedMessage | None
+    ) -> Consumer | None:
+        """The consumer that gets an entry, which is a chunk of *message*, now; None: it waits."""
+        if message is None:
+            return self._choose(position, hash_, round_)
+        is_next = position in self._replay or message.waiting == 1
+        if not is_next or message in self._stuck:
+            consumer = None
+        elif message.owner is None:
+            consumer = self._choose(position, hash_, round_, message.unwanted)
+        else:
+            consumer = message.owner if self._may_go_on(message.owner, hash_) else None
+        if consumer is None:
+            self._stuck.add(message)
+        return consumer
+
+    def _choose(
+        self, position: Position, hash_: int, round_: "Round", unwanted: Consumer | None = None
+    ) -> Consumer | None:
+        """A consumer for an entry that any may have; not *unwanted* if there is another."""
+        if self._is_held:
+            return None
+        chosen = round_.next()
+        if chosen is None or chosen is not unwanted:
+            return chosen
+        equals = (one for one in self.consumers if one.is_available and one.priority_level == chosen.priority_level)
+        return next((one for one in equals if one is not unwanted), chosen)
 
     def _send(
         self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int, round_: "Round"
@@ -258,11 +381,15 @@ class SharedDispatcher:
         else:
             self._replay.discard(position)
         self.redelivery_counts.pop(position, None)
+        if self._chunked.at:
+            self._chunked.on_acked(position)
 
     def on_acked_up_to(self, position: Position) -> None:
         for done in [one for one in self._owner_of if one <= position]:
             self._release(self._owner_of[done], done)
         self._replay.discard_up_to(position)
+        if self._chunked:
+            self._chunked.on_acked_up_to(position)
         for done in [one for one in self.redelivery_counts if one <= position]:
             del self.redelivery_counts[done]
 
@@ -300,6 +427,9 @@ class SharedDispatcher:
             self._give_back(consumer, [position for position in positions if position in consumer.pending])
 
     def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        if self._chunked:
+            self._is_overtaken = True
+            positions = self._chunked.give_back(consumer, positions)
         counts = self.redelivery_counts
         again = []
         for position in positions:

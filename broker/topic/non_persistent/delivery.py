@@ -4,19 +4,28 @@
     Shared                InTurn      the consumers of the best priority, one after the other
     Key_Shared            ByKey       the consumer to which the message's key belongs
 
-Rule: a consumer gets a message only if it has permits and its connection takes bytes. If it cannot take the message, no
-other consumer gets it in its place, except with Shared.
+Rules:
+
+1. A consumer gets a message only if it has permits and its connection takes bytes. If it cannot take the message, no
+   other consumer gets it in its place, except with Shared.
+2. All chunks of a message go to the consumer that got its first. When one of them is dropped, so are those behind it:
+   nobody can put the message together.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from broker.errors import ConsumerBusy
 from broker.topic.consumer import Consumer
-from broker.topic.dispatchers.dispatcher import Facts
+from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
 from broker.topic.dispatchers.shared import Round
 from broker.topic.dispatchers.single_active import choose_active, tell_active
 from broker.topic.sticky_keys import sticky_key
+
+# Messages that one subscription knows by their uuid between two chunks, some 200 bytes each. Clients put ten together
+# at one time (maxPendingChunkedMessage). Of the one that has waited longest the rest is dropped.
+CHUNKED_MESSAGES_MAX: Final = 1_000
 
 
 class Delivery(Protocol):
@@ -81,11 +90,39 @@ class OneActive:
         return self.active if self.active is not None and self.active.is_available else None
 
 
+class Begun:
+    """Messages in chunks that consumers have the beginning of."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, Consumer] = {}
+
+    def consumer_for(self, facts: Facts, choose: Callable[[Facts], Consumer | None]) -> Consumer | None:
+        """Who gets an entry: as *choose* says, unless it goes on with a message (rule 2)."""
+        metadata = facts.metadata
+        if metadata is None or not is_chunk(facts):
+            return choose(facts)
+        owner = self._owners.pop(metadata.uuid, None)
+        if owner is not None and not owner.is_available:
+            owner = None
+        if owner is None and metadata.chunk_id <= 0:
+            owner = choose(facts)
+        if owner is not None and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
+            if len(self._owners) >= CHUNKED_MESSAGES_MAX:
+                del self._owners[next(iter(self._owners))]
+            self._owners[metadata.uuid] = owner
+        return owner
+
+    def on_left(self, consumer: Consumer) -> None:
+        if self._owners:
+            self._owners = {uuid: owner for uuid, owner in self._owners.items() if owner is not consumer}
+
+
 class InTurn:
     """Shared: one message each, in turn."""
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
+        self._begun = Begun()
         self._turn = 0
 
     def check_newcomer(self, consumer: Consumer) -> None:
@@ -98,8 +135,12 @@ class InTurn:
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            self._begun.on_left(consumer)
 
     def consumer_for(self, facts: Facts) -> Consumer | None:
+        return self._begun.consumer_for(facts, self._choose)
+
+    def _choose(self, facts: Facts) -> Consumer | None:
         round_ = Round(self.consumers, self._turn, 1)
         consumer = round_.next()
         self._turn = round_.turn
@@ -113,6 +154,7 @@ class ByKey:
         self.consumers: list[Consumer] = []
         self.is_sticky = is_sticky
         self.allows_out_of_order = allows_out_of_order
+        self._begun = Begun()
         self._selector = make_selector(is_sticky=is_sticky, consistent_hashing=consistent_hashing, points=points)
 
     def check_newcomer(self, consumer: Consumer) -> None:
@@ -126,8 +168,12 @@ class ByKey:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self._selector.remove(consumer)
+            self._begun.on_left(consumer)
 
     def consumer_for(self, facts: Facts) -> Consumer | None:
+        return self._begun.consumer_for(facts, self._choose)
+
+    def _choose(self, facts: Facts) -> Consumer | None:
         selector, metadata = self._selector, facts.metadata
         consumer = selector.select(1 if metadata is None else selector.hash_of(sticky_key(metadata)))
         return consumer if consumer is not None and consumer.is_available else None

@@ -251,7 +251,7 @@ class NonPersistentTopic:
     ) -> None:
         """Nothing to go back to; no error, as with Apache's brokers."""
 
-    async def position_at_ms(self, time_ms: int) -> Position:
+    async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
         return LATEST
 
     async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:

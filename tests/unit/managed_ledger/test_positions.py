@@ -6,7 +6,7 @@ import random
 import pytest
 
 from managed_ledger.ack_ranges import AckRanges, mask_of, words_of
-from managed_ledger.cursors.cursor import CursorState
+from managed_ledger.cursors.cursor import CONSUMED_BEFORE, TRIMMED_RANGES_MAX, CursorState, place_of, stored_place
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
@@ -146,3 +146,109 @@ def test_ids_of_clients_are_signed(ledger_id: int, entry_id: int, meant: Positio
 def test_other_negative_ids_are_refused(ledger_id: int, entry_id: int) -> None:
     with pytest.raises(InvalidPosition, match="is no message id"):
         named_position(ledger_id, entry_id)
+
+
+# -------------------------------------------------------------- entries that only a compacted ledger has
+
+
+def before_the_ledgers() -> CursorState:
+    """Nothing is consumed; of the topic ledgers 7 and 9 are left."""
+    return CursorState(row(l7=3, l9=2), EARLIEST)
+
+
+def test_a_cursor_before_the_ledgers_keeps_what_it_acknowledges_and_does_not_move_on_by_itself() -> None:
+    cursor = before_the_ledgers()
+    assert cursor.read_position == Position(7, 0)
+    assert cursor.delete([Position(3, 5), Position(7, 0), Position(7, 1)])
+    assert not cursor.acknowledge_batch(Position(4, 1), [0b110], 3)
+    assert cursor.mark_delete_position == EARLIEST
+    assert cursor.is_deleted(Position(3, 5))
+    assert not cursor.is_deleted(Position(3, 4))
+    assert cursor.batch_ack_set(Position(4, 1)) == [0b110]
+    assert cursor.backlog() == 3, "of the ledgers that are left"
+    assert cursor.mark_delete(Position(4, 7))
+    assert cursor.mark_delete_position == Position(4, 7)
+    assert not cursor.mark_delete(Position(2, 9)), "it was before that"
+    assert not cursor.mark_delete(Position(4, 7))
+    assert [tuple(item) for item in cursor.ranges()] == [(7, 0, 1)]
+    assert cursor.mark_delete(Position(7, -1)), "who reads the compacted ledger has come to its end"
+    assert cursor.mark_delete_position == Position(7, 1)
+    assert cursor.backlog() == 3
+
+
+def test_a_cursor_that_leaves_what_was_trimmed_goes_on_with_what_it_acknowledged_behind_it() -> None:
+    cursor = before_the_ledgers()
+    cursor.delete([Position(3, 5), Position(7, 0)])
+    assert cursor.leave_trimmed()
+    assert not cursor.leave_trimmed()
+    assert cursor.mark_delete_position == Position(7, 0)
+    assert cursor.range_count == 0
+    assert not cursor.delete([Position(3, 6)])
+    cursor = CursorState(row(l7=3), Position(7, -1))
+    assert not cursor.delete([Position(3, 5)]), "where nothing is open before the ledgers, there is nothing to keep"
+    assert not cursor.leave_trimmed()
+
+
+def test_a_trim_moves_a_cursor_that_has_consumed_all_of_it_and_no_other() -> None:
+    ledgers = row(l3=2, l7=3, l9=2)
+    consumed, opened = CursorState(ledgers, Position(3, 1)), CursorState(ledgers, Position(2, 4))
+    ledgers.remove(3)
+    consumed.ledgers_changed()
+    opened.ledgers_changed()
+    assert (consumed.mark_delete_position, opened.mark_delete_position) == (Position(7, -1), Position(2, 4))
+    assert consumed.delete([Position(7, 0)])
+    assert consumed.mark_delete_position == Position(7, 0)
+
+
+def test_what_was_acknowledged_before_the_ledgers_is_restored_and_nothing_else_that_is_not_there() -> None:
+    cursor = before_the_ledgers()
+    cursor.mark_delete(Position(3, 2))
+    cursor.delete([Position(3, 5), Position(4, 0), Position(7, 0)])
+    cursor.acknowledge_batch(Position(4, 1), [0b110], 3)
+    ranges, batches = list(cursor.ranges()), list(cursor.batches())
+    again = CursorState(row(l7=3, l9=2), Position(3, 2))
+    again.restore(ranges, batches, ())
+    assert (list(again.ranges()), list(again.batches())) == (ranges, batches)
+    assert again.mark_delete_position == Position(3, 2)
+    behind = CursorState(row(l7=3, l9=2), Position(7, -1))
+    behind.restore(ranges, batches, ())
+    assert (list(behind.ranges()), list(behind.batches())) == ([], [])
+    assert behind.mark_delete_position == Position(7, 0)
+
+
+def test_acknowledgements_of_entries_that_may_not_exist_are_bounded() -> None:
+    cursor = before_the_ledgers()
+    cursor.delete(Position(3, 2 * at) for at in range(TRIMMED_RANGES_MAX + 100))
+    assert cursor.range_count == TRIMMED_RANGES_MAX
+    assert cursor.delete([Position(7, 2)])
+
+
+@pytest.mark.parametrize("position", [EARLIEST, Position(3, -1), Position(3, 4), Position(7, -1), Position(7, 2)])
+def test_a_place_is_the_same_after_it_was_stored(position: Position) -> None:
+    start = Position(7, -1)
+    stored, properties = stored_place(position, start)
+    assert place_of(stored, properties, start) == position
+    later = Position(9, -1)  # of ledgers that were empty, say, and went meanwhile
+    assert place_of(stored, properties, later) == position
+    assert stored.ledger_id >= 0, "Apache's brokers know no other"
+
+
+def test_a_place_that_apache_s_brokers_stored_at_the_first_ledger_has_consumed_nothing() -> None:
+    assert place_of(Position(7, -1), {}, Position(7, -1)) == EARLIEST
+    assert place_of(Position(7, -1), {CONSUMED_BEFORE: 5}, Position(7, -1)) == EARLIEST, "and has kept an old number"
+    assert place_of(Position(9, -1), {}, Position(7, -1)) == Position(9, -1)
+    assert place_of(Position(5, 3), {}, Position(7, -1)) == Position(5, 3)
+
+
+def test_where_a_cursor_begins_that_may_stand_before_the_ledgers() -> None:
+    ledgers = row(l7=3, l9=2)
+    for start, place in (
+        (EARLIEST, EARLIEST),
+        (Position(3, 4), Position(3, 3)),
+        (Position(3, 0), Position(3, -1)),
+        (Position(7, 0), Position(7, -1)),
+        (Position(9, 0), Position(7, 2)),
+        (LATEST, Position(9, 1)),
+    ):
+        assert ledgers.mark_delete_before(start, keeps_trimmed=True) == place
+        assert ledgers.mark_delete_before(start) == max(place, ledgers.start)

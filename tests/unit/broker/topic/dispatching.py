@@ -113,8 +113,11 @@ def entry(
     key: str | None = None,
     deliver_at_ms: int | None = None,
     marker: int | None = None,
+    chunk: tuple[str, int, int] | None = None,
+    publish_ms: int = 1,
 ) -> bytes:
-    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=1)
+    """*chunk*: uuid, chunk_id, num_chunks_from_msg."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=number, publish_time=publish_ms)
     if batch is not None:
         metadata.num_messages_in_batch = batch
     if key is not None:
@@ -123,6 +126,8 @@ def entry(
         metadata.deliver_at_time = deliver_at_ms
     if marker is not None:
         metadata.marker_type = marker
+    if chunk is not None:
+        metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = chunk
     return encode_entry(metadata, b"x" if batch is None else plain_batch(batch))
 
 
