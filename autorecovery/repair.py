@@ -305,8 +305,7 @@ class LedgerRepair:
         return any(verdict.needs_copies and not verdict.fragment.is_fixed for verdict in verdicts)
 
     async def _tell_writer(self, ledger_id: int, versioned: Versioned) -> None:
-        """Write the record as it is: a writer that follows it looks at its bookies, and leaves those that take no entries
-        (rule 4)."""
+        """Write the record as it is: a writer that follows it leaves bookies that take no entries (rule 4)."""
         if versioned.metadata.state is LedgerState.OPEN:
             with contextlib.suppress(VersionConflict):  # its writer was faster
                 await self._bookkeeper.ledgers.write(ledger_id, versioned.metadata, versioned.version)

@@ -19,6 +19,7 @@ from bookie.jobs import Threads
 from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.integrity import IntegrityCheck
+from bookie.maintenance.lost_logs import LostLogs
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.maintenance.repair import RepairSource
 from bookie.maintenance.scrub import Scrub
@@ -31,7 +32,7 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, JournalSettings
 from bookie.storage.ledger_storage import LedgerStorage
 from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
+from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports, OnDamage
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
@@ -103,6 +104,7 @@ class BookieParts:
     space: SpaceWatch
     collector: GarbageCollector
     scrub: Scrub
+    lost_logs: LostLogs
     integrity: IntegrityCheck
     source: RepairSource
     """Fetches copies of entries that are damaged here."""
@@ -208,6 +210,10 @@ def assemble(
         config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock,
         node.on_damage, reports.index_corrupt,
     )  # fmt: skip
+    lost_logs = LostLogs(
+        node.bookie_id, metadata, DamageReports(node.store, node.root), node.files, storage, rules, cache, source,
+        server.put_back, threads.flusher, threads.maintenance, clock, reports.index_corrupt,
+    )  # fmt: skip
     rebuild = OnlineRebuild(
         config.scrub_bytes_s,
         metadata,
@@ -237,6 +243,7 @@ def assemble(
         space=space,
         collector=collector,
         scrub=scrub,
+        lost_logs=lost_logs,
         integrity=integrity,
         source=source,
         rebuild=rebuild,

@@ -267,6 +267,8 @@ class Bookie:
         stops.add("scrub", parts.scrub.stop)
         parts.integrity.start(parts.server.put_back)
         stops.add("integrity", parts.integrity.stop)
+        parts.lost_logs.start()
+        stops.add("lost logs", parts.lost_logs.stop)
         stops.add("rebuild", parts.rebuild.stop)
 
     async def _listen(self, parts: BookieParts, listening: socket.socket) -> None:

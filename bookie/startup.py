@@ -8,6 +8,8 @@ Rules:
    end may be torn.
 2. Replay may run any number of times: a crash during it leaves the old marks, so the same records are replayed again.
 3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).
+4. What the index does not agree with is told of before anything is served: an index that is older than the marks is
+   made anew from the logs, and logs that lack entries which the index names are listed (`bookie.storage.known`).
 """
 
 import contextlib
@@ -18,19 +20,21 @@ from functools import partial
 from typing import NamedTuple
 
 from bookie.maintenance.rebuild.digest_check import Digest, no_digests
-from bookie.maintenance.rebuild.offline import damaged_databases, rebuild_index
+from bookie.maintenance.rebuild.offline import damaged_databases, known_logs, rebuild_index
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.checkpoint import remove_old_journals
 from bookie.storage.entry_log.compacting import finish_compactions
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.foreign_storage import refuse_foreign_storage
-from bookie.storage.index import Index, IndexCorrupt
+from bookie.storage.index import LEDGERS, LOCATIONS, Index, IndexCorrupt, IndexForeign
 from bookie.storage.journal import format as journal_format
-from bookie.storage.journal.format import Mark
-from bookie.storage.journal.replay import replay
+from bookie.storage.journal.format import START, Mark
+from bookie.storage.journal.replay import is_ours, replay
 from bookie.storage.journal.writer import JournalSettings, JournalWriter, list_files
-from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerDirectory, LedgerStorage
+from bookie.storage.known import MARKS_NOTE, decode_marks, marks_problem
+from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerDirectory, LedgerStorage, read_marks
 from bookie.storage.ledgers import Ledger, Ledgers
+from bookie.storage.log_check import check_logs
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.runtime.files import Files
@@ -86,8 +90,10 @@ def open_storage(
     directories: list[LedgerDirectory] = []
     problems: list[str] = []
     try:
+        marks = read_marks(files, ledger_directories, len(journal_directories))
+        belongs = partial(_marks_problem, files, journal_directories, marks)
         for directory in ledger_directories:
-            opened, found = _open_directory(files, directory, settings, open_index, wall_ms, digest_of)
+            opened, found = _open_directory(files, directory, settings, open_index, wall_ms, digest_of, belongs)
             directories.append(opened)
             problems += found
         storage = LedgerStorage(
@@ -99,17 +105,17 @@ def open_storage(
         )
         for opened in directories:
             finish_compactions(files, opened.logs, opened.index)
+            check_logs(files, opened)
         ledgers = Ledgers()
         storage.read_tombstones(ledgers.tombstones)
         for opened in directories:
             ledgers.load(opened.index.ledgers())
         cache = WriteCache(settings.write_cache_bytes)
         rules = RequestRules(ledgers, cache, ReadCache(settings.read_cache_bytes), settings.journal.version)
-        marks = storage.read_marks()
         restore = _Restore(rules, cache, storage)
         for directory, mark in zip(journal_directories, marks, strict=True):
             try:
-                count = replay(files, directory, mark, restore.apply)
+                count = replay(files, directory, mark, restore.apply, was_synced=settings.journal.sync)
             except Corruption as error:
                 if not settings.skip_invalid_journal:
                     raise Corruption(
@@ -147,19 +153,45 @@ def _open_directory(
     open_index: Callable[[str, int], Index],
     wall_ms: int,
     digest_of: Callable[[int], Digest | None],
+    marks_problem: Callable[[Index], str],
 ) -> tuple[LedgerDirectory, tuple[str, ...]]:
-    """Open a directory, rebuilding a damaged index. Also returns the reasons why entries of it may be missing."""
+    """Open a directory, rebuilding a damaged index. Also returns the reasons why entries of it may be missing.
+
+    *marks_problem(index)*: why the index is not that of the marks; empty if it is.
+    """
     logs = EntryLogs(files, directory, settings.log_bytes_max, settings.log_page_cache_bytes)
     opener = partial(open_index, directory, settings.block_cache_bytes)
     damaged = damaged_databases(files, directory)
-    if not damaged:
+    known = None
+    if damaged:
+        known = known_logs(opener)
+    else:
         try:
-            return LedgerDirectory(directory, logs, opener, opener()), ()
+            index = opener()
         except IndexCorrupt as error:
             log.error("the index in %s is damaged and will be rebuilt: %s", directory, error)
-            damaged = {error.database}
-    rebuilt = rebuild_index(files, directory, opener, damaged, wall_ms, digest_of)
+            damaged = {LOCATIONS, LEDGERS} if isinstance(error, IndexForeign) else {error.database}
+        else:
+            problem = marks_problem(index)
+            if not problem:
+                return LedgerDirectory(directory, logs, opener, index), ()
+            log.error("the index in %s is not the newest one here and will be rebuilt: %s", directory, problem)
+            index.close()
+            damaged = {LOCATIONS, LEDGERS}
+    rebuilt = rebuild_index(files, directory, opener, damaged, wall_ms, digest_of, known=known)
     return LedgerDirectory(directory, logs, opener, rebuilt.index), rebuilt.problems
+
+
+def _marks_problem(files: Files, journal_directories: Sequence[str], marks: Sequence[Mark], index: Index) -> str:
+    note = index.notes().get(MARKS_NOTE)
+    if note is None:
+        return ""
+    journals = [list_files(files, directory) for directory in journal_directories]
+    for directory, mark, ids in zip(journal_directories, marks, journals, strict=True):
+        # Apache's bookie was here since, or replay will refuse the mark.
+        if mark != START and (mark.file_id not in ids or not is_ours(files, directory, mark.file_id)):
+            return ""
+    return marks_problem(decode_marks(note), marks, journals)
 
 
 def _next_journal_id(files: Files, directory: str, mark: Mark, wall_ms: int) -> int:

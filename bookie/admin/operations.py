@@ -21,6 +21,7 @@ from bookie.disks.read_only import DiskCheck, Reason
 from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GcStatus
 from bookie.maintenance.integrity import IntegrityStatus
+from bookie.maintenance.lost_logs import LostLogsStatus
 from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
 from bookie.maintenance.scrub import ScrubStatus
 from bookie.storage.entry_log.files import file_name as log_name
@@ -223,6 +224,10 @@ class BookieOperations:
         """The progress of the check for lost entries."""
         return self._parts.integrity.status()
 
+    def lost_logs_status(self) -> LostLogsStatus:
+        """Entry logs that lack entries which the index names, and what became of these."""
+        return self._parts.lost_logs.status()
+
     # -- the index
 
     def rebuild_index_status(self) -> OnlineRebuildStatus:
@@ -360,6 +365,11 @@ class BookieOperations:
         yield sample("integrity_ledgers_left", integrity.ledgers_left, "ledgers whose copies are to be checked")
         yield sample("integrity_copied_entries_total", integrity.copied_entries, "entries that were copied back")
         yield sample("integrity_lost_entries_total", integrity.lost_entries, "entries that nobody has")
+        lost = parts.lost_logs.status()
+        yield sample("lost_logs", len(lost.logs), "entry logs that are missing, cut, unreadable, or other ones")
+        yield sample("lost_logs_entries_lost", lost.lost_entries, "entries of them that no bookie has")
+        yield sample("lost_logs_entries_waiting", lost.waiting_entries, "entries of them that others may have")
+        yield sample("lost_logs_entries_restored_total", lost.restored_entries, "entries of them that came back")
         rebuild = parts.rebuild.status()
         yield sample("index_rebuild_running", rebuild.is_running, "1 while the index is compared with the logs")
         yield sample("index_rebuilds_total", rebuild.rebuilds, "times that this was done")

@@ -406,6 +406,7 @@ class AdminServer:
                 "gc": plain(bookie.gc_status()),
                 "scrub": plain(bookie.scrub_status()),
                 "integrity": plain(bookie.integrity_status()),
+                "lostLogs": plain(bookie.lost_logs_status()),
                 "indexRebuild": plain(bookie.rebuild_index_status()),
                 "marks": plain(bookie.last_log_marks()),
             }

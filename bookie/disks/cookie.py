@@ -76,7 +76,10 @@ def decode(data: bytes, source: str) -> Cookie:
         if message.indexDirs and _directories(message.indexDirs) != ledger_directories:
             raise ValueError("separate index directories are not supported")
     except (ValueError, text_format.ParseError) as error:
-        raise Corruption(f"{source} is no cookie: {error}") from None
+        raise Corruption(
+            f"{source} is no cookie: {error}. The bookie's other directories and the metadata store have the same one: "
+            "put it back from there"
+        ) from None
     journal_directories = tuple(message.journalDir.split(","))
     return Cookie(message.bookieHost, journal_directories, ledger_directories, message.instanceId)
 
@@ -100,6 +103,7 @@ def is_new_bookie(
         raise CookieMismatch(
             f"bookie {expected.bookie_id} does not start, its directories do not belong to it:\n"
             + "\n".join(f"  {problem}" for problem in problems)
+            + "\nPut back the disks that belong here, or the settings that it had"
         )
     return stored is None
 

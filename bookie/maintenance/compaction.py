@@ -191,6 +191,9 @@ class Compactor:
                 f"{_path(directory, log_id)} is damaged: the index knows entries in it that cannot be found in it; "
                 "it stays"
             )
+        await self._flusher.run(partial(directory.forget_log, log_id))
+        directory.bad_logs.pop(log_id, None)
+        directory.unknown_logs.discard(log_id)
         file = await self._maintenance.run(lambda: directory.logs.remove(log_id))
         self._usages[number].pop(log_id, None)
         self.counts.removed_logs += 1

@@ -167,7 +167,7 @@ class Checkpointer:
             self._ended_s = self._clock.monotonic()
 
     def _work(self, half: Half, rows: Sequence[tuple[int, bytes]], marks: Sequence[Mark]) -> None:
-        self._storage.flush(half, rows, self._pause, self._clock.monotonic)
+        self._storage.flush(half, rows, self._pause, self._clock.monotonic, marks)
         self._storage.write_marks(marks)
         for directory, mark in zip(self._journal_directories, marks, strict=True):
             remove_old_journals(self._files, directory, mark, self._journal_backups)

@@ -13,6 +13,10 @@ Rules:
 2. One thread at a time writes; any thread reads.
 3. Keys are big-endian and ids are not negative, so keys sort like the numbers. (Apache stores its storage flags under a
    negative ledger id, which sorts after all ledgers and is skipped.)
+4. Notes are small values of ours in `locations` under a negative ledger id, where Apache's bookie does not look. They
+   tell what else there must be: entry logs, marks, and how far `ledgers` is (`bookie.storage.known`).
+5. A database whose folder lost files that RocksDB does not miss (its newest log, or all), or is another one's, is
+   IndexCorrupt: it would call entries and fences absent.
 """
 
 import os
@@ -20,7 +24,7 @@ import posixpath
 import random
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, ParamSpec, Protocol, TypeVar, cast
 
@@ -51,6 +55,15 @@ FLAGS_LEDGER_ID: Final = -0xEEFD
 
 FLAG_NEEDS_INTEGRITY_CHECK: Final = 1
 
+_NOTES_LEDGER_ID: Final = -0x4D47
+"""The ledger id of notes (rule 4). The second half of the key is the note's number."""
+
+_LEDGERS_NOTE: Final = -0x100
+"""The note of `RocksIndex` about the database `ledgers`: how many changes it has at least, and its identity."""
+
+_CHANGES: Final = struct.Struct(">q")
+_IDENTITY_SIZE: Final = 64
+
 # A batch holds the GIL while it is written: 200,000 operations stall the event loop for 49 ms, a thousand for 0.25 ms.
 BATCH_OPERATIONS_MAX: Final = 1_000
 
@@ -73,6 +86,10 @@ class IndexCorrupt(OSError):
         self.database = database
 
 
+class IndexForeign(IndexCorrupt):
+    """The two databases do not belong to each other: one of them is older, or another bookie's."""
+
+
 class Index(Protocol):
     """The two databases. Errors of the database are OSError."""
 
@@ -93,6 +110,16 @@ class Index(Protocol):
         ...
 
     def flags(self) -> int: ...
+
+    def put_notes(self, notes: Mapping[int, bytes | None]) -> None:
+        """Put notes by number, or delete those that are None (rule 4)."""
+        ...
+
+    def notes(self) -> dict[int, bytes]: ...
+
+    def delete_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
+        """Delete (ledger id, entry id, location), as far as the index still has that location."""
+        ...
 
     def compact_locations(self) -> None:
         """Free the space of deleted locations. May take long; other calls are possible meanwhile."""
@@ -134,19 +161,31 @@ class RocksIndex:
         # One cache for both databases. In RocksDB's default cache, index and bloom blocks evict each other, and a get
         # costs 18 to 460 µs instead of 4.
         cache = Cache(cache_bytes)
-        # RocksDB treats a folder without its file CURRENT as a new database and removes the files it finds there.
-        has_entries = (
-            any(name.endswith(".log") for name in os.listdir(directory)) if os.path.isdir(directory) else False
-        )
+        # RocksDB treats a folder without its file CURRENT as a new database and removes the files it finds there, and
+        # does not miss its newest log.
+        is_used = os.path.isdir(directory) and any(map(_is_of_a_used_directory, os.listdir(directory)))
         for name in (LOCATIONS, LEDGERS):
             path = posixpath.join(directory, name)
-            if has_entries and not any(os.path.exists(posixpath.join(path, f)) for f in ("CURRENT", REBUILDING)):
-                raise IndexCorrupt(f"RocksDB: {path} is missing, but there are entry logs", name)
+            found = os.listdir(path) if os.path.isdir(path) else []
+            if is_used and "CURRENT" not in found and REBUILDING not in found:
+                raise IndexCorrupt(f"RocksDB: {path} is missing, but the directory is in use", name)
+            if "CURRENT" in found and not any(file.endswith(".log") for file in found):
+                raise IndexCorrupt(f"RocksDB: {path} has no log (*.log), so its newest changes are missing", name)
+        self._ledgers_path = posixpath.join(directory, LEDGERS)
+        is_new = os.path.exists(posixpath.join(self._ledgers_path, REBUILDING))
         self._locations = _open(posixpath.join(directory, LOCATIONS), cache)
         try:
-            self._ledgers = _open(posixpath.join(directory, LEDGERS), cache)
+            self._ledgers = _open(self._ledgers_path, cache)
         except BaseException:
             self._locations.close()
+            raise
+        self._identity = _identity(self._ledgers_path)
+        self._ledgers_changes = -1
+        try:
+            if not is_new:
+                self._check_ledgers()
+        except BaseException:
+            self.close()
             raise
 
     def put_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
@@ -181,12 +220,63 @@ class RocksIndex:
         value = _checked(self._ledgers.get, _LEDGER_KEY.pack(FLAGS_LEDGER_ID))
         return 0 if value is None else int(_LOCATION.unpack(value)[0])
 
+    def put_notes(self, notes: Mapping[int, bytes | None]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for number, note in notes.items():
+            if note is None:
+                batch.delete(_KEY.pack(_NOTES_LEDGER_ID, number))
+            else:
+                batch.put(_KEY.pack(_NOTES_LEDGER_ID, number), note)
+        _checked(self._locations.write, batch)
+
+    def notes(self) -> dict[int, bytes]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(_LEDGER_KEY.pack(_NOTES_LEDGER_ID + 1))
+        iterator = self._locations.iter(options)
+        _checked(iterator.seek, _LEDGER_KEY.pack(_NOTES_LEDGER_ID))
+        found: dict[int, bytes] = {}
+        while iterator.valid():
+            found[_KEY.unpack(iterator.key())[1]] = iterator.value()
+            iterator.next()
+        _checked(iterator.status)
+        found.pop(_LEDGERS_NOTE, None)
+        return found
+
+    def delete_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
+        for first in range(0, len(items), BATCH_OPERATIONS_MAX):
+            batch = WriteBatch(raw_mode=True)
+            for ledger_id, entry_id, location in items[first : first + BATCH_OPERATIONS_MAX]:
+                if self.location(ledger_id, entry_id) == location:
+                    batch.delete(_KEY.pack(ledger_id, entry_id))
+            _checked(self._locations.write, batch)
+
     def compact_locations(self) -> None:
         _checked(self._locations.compact_range, None, None)
 
     def sync(self) -> None:
-        _checked(self._locations.flush_wal, True)
         _checked(self._ledgers.flush_wal, True)
+        # After it is durable, so that it is never ahead of what the disk has.
+        changes = self._ledgers.latest_sequence_number()
+        if changes != self._ledgers_changes:
+            self._ledgers_changes = changes
+            note = _CHANGES.pack(changes) + self._identity
+            _checked(self._locations.put, _KEY.pack(_NOTES_LEDGER_ID, _LEDGERS_NOTE), note)
+        _checked(self._locations.flush_wal, True)
+
+    def _check_ledgers(self) -> None:
+        """Rule 5. Raises IndexCorrupt."""
+        note = _checked(self._locations.get, _KEY.pack(_NOTES_LEDGER_ID, _LEDGERS_NOTE))
+        if note is None:
+            return
+        (changes,) = _CHANGES.unpack_from(note)
+        found = self._ledgers.latest_sequence_number()
+        if note[_CHANGES.size :] != self._identity:
+            raise IndexForeign(f"RocksDB: {self._ledgers_path} is not the database that belongs here", LEDGERS)
+        if found < changes:
+            raise IndexCorrupt(
+                f"RocksDB: {self._ledgers_path} has {found} changes and had {changes}: its newest ones are missing",
+                LEDGERS,
+            )
 
     def location(self, ledger_id: int, entry_id: int) -> int:
         value = _checked(self._locations.get, _KEY.pack(ledger_id, entry_id))
@@ -248,6 +338,19 @@ class RocksIndex:
         self._ledgers.close()
 
 
+def _is_of_a_used_directory(name: str) -> bool:
+    return name.endswith(".log") or name.startswith(("lastMark", "lastId"))
+
+
+def _identity(path: str) -> bytes:
+    """The identity that RocksDB gave a database when it was made."""
+    try:
+        with open(posixpath.join(path, "IDENTITY"), "rb") as file:
+            return file.read(_IDENTITY_SIZE)
+    except FileNotFoundError:
+        return b""
+
+
 def _is_within(first: bytes, last: bytes, within_bytes: int) -> bool:
     """Whether the location *last* stands less than so far behind *first*. Those of two logs are 2 GiB apart or more."""
     return 0 <= int.from_bytes(last) - int.from_bytes(first) < within_bytes
@@ -298,7 +401,7 @@ def _open(path: str, cache: Cache) -> Rdict:
 
 
 _Change = tuple[str, tuple[int, ...], int | bytes | None]
-"""database (`location` or `ledger`), key, value; None deletes, for a `location` all of a ledger"""
+"""database (`location` or `ledger`), key, value; None deletes, for a `location` with one id all of a ledger"""
 
 
 class MemoryIndex:
@@ -309,6 +412,7 @@ class MemoryIndex:
         self._order: dict[int, list[int]] = {}
         self._ledgers: dict[int, bytes] = {}
         self._flags = 0
+        self._notes: dict[int, bytes] = {}
         self._synced: list[_Change] = []
         self._unsynced: list[_Change] = []
         self.location_compactions = 0
@@ -331,6 +435,18 @@ class MemoryIndex:
 
     def flags(self) -> int:
         return self._flags
+
+    def put_notes(self, notes: Mapping[int, bytes | None]) -> None:
+        for number, note in notes.items():
+            self._put("location", (_NOTES_LEDGER_ID, number), note)
+
+    def notes(self) -> dict[int, bytes]:
+        return dict(sorted(self._notes.items()))
+
+    def delete_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
+        for ledger_id, entry_id, location in items:
+            if self.location(ledger_id, entry_id) == location:
+                self._put("location", (ledger_id, entry_id), None)
 
     def compact_locations(self) -> None:
         self.location_compactions += 1
@@ -387,9 +503,20 @@ class MemoryIndex:
             else:
                 self._ledgers[key[0]] = value
             return
-        if value is None:
+        if key[0] == _NOTES_LEDGER_ID:
+            assert not isinstance(value, int)
+            self._notes.pop(key[1], None)
+            if value is not None:
+                self._notes[key[1]] = value
+            return
+        if value is None and len(key) == 1:
             for entry_id in self._order.pop(key[0], []):
                 del self._locations[key[0], entry_id]
+            return
+        if value is None:
+            ledger_id, entry_id = key
+            self._order[ledger_id].remove(entry_id)
+            del self._locations[ledger_id, entry_id]
             return
         assert isinstance(value, int)
         ledger_id, entry_id = key

@@ -5,7 +5,8 @@
 Rules:
 
 1. A location is published after its entry is synced in the log; ledger rows after both; a mark after all
-   of that, in every directory (I33, I36). Each step has returned before the next begins.
+   of that, in every directory (I33, I36). Each step has returned before the next begins. With the locations go notes of
+   what else there must be (`known.py`).
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
 3. The directory of a ledger is its id modulo the number of directories; its journal likewise. (The cookie keeps the
    number from changing.)
@@ -31,6 +32,7 @@ from bookie.latency import FlushTimes
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import BATCH_OPERATIONS_MAX, FLAG_NEEDS_INTEGRITY_CHECK, LOCATIONS, REBUILDING, Index
 from bookie.storage.journal.format import START, Mark, decode_mark, encode_mark
+from bookie.storage.known import MARKS_NOTE, BadLog, LogNote, encode_marks, log_notes, newest
 from bookie.storage.ledgers import Tombstones
 from bookie.storage.write_cache import Half, pieces_in_order
 from magnetar_core.bookkeeper.wire.entry import HEADER
@@ -80,6 +82,25 @@ class LedgerDirectory:
         self.logs = logs
         self._open_index = open_index
         self.index = index
+        self.noted_marks: list[Mark] = []
+        """The marks that the index has a note of, since the start."""
+        self.bad_logs: dict[int, BadLog] = {}
+        """Logs that did not agree with their notes at the start (`bookie.storage.log_check`). After the start only the
+        loop changes it, and `unknown_logs`."""
+        self.unknown_logs: set[int] = set()
+        """Logs of which the index had no note."""
+
+    def note_marks(self, marks: Sequence[Mark]) -> bool:
+        """Put *marks* into the index if they are not there; whether it must be synced. Raises OSError."""
+        if not marks or self.noted_marks == list(marks):
+            return False
+        self.index.put_notes({MARKS_NOTE: encode_marks(marks)})
+        return True
+
+    def forget_log(self, log_id: int) -> None:
+        """The log is about to be removed: its note goes first, durably. Raises OSError."""
+        self.index.put_notes({log_id: None})
+        self.index.sync()
 
     def reopen_index(self) -> None:
         """Open the index again: RocksDB keeps refusing after it ran out of space until then."""
@@ -127,6 +148,34 @@ def cut(buffers: Sequence[Buffer], size_bytes: int) -> list[Buffer]:
     return kept
 
 
+def read_marks(files: Files, directories: Sequence[str], journal_count: int) -> list[Mark]:
+    """The place in each journal where replay starts, of the ledger *directories*.
+
+    A mark is written to every directory before the next one is. If directories differ, a crash came in between, and the
+    flush of the larger mark was complete. Raises Corruption.
+    """
+    marks = []
+    for number in range(journal_count):
+        paths = [_mark_path(directory, number, journal_count) for directory in directories]
+        found = [_read_mark(files, path) for path in paths if files.exists(path)]
+        marks.append(max(found, default=START))
+    return marks
+
+
+def _read_mark(files: Files, path: str) -> Mark:
+    try:
+        return decode_mark(read_file(files, path), path)
+    except Corruption as error:
+        raise Corruption(
+            f"{error}; without this file the whole journal that is there is read, so it may be removed if no journal "
+            "file was"
+        ) from None
+
+
+def _mark_path(directory: str, number: int, journal_count: int) -> str:
+    return posixpath.join(directory, "lastMark" if journal_count == 1 else f"lastMark.{number}")
+
+
 def is_no_space(error: BaseException) -> bool:
     """Whether *error* means a full disk, which is no defect: space may become free again."""
     if not isinstance(error, OSError):
@@ -172,11 +221,12 @@ class LedgerStorage:
         rows: Sequence[tuple[int, bytes]],
         pause: Callable[[float], bool] = _no_pause,
         now: Callable[[], float] = no_clock,
+        marks: Sequence[Mark] = (),
     ) -> None:
         """Make entries and ledger rows durable in the storage. Raises OSError (rule 2).
 
         *pause* is called after each piece with the share that is done (0 … 1), and says whether there is time; *now*
-        measures the `flush_times`.
+        measures the `flush_times`. *marks*, which `write_marks` is given next, are noted in the same sync.
         """
         if self._reopen:
             for directory in self._directories:
@@ -196,8 +246,11 @@ class LedgerStorage:
                 if own_rows:
                     directory.index.put_ledgers(own_rows)
                     times.lap("ledgers")
-                if own or own_rows:
+                is_noted = directory.note_marks(marks)
+                if own or own_rows or is_noted:
                     directory.index.sync()
+                if is_noted:
+                    directory.noted_marks = list(marks)
                 times.lap("index")
         except OSError as error:
             self._reopen = is_no_space(error)
@@ -229,45 +282,32 @@ class LedgerStorage:
         directory.logs.sync()
         times.lap("sync")
         done = 0
+        notes: dict[int, bytes | None] = {}
         while appended:
             locations = appended.popleft()
             while appended and len(locations) + len(appended[0]) <= BATCH_OPERATIONS_MAX:
                 locations += appended.popleft()
             directory.index.put_locations(locations)
+            notes.update(newest(locations))
             done += len(locations)
             times.lap("index")
             if appended:
                 pause((number + _LOG_SHARE + (1 - _LOG_SHARE) * done / total) / count)
                 times.start()
+        directory.index.put_notes(notes)
 
     def write_marks(self, marks: Sequence[Mark]) -> None:
         """Record in every directory that all before *marks* (one for each journal) is flushed. Raises OSError."""
         assert len(marks) == self._journal_count, "a mark for each journal"
         assert not self.marks or all(new >= old for new, old in zip(marks, self.marks, strict=True)), "a mark went back"
         for directory in self._directories:
+            if directory.note_marks(marks):
+                directory.index.sync()
+                directory.noted_marks = list(marks)
+        for directory in self._directories:
             for number, mark in enumerate(marks):
-                replace_file(self._files, self._mark_path(directory, number), encode_mark(mark))
+                replace_file(self._files, _mark_path(directory.path, number, len(marks)), encode_mark(mark))
         self.marks = list(marks)
-
-    def read_marks(self) -> list[Mark]:
-        """The place in each journal where replay starts.
-
-        A mark is written to every directory before the next one is. If directories differ, a crash came in between, and
-        the flush of the larger mark was complete. Raises Corruption.
-        """
-        marks = []
-        for number in range(self._journal_count):
-            found = []
-            for directory in self._directories:
-                path = self._mark_path(directory, number)
-                if self._files.exists(path):
-                    found.append(decode_mark(read_file(self._files, path), path))
-            marks.append(max(found, default=START))
-        return marks
-
-    def _mark_path(self, directory: LedgerDirectory, number: int) -> str:
-        name = "lastMark" if self._journal_count == 1 else f"lastMark.{number}"
-        return posixpath.join(directory.path, name)
 
     # -- deletion
 
@@ -317,6 +357,21 @@ class LedgerStorage:
             self._files.create(path).close()
             self._files.sync_directory(posixpath.dirname(path))
         return directory
+
+    def forget_entries(self, ledger_id: int, located: Sequence[tuple[int, int]]) -> None:
+        """Entries that stood at these locations (entry id, location) are lost, and it was told: from now on they are
+        absent, durably, and the notes of their logs count them. Not while a flush is under way. Raises OSError."""
+        index = self.directory_of(ledger_id).index
+        notes = log_notes(index.notes())
+        for entry_id, location in located:
+            note = notes.get(location >> 32)
+            if note is None or not note.location:  # any entry of it will do, since it is not there
+                note = LogNote(location, ledger_id, entry_id)
+            notes[location >> 32] = note._replace(lost=note.lost + 1, is_decided=False)
+        logs = {location >> 32 for _, location in located}
+        index.delete_locations([(ledger_id, entry_id, location) for entry_id, location in located])
+        index.put_notes({log_id: notes[log_id].encode() for log_id in logs})
+        index.sync()
 
     def close(self) -> None:
         """Seal the open logs and close the databases."""

@@ -23,6 +23,7 @@ from magnetar.inspect.doctor_rules import (
     Finding,
     LedgerFacts,
     Level,
+    LossFacts,
     SubscriptionFacts,
     Unasked,
     examine,
@@ -65,18 +66,20 @@ async def _troubles(inspector: "Inspector") -> dict[str, Any]:
     from autorecovery.reports import read_problems
     from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
     from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-    from magnetar_core.bookkeeper.metadata.damage_rules import Stage
+    from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Stage
     from magnetar_core.bookkeeper.metadata.lifecycle import State
 
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
+    reports = [one for one in await DamageReports(store, root).all() if one.stage is Stage.OPEN]
     lives = {bookie: (await states.read(bookie)).lifecycle for bookie in await states.bookies()}
     return {
         "hindered": {one.ledger_id: (str(one.kind), one.text) async for one in read_problems(store, root)},
         "failed_drains": {
             bookie: life.reasons_total for bookie, life in lives.items() if life.state is State.DRAINING_FAILED
         },
-        "open_reports": sum(one.stage is Stage.OPEN for one in await DamageReports(store, root).all()),
+        "open_reports": len(reports),
+        "losses": tuple(LossFacts(one.ledger_id, one.text) for one in reports if one.kind is Kind.DATA_LOSS),
     }
 
 
@@ -226,12 +229,15 @@ class Rounds:
             return BookieFacts(known.bookie_id, known.state, error=space)
         reasons: tuple[str, ...] = ()
         skew_s: float | None = None
+        lost_logs = ""
         if known.http:
             question = asyncio.to_thread(_bookie_http, known.http, inspector.clock)
             what = f"HTTP admin of bookie {known.bookie_id}"
-            reasons, skew_s = await self._ask(what, question, (reasons, skew_s), 2 * TIMEOUT_S)
+            reasons, lost_logs, skew_s = await self._ask(what, question, (reasons, lost_logs, skew_s), 2 * TIMEOUT_S)
         total_bytes, free_bytes = (0, 0) if space is None else (space.total_bytes, space.free_bytes)
-        return BookieFacts(known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s)
+        return BookieFacts(
+            known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s, lost_logs=lost_logs
+        )
 
     async def _ledgers(self, inspector: "Inspector") -> dict[str, Any]:
         began_s = inspector.clock.monotonic()
@@ -397,11 +403,16 @@ def _ahead_s(date: str | None, clock: "Clock") -> float | None:
         return None
 
 
-def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], float | None]:
-    """(why it is read-only, how far its clock is ahead); Apache's bookie does not tell why. Raises OSError."""
+def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], str, float | None]:
+    """(why it is read-only, what it says of lost entry logs, how far its clock is ahead); Apache's bookie tells the
+    last only. Raises OSError."""
+    from magnetar.cli.bookie.texts import lost_logs_text
+
     status, found, skew_s = _get(f"{url}/api/v1/magnetar/status", clock)
     held = found["state"]["reasons"] if status == 200 else {}
-    return tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items()), skew_s
+    lost = found.get("lostLogs") if status == 200 else None
+    reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())
+    return reasons, lost_logs_text(lost) if lost and lost["logs"] else "", skew_s
 
 
 def _broker(broker_id: str, admin_url: str, clock: "Clock") -> BrokerFacts:

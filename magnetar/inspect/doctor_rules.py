@@ -30,6 +30,7 @@ BACKLOG_WARN: Final = 100_000
 
 # Names that one finding lists.
 _NAMES_MAX: Final = 5
+_LOSSES_MAX: Final = 3
 
 
 class Level(IntEnum):
@@ -69,6 +70,8 @@ class BookieFacts:
     skew_s: float | None = None
     listens: bool = False
     """The bookie is away, but something takes connections at its address."""
+    lost_logs: str = ""
+    """What it says of entry logs that are missing or bad; empty if it has none, or did not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,13 @@ class LedgerFacts:
     segments: tuple[tuple[int, tuple[str, ...]], ...]
     """(first entry, ensemble), rising"""
     last_entry_id: int | None = None
+
+
+class LossFacts(NamedTuple):
+    """A report of lost entries that nobody has looked at."""
+
+    ledger_id: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,8 @@ class ClusterFacts:
     """Bookies whose drain failed → how many ledgers could not be moved."""
     open_reports: int = 0
     """Reports of damage that nobody has looked at."""
+    losses: tuple[LossFacts, ...] = ()
+    """Those of them that say that entries are lost."""
     ledgers: tuple[LedgerFacts, ...] = ()
     """Those that were looked at."""
     topology: Topology | None = None
@@ -220,6 +232,12 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
                 "`magnetar bookie readonly` there tells what ends it; a full disk: `magnetar bookie gc run`, less "
                 "retention",
             )  # fmt: skip
+        if one.lost_logs:
+            yield Finding(
+                Level.ERROR, where, one.lost_logs,
+                "put the files back if there is a copy, and run `magnetar bookie rebuild-index`; if they are gone for "
+                "good, that ends this finding, too",
+            )  # fmt: skip
         if one.total_bytes:
             used = 1 - one.free_bytes / one.total_bytes
             if used > DISK_WARN:
@@ -272,11 +290,20 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             f"its drain failed: {_counted(count, 'ledger', 'ledgers')} could not be moved",
             f"mend what `magnetar bookies status {bookie}` names, then drain it again",
         )  # fmt: skip
-    if facts.open_reports:
+    if facts.losses:
+        told = "; ".join(f"ledger {one.ledger_id}: {one.text}" for one in facts.losses[:_LOSSES_MAX])
+        more = len(facts.losses) - _LOSSES_MAX
+        yield Finding(
+            Level.ERROR, "lost entries",
+            f"{_counted(len(facts.losses), 'report says', 'reports say')} that entries are lost: {told}"
+            + (f"; and {more} more" if more > 0 else ""),
+            "see `magnetar autorecovery reports list --state open`, and call mended what is known",
+        )  # fmt: skip
+    others = facts.open_reports - len(facts.losses)
+    if others:
         yield Finding(
             Level.WARNING, "reports",
-            f"{_counted(facts.open_reports, 'report', 'reports')} of bad ledgers or lost entries, and nobody has "
-            "looked at it",
+            f"{_counted(others, 'report', 'reports')} of bad ledgers or lost entries, and nobody has looked at it",
             "see `magnetar autorecovery reports list --state open`",
         )  # fmt: skip
     if facts.replication_disabled:

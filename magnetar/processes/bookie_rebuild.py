@@ -7,7 +7,7 @@ from functools import partial
 
 from bookie.config import BookieConfig
 from bookie.disks.directories import Directories
-from bookie.maintenance.rebuild.offline import Rebuilt, rebuild_index
+from bookie.maintenance.rebuild.offline import Rebuilt, known_logs, rebuild_index
 from bookie.storage.entry_log.files import list_logs
 from bookie.storage.foreign_storage import refuse_foreign_storage
 from bookie.storage.index import LEDGERS, LOCATIONS, RocksIndex
@@ -49,7 +49,10 @@ class OfflineRebuild:
         """
         names = {LOCATIONS, LEDGERS} if with_ledgers else {LOCATIONS}
         opener = partial(RocksIndex, directory, self._config.block_cache_mib * MIB)
-        rebuilt = rebuild_index(self._files, directory, opener, names, self._clock.wall_ms(), on_log=on_log)
+        known = known_logs(opener)
+        rebuilt = rebuild_index(
+            self._files, directory, opener, names, self._clock.wall_ms(), on_log=on_log, known=known
+        )
         rebuilt.index.close()
         return rebuilt
 

@@ -164,10 +164,10 @@ MUTANTS = (
     Mutant(
         "the mark is written before the flush",
         "bookie/storage/checkpoint.py",
-        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic)\n"
+        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic, marks)\n"
         "        self._storage.write_marks(marks)\n",
         "        self._storage.write_marks(marks)\n"
-        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic)\n",
+        "        self._storage.flush(half, rows, self._pause, self._clock.monotonic, marks)\n",
         _schedule("r_b1_"),
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = (
     Mutant(
         "the index is not synced before the mark",
         "bookie/storage/ledger_storage.py",
-        "                if own or own_rows:\n                    directory.index.sync()\n",
+        "                if own or own_rows or is_noted:\n                    directory.index.sync()\n",
         "",
         _schedule("r_b1_ or r_b9"),
     ),
@@ -492,6 +492,92 @@ MUTANTS = (
         "            if now and fmt.split_location(now)[0] == self._old_log_id:\n",
         "            if now:\n",
         (f"{UNIT}/maintenance/test_compaction.py", "-k", "written_again"),
+    ),
+    # -- files that are gone
+    Mutant(
+        "a log that is missing is not missed",
+        "bookie/storage/log_check.py",
+        "            if note is not None and note.location:\n",
+        "            if note is not None and not note.location:\n",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "named_by_topic"),
+    ),
+    Mutant(
+        "another log is taken for the one that was here",
+        "bookie/storage/known.py",
+        "        if ids == [note.ledger_id, note.entry_id] and offset + size <= size_bytes:\n",
+        "        if ids and offset + size <= size_bytes:\n",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "named_by_topic"),
+    ),
+    Mutant(
+        "what a log had is absent before anybody was told",
+        "bookie/maintenance/lost_logs.py",
+        "        try:\n            await self._reports.post(damage, self._clock.wall_ms())\n",
+        "        await self._flusher.run(partial(self._storage.forget_entries, ledger_id, lost))\n"
+        "        try:\n            await self._reports.post(damage, self._clock.wall_ms())\n",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "until_it_is_told"),
+    ),
+    Mutant(
+        "what other bookies may have counts as lost",
+        "bookie/maintenance/lost_logs.py",
+        '        except RepairUnavailable as error:\n            log.info("%s", error)\n            return None\n',
+        '        except RepairUnavailable as error:\n            log.info("%s", error)\n            return True\n',
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "other_bookies_have"),
+    ),
+    Mutant(
+        "the end of an open ledger is given up while others have it",
+        "bookie/maintenance/lost_logs.py",
+        "return None if may_be_written and set(last.ensemble) != {self._bookie_id} else True",
+        "return True",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "nobody_has"),
+    ),
+    Mutant(
+        "the note of a log outlives it",
+        "bookie/maintenance/compaction.py",
+        "        await self._flusher.run(partial(directory.forget_log, log_id))\n",
+        "",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "garbage_collection"),
+    ),
+    Mutant(
+        "a rebuild does not miss a log",
+        "bookie/maintenance/rebuild/offline.py",
+        "            if not bad.is_unreadable:\n",
+        "            if bad.is_unreadable:\n",
+        (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "named_by_topic"),
+    ),
+    Mutant(
+        "an index that is older than the marks is served",
+        "bookie/storage/known.py",
+        "        if one < mark:\n",
+        "        if one > mark and not there:\n",
+        ("tests/crash/test_gone_files.py", "-k", "newest"),
+    ),
+    Mutant(
+        "another bookie's ledgers are served",
+        "bookie/storage/index.py",
+        "        if note[_CHANGES.size :] != self._identity:\n",
+        "        if note[: _CHANGES.size] == self._identity:\n",
+        ("tests/crash/test_gone_files.py", "-k", "rows"),
+    ),
+    Mutant(
+        "a journal that lost its newest groups is a torn write",
+        "bookie/storage/journal/replay.py",
+        "    if was_synced and end < place:\n",
+        "    if was_synced and place < mark:\n",
+        ("tests/crash/test_gone_files.py", "-k", "cut_anywhere"),
+    ),
+    Mutant(
+        "a journal that ends before its mark is read",
+        "bookie/storage/journal/replay.py",
+        "            if was_synced and header.sealed and start > header.first_offset:\n",
+        "            if was_synced and not header.sealed and start > header.first_offset:\n",
+        (f"{UNIT}/storage/journal/test_journal_safety.py", "-k", "mark"),
+    ),
+    Mutant(
+        "metadata that lost its newest changes is opened",
+        "magnetar_core/bookkeeper/metadata/embedded.py",
+        "        if has < changes.found:\n",
+        "        if has < 0:\n",
+        ("tests/unit/magnetar_core/bookkeeper/metadata/test_embedded_files.py", "-k", "newest_changes"),
     ),
     # -- read-only
     Mutant(

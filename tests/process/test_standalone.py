@@ -3,6 +3,7 @@
 import signal
 import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,8 @@ import pulsar
 import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
-from tests.support.processes import PATIENCE_S, Load, Standalone, client_of, prepare
+from tests.support.processes import PATIENCE_S, Load, Standalone, client_of, prepare, until
+from tests.support.shell import run_command
 
 pytestmark = pytest.mark.process
 
@@ -122,6 +124,55 @@ def test_individual_acknowledgements_survive_a_clean_stop_and_repeat_little_afte
             assert again <= left  # and what had survived the clean stop stays acknowledged
 
 
+def test_what_only_compaction_has_comes_again_after_an_unload_and_a_kill_until_it_is_acknowledged(
+    tmp_path: Path,
+) -> None:
+    path = f"/admin/v2/{TOPIC.replace('://', '/')}"
+    keys = [f"k{number}" for number in range(10)]
+
+    def subscribe(client: pulsar.Client) -> pulsar.Consumer:
+        earliest = pulsar.InitialPosition.Earliest
+        return client.subscribe(TOPIC, "s", is_read_compacted=True, initial_position=earliest)
+
+    def take(client: pulsar.Client, expected: list[str], *acknowledged: int) -> None:
+        consumer = subscribe(client)
+        found = [consumer.receive(10_000) for _ in expected]
+        assert [message.partition_key() for message in found] == expected
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(100)
+        for at in acknowledged:
+            consumer.acknowledge(found[at])
+        consumer.close()
+
+    with Standalone(tmp_path / "data") as server:
+        admin = AdminClient(server.admin_url)
+        admin.set_retention("public/default", minutes=0, megabytes=0)
+        with client_of(server.service_url) as client:
+            client.subscribe(TOPIC, "holds back trimming").close()
+            producer = client.create_producer(TOPIC, batching_enabled=False)
+            for number in range(20):
+                producer.send(b"%d" % number, partition_key=keys[number % 10])
+            producer.close()
+            admin.call("PUT", f"{path}/compaction")
+            until(lambda: admin.call("GET", f"{path}/compaction")["status"] == "SUCCESS", "it is compacted")
+            admin.call("DELETE", f"{path}/subscription/holds%20back%20trimming")
+            admin.call("PUT", f"{path}/unload")  # which closes the ledger
+            admin.call("POST", f"{path}/trim")
+            until(lambda: admin.call("GET", f"{path}/internalStats")["numberOfEntries"] == 0, "it is trimmed")
+            take(client, keys)
+            admin.call("PUT", f"{path}/unload")
+            take(client, keys, 0, 3, 4)
+            admin.call("POST", f"{path}/trim")  # which stores the acknowledgements first
+        server.stop(signal.SIGKILL)
+        server.start()
+        with client_of(server.service_url) as client:
+            take(client, ["k1", "k2", *keys[5:]], 0, 1)
+        assert server.stop(signal.SIGINT) == 0
+        server.start()
+        with client_of(server.service_url) as client:
+            take(client, keys[5:])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_polite_signal_ends_it_with_exit_code_0(tmp_path: Path, number: signal.Signals) -> None:
     with Standalone(tmp_path / "data") as server, Load(server.service_url, TOPIC) as load:
@@ -129,6 +180,48 @@ def test_a_polite_signal_ends_it_with_exit_code_0(tmp_path: Path, number: signal
         assert server.stop(number) == 0
         assert "Traceback" not in server.errors
         assert "ERROR" not in server.errors
+
+
+def test_an_entry_log_that_is_gone_is_named_with_topic_and_count_and_the_rest_is_served(tmp_path: Path) -> None:
+    lost, other = "persistent://public/default/lost", "persistent://public/default/other"
+    settings, bookie = tmp_path / "settings.conf", tmp_path / "bookie.conf"
+    settings.write_text("autoSkipNonRecoverableData=true\n")
+    place = tmp_path / "data/bookie-1"
+    bookie.write_text(f"journalDirectories={place / 'journal'}\nledgerDirectories={place / 'ledgers'}\n")
+
+    def send(topics: list[str], numbers: range) -> None:
+        with client_of(server.service_url) as client:
+            for topic in topics:
+                producer = client.create_producer(topic, batching_enabled=False)
+                for number in numbers:
+                    producer.send_async(b"%d" % number, lambda *_: None)
+                producer.flush()
+
+    def received(topic: str, count: int) -> list[int]:
+        with client_of(server.service_url) as client:
+            consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+            return [int(consumer.receive(20_000).data()) for _ in range(count)]
+
+    with Standalone(tmp_path / "data", "--config", str(settings)) as server:
+        send([lost], range(100))
+        assert server.stop(signal.SIGTERM) == 0
+        server.start()
+        send([lost, other], range(100, 120))
+        assert server.stop(signal.SIGTERM) == 0
+        (place / "ledgers/current/0.log").unlink()
+        server.start()
+        assert received(other, 20) == received(lost, 20) == list(range(100, 120))
+        found = run_command("doctor", "--admin-url", server.admin_url)
+        assert (found.returncode, found.stderr) == (2, "")
+        assert f"{lost}: 100 entries are lost, they stood in 0.log of bookie bookie-1, which is missing" in found.stdout
+        with urllib.request.urlopen(f"{server.admin_url}/metrics") as answer:
+            assert 'magnetar_bookie_lost_logs{bookie="bookie-1"} 1.0' in answer.read().decode()
+        assert server.stop(signal.SIGTERM) == 0
+        assert f"{place / 'ledgers/current/0.log'} is missing" in server.errors
+    found = run_command("bookie", "rebuild-index", "--config", str(bookie), "--yes")
+    assert found.returncode == 2
+    assert "0.log is missing; entries are missing here" in found.stderr
+    assert run_command("bookie", "rebuild-index", "--config", str(bookie), "--yes").returncode == 0, "it was said"
 
 
 def test_a_signal_while_it_starts_ends_it_with_exit_code_0(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ class OpenedDisk(Entries):
 
     def checkpoint(self) -> None:
         """Flush the write cache and move the marks."""
-        marks = [writer.mark for writer in self.writers]
+        marks = [writer.durable_mark for writer in self.writers]
         self.storage.flush(self.cache.swap(), self.rules.ledgers.take_dirty())
         self.storage.write_marks(marks)
         self.cache.flushed()

@@ -4,11 +4,13 @@ The functions block, and run on the maintenance thread. Each call checks one pag
 """
 
 import posixpath
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from bookie.maintenance.rebuild.log_comparison import leads_to_entry
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name
+from bookie.storage.known import LogNote
 from bookie.storage.ledger_storage import LedgerDirectory
 from magnetar_core.runtime.files import Files
 
@@ -21,6 +23,17 @@ class GonePage(NamedTuple):
     """Locations on the page."""
     is_gone: bool
     """One of them leads into a log that does not exist."""
+    following: int | None
+    """The first entry id of the next page; None: there is none."""
+
+
+class LostPage(NamedTuple):
+    locations: int
+    """Locations on the page."""
+    lost: list[tuple[int, int]]
+    """(entry id, location) of those that lead to no entry, into bad logs or such that do not exist."""
+    newest: dict[int, LogNote]
+    """The newest entry of each other log that the page leads into."""
     following: int | None
     """The first entry id of the next page; None: there is none."""
 
@@ -40,6 +53,29 @@ def find_gone_log(files: Files, directory: LedgerDirectory, ledger_id: int, firs
     used = {fmt.split_location(location)[0] for _, location in located}
     is_gone = any(not _log_exists(files, directory, log_id) for log_id in used)
     return GonePage(len(located), is_gone, _following(located, first))
+
+
+def find_lost(
+    files: Files, directory: LedgerDirectory, ledger_id: int, first: int, bad: Mapping[int, bool]
+) -> LostPage:
+    """The locations of the page from entry *first* on that lead to no entry.
+
+    *bad*: log → whether it is missing; each location into one that is not is followed. Of other logs it is looked only
+    whether they exist. Raises OSError of the index.
+    """
+    located = directory.index.locations(ledger_id, first, _LOCATIONS)
+    lost: list[tuple[int, int]] = []
+    newest: dict[int, LogNote] = {}
+    missing: dict[int, bool] = {}
+    for entry_id, location in located:
+        log_id = fmt.split_location(location)[0]
+        if log_id not in missing:
+            missing[log_id] = bad[log_id] if log_id in bad else not _log_exists(files, directory, log_id)
+        if missing[log_id] or (log_id in bad and not leads_to_entry(directory, location, ledger_id, entry_id)):
+            lost.append((entry_id, location))
+        elif log_id not in bad and (log_id not in newest or newest[log_id].location < location):
+            newest[log_id] = LogNote(location, ledger_id, entry_id)
+    return LostPage(len(located), lost, newest, _following(located, first))
 
 
 def check_locations(

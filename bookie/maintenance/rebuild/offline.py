@@ -11,7 +11,8 @@ Rules:
    other record is, and counts as doubtful (`bookie.maintenance.rebuild.digest_check`).
 4. A sound log consists of records only, up to its map if it is sealed, and each ledger has as many bytes as the map
    says. Entries or ledgers may be missing if that does not hold, if a record is damaged or doubtful, if a log cannot be
-   read to its end, or if the database `ledgers` was damaged.
+   read to its end, or if the database `ledgers` was damaged; also if a log is missing or shorter than the former index
+   says. If nobody knows what that said, any log whose number is missing before the newest may have had entries.
 5. Then every ledger of the directory goes into limbo, and its copies must be checked (`needs_check`,
    `bookie.maintenance.integrity`) before "no such entry" is answered. Both are durable before the mark is removed.
 6. A log that cannot be read is left as it is, and the bookie starts without it. That is noted
@@ -24,7 +25,7 @@ have referred to them.
 
 import logging
 import posixpath
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
 from bookie.storage.index import FLAG_NEEDS_INTEGRITY_CHECK, LEDGERS, LOCATIONS, REBUILDING, Index, IndexCorrupt
+from bookie.storage.known import NOTHING_THERE, LogNote, log_notes, note_of
+from bookie.storage.log_check import find_bad_logs
 from bookie.storage.storage_pb2 import LedgerData
 from magnetar_core.runtime.files import File, Files
 from magnetar_core.runtime.types import MIB, Corruption
@@ -66,6 +69,20 @@ def damaged_databases(files: Files, directory: str) -> set[str]:
     return {name for name in DATABASES if files.exists(posixpath.join(directory, name, REBUILDING))}
 
 
+def known_logs(open_index: Callable[[], Index]) -> dict[int, LogNote] | None:
+    """What the index that is there knows of its logs; None if it cannot be read. Blocks."""
+    try:
+        index = open_index()
+    except OSError:
+        return None
+    try:
+        return log_notes(index.notes()) or None
+    except OSError:
+        return None
+    finally:
+        index.close()
+
+
 def rebuild_index(
     files: Files,
     directory: str,
@@ -74,11 +91,12 @@ def rebuild_index(
     wall_ms: int,
     digest_of: Callable[[int], Digest | None] = no_digests,
     on_log: Callable[[], None] = lambda: None,
+    known: Mapping[int, LogNote] | None = None,
 ) -> Rebuilt:
     """Rebuild the *damaged* databases of a ledger directory from its entry logs. Blocks, may take minutes.
 
     *digest_of(ledger id)* returns the digest that checks its entries, or None. *on_log* is called before each log.
-    Raises OSError, Corruption.
+    *known*: what the former index knows of the logs (`known_logs`). Raises OSError, Corruption.
     """
     names = set(damaged)
     while True:
@@ -91,8 +109,12 @@ def rebuild_index(
             if error.database in names:
                 raise
             names.add(error.database)
+    if LOCATIONS not in names:
+        known = log_notes(index.notes()) or known
     rebuild = _Rebuild(files, directory, index, LEDGERS in names, DigestCheck(digest_of))
-    for log_id in list_logs(files, directory):
+    logs = list_logs(files, directory)
+    rebuild.miss_logs(logs, known)
+    for log_id in logs:
         on_log()
         rebuild.read_log(log_id)
     rebuild.finish()
@@ -122,6 +144,7 @@ class _Rebuild:
         self._unreadable: list[str] = []
         self._rows: dict[int, LedgerData] = {}
         self._batch: dict[tuple[int, int], int] = {}
+        self._notes: dict[int, bytes | None] = {}
         if ledgers_lost:
             self._problem(f"the database {LEDGERS} in {directory} was damaged: ledgers without entries may be missing")
         for ledger_id, row in index.ledgers():
@@ -135,6 +158,23 @@ class _Rebuild:
                 data = _new_row()
             self._rows[ledger_id] = data
 
+    def miss_logs(self, logs: Sequence[int], known: Mapping[int, LogNote] | None) -> None:
+        """Name the logs that lack what the former index says (rule 4), and forget what it said of them."""
+        self._index.put_notes(dict.fromkeys(log_notes(self._index.notes())))
+        if known is None:
+            count = max(logs, default=-1) + 1 - len(logs)
+            if count:
+                self._problem(
+                    f"{count} logs before the newest in {self._directory} are not there, and nobody knows whether they "
+                    "had entries; entries may be missing here"
+                )
+            return
+        for log_id, bad in find_bad_logs(self._files, self._directory, known).items():
+            path = posixpath.join(self._directory, file_name(log_id))
+            if not bad.is_unreadable:
+                told = f" ({bad.lost} entries of it were told of as lost)" if bad.lost else ""
+                self._problem(f"{path} {bad.problem}; entries are missing here{told}")
+
     @property
     def ledger_ids(self) -> Collection[int]:
         return self._rows.keys()
@@ -143,6 +183,7 @@ class _Rebuild:
         """Put the records of one log (rules 3, 4, 6). Raises OSError of the index."""
         path = posixpath.join(self._directory, file_name(log_id))
         found = _Findings()
+        self._notes[log_id] = NOTHING_THERE.encode()
         try:
             reader = _LogReader(self._files.open(path), path)
         except OSError as error:
@@ -172,6 +213,7 @@ class _Rebuild:
         if verdict is Verdict.DAMAGED:
             found.damaged += 1
             return
+        self._notes[log_id] = note_of(log_id, offset, ledger_id, entry_id)
         if ledger_id not in self._rows:
             if not self._ledgers_lost:  # it was deleted
                 found.unproven_of_others += verdict is Verdict.UNPROVEN
@@ -188,6 +230,7 @@ class _Rebuild:
     def finish(self) -> None:
         """Write the ledgers, fenced and maybe in limbo (rules 1, 5). Raises OSError."""
         self._put()
+        self._index.put_notes(self._notes)
         for data in self._rows.values():
             data.fenced = True
             if self.problems:
@@ -231,6 +274,7 @@ class _Findings:
             f"{unproven} records whose digest nobody knows" if unproven else "",
             f"{reader.gaps} places with no record, the first at offset {reader.first_gap}" if reader.gaps else "",
             "" if reader.map_agrees is not False else "its map tells of other records",
+            "it was cut" if reader.is_cut else "",
         ]
         return "; ".join(part for part in parts if part)
 
@@ -259,6 +303,8 @@ class _LogReader:
         self.first_gap = 0
         self.map_agrees: bool | None = None
         """Whether each ledger has as many bytes as the map says; None if that cannot be said."""
+        self.is_cut = False
+        """The header says that the log was longer."""
         try:
             self.size_bytes = file.size_bytes()
         except OSError:
@@ -271,6 +317,8 @@ class _LogReader:
     def records(self) -> Iterator[_Record]:
         """Raises Corruption, _ReadFailed."""
         header = fmt.decode_header(self._read(0, fmt.HEADER_BYTES), self._path)
+        if header.map_offset > self.size_bytes:
+            self.is_cut = True
         sealed = self._map(header)
         end = self.size_bytes if sealed is None else header.map_offset
         at = fmt.HEADER_BYTES

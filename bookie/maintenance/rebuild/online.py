@@ -26,7 +26,7 @@ Rules:
 
 import logging
 import posixpath
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -51,8 +51,9 @@ from bookie.maintenance.rebuild.mark import RebuildMark
 from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
-from bookie.storage.entry_log.files import file_name
+from bookie.storage.entry_log.files import file_name, list_logs
 from bookie.storage.index import IndexCorrupt
+from bookie.storage.known import NOTHING_THERE, note_of
 from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
@@ -136,6 +137,8 @@ class OnlineRebuild:
     def _reset(self) -> None:
         self._snapshots: dict[str, Snapshot] = {}
         self._unreadable: dict[str, list[str]] = {directory.path: [] for directory in self._storage.directories}
+        # Notes of the logs that were read, and that take no entries any more.
+        self._notes: dict[str, dict[int, bytes]] = {directory.path: {} for directory in self._storage.directories}
         self._fenced: list[int] = []
         self._findings = Findings()
         self._was_put_in_doubt = False
@@ -253,6 +256,7 @@ class OnlineRebuild:
         for directory in directories:
             note = partial(note_unreadable, self._files, directory.path, self._unreadable[directory.path])
             await self._maintenance.run(note)
+            await self._note_logs(directory)
         if self._findings.problem_count:
             await self._doubt(self._fenced)
             self._scrub()
@@ -261,6 +265,31 @@ class OnlineRebuild:
         for directory in directories:
             await self._flusher.run(partial(_sync, directory))
         await self._remove_marks(marks)
+
+    async def _note_logs(self, directory: LedgerDirectory) -> None:
+        """Note what each log has, and tell once more of lost ones, of which everything is decided: that ends it
+        (`bookie.maintenance.lost_logs`, rule 4). Raises OSError."""
+        bad_logs = directory.bad_logs
+        ended = {log_id: bad for log_id, bad in bad_logs.items() if bad.is_decided and not bad.is_unreadable}
+        notes = {
+            log_id: note
+            for log_id, note in self._notes[directory.path].items()
+            if log_id not in bad_logs or log_id in ended
+        }
+        await self._flusher.run(partial(self._put_notes, directory, ended.keys(), notes))
+        for log_id, bad in ended.items():
+            self._report(
+                f"{posixpath.join(directory.path, file_name(log_id))} {bad.problem}: {bad.lost} entries were lost"
+            )
+            bad_logs.pop(log_id, None)
+        directory.unknown_logs -= notes.keys()
+
+    def _put_notes(self, directory: LedgerDirectory, ended: Collection[int], notes: Mapping[int, bytes]) -> None:
+        """On the flusher's thread. A log may have been removed meanwhile. Raises OSError."""
+        there = set(list_logs(self._files, directory.path))
+        found: dict[int, bytes | None] = {log_id: None for log_id in ended if log_id not in there}
+        found |= {log_id: note for log_id, note in notes.items() if log_id in there}
+        directory.index.put_notes(found)
 
     # -- before and after
 
@@ -337,8 +366,13 @@ class OnlineRebuild:
                 self._report(str(error))
             return
         records = iter(scan)
+        newest = NOTHING_THERE.encode()
         while some := await self._next_records(records, directory, path):
             await self._compare_records(directory, log_id, some)
+            offset, _, ledger_id, entry_id = some[-1]
+            newest = note_of(log_id, offset, ledger_id, entry_id)
+        if state.scan is None:
+            self._notes[directory.path][log_id] = newest
         damaged = findings.entries_damaged - damaged_before
         assert damaged >= 0
         if not scan.has_gap and not damaged:

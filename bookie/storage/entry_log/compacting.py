@@ -21,6 +21,7 @@ from itertools import islice
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import EntryLogs, file_name
 from bookie.storage.index import Index
+from bookie.storage.known import newest
 from magnetar_core.runtime.files import File, Files
 from magnetar_core.runtime.types import Buffer, Corruption
 
@@ -108,6 +109,7 @@ class Mover:
             if now and fmt.split_location(now)[0] == self._old_log_id:
                 moves.append((ledger_id, entry_id, fmt.location(self._log_id, offset)))
         self._index.put_locations(moves)
+        self._index.put_notes(newest(moves))
         self.moved += len(moves)
         return bool(records)
 

@@ -386,6 +386,13 @@ class EntryLogs:
         finally:
             file.close()
 
+    def has_entries(self, log_id: int) -> bool:
+        """Whether the log is longer than its header; True if it cannot be read."""
+        try:
+            return self.file_bytes(log_id) > fmt.HEADER_BYTES
+        except OSError:
+            return True
+
     def scan(self, log_id: int) -> fmt.LogScan:
         """(offset, size, ledger id, entry id) of each entry in a log."""
         file = self._reader(log_id)

@@ -55,6 +55,11 @@ PADDING: Final = -256
 LENGTH: Final = struct.Struct(">i")
 MARK: Final = struct.Struct(">qq")
 
+PLACE_FILE: Final = "synced"
+"""How far the journal was synced, of journals that we write. The file is not synced itself, so after a power cut it may
+tell of less, but never of more than there is."""
+
+_CRC: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">4si8s")
 _PADDING: Final = struct.Struct(">ii")
 _IDS: Final = struct.Struct(">qq")
@@ -101,6 +106,18 @@ def decode_mark(data: bytes, path: str) -> Mark:
 
 
 # ------------------------------------------------------------------------------------------ writing
+
+
+def encode_place(mark: Mark) -> bytes:
+    """A mark with a checksum: the file PLACE_FILE."""
+    data = MARK.pack(*mark)
+    return data + _CRC.pack(crc32c(data))
+
+
+def decode_place(data: bytes) -> Mark:
+    """START if the bytes are none: a power cut may leave anything there."""
+    mark, crc = data[: MARK.size], data[MARK.size :]
+    return Mark(*MARK.unpack(mark)) if len(mark) == MARK.size and crc == _CRC.pack(crc32c(mark)) else START
 
 
 def encode_header(version: int) -> bytes:
@@ -216,6 +233,23 @@ class _Window:
         return self.data[start : start + size]
 
 
+def ends_group(read: Callable[[int, int], bytes], header: Header, file_id: int, offset: int) -> bool:
+    """Whether a sealed group of the file *file_id* ends at *offset*; *read(offset, size)* gives the file's bytes."""
+    begin = max(offset - _WINDOW_BYTES, header.first_offset)
+    data = read(begin, offset - begin)
+    if len(data) < offset - begin:
+        return False
+    scan = Scan(read, header, file_id, "")
+    at = len(data)
+    while (at := data.rfind(_SEAL_MAGIC, 0, at)) >= _PADDING.size:
+        padding_at = at - _PADDING.size
+        _, length = _PADDING.unpack_from(data, padding_at)
+        start = _SEAL.unpack_from(data, at)[1] if at + _SEAL.size <= len(data) else -1
+        if padding_at + _PADDING.size + length == len(data) and header.first_offset <= start <= begin + padding_at:
+            return scan.is_sealed(start, begin + padding_at)
+    return False
+
+
 class Scan:
     """Iterates over the records of one file from *start* on (the first one if that is 0).
 
@@ -284,7 +318,7 @@ class Scan:
                         break
                     group.append(record)
                     at = following
-                if not self._is_sealed(start, at):
+                if not self.is_sealed(start, at):
                     raise _Torn("a group whose checksum is wrong")
             except _Torn as torn:
                 if str(torn) != "no record":
@@ -318,7 +352,8 @@ class Scan:
         ledger_id, entry_id = _IDS.unpack_from(data)
         return Record(at, ledger_id, entry_id, data), at + 4 + length
 
-    def _is_sealed(self, start: int, padding_at: int) -> bool:
+    def is_sealed(self, start: int, padding_at: int) -> bool:
+        """Whether the group from *start* to the padding at *padding_at* has a valid seal."""
         data = self._window.get(start, padding_at - start + _PADDING_MIN)
         if len(data) < padding_at - start + _PADDING_MIN:
             return False
@@ -345,7 +380,7 @@ class Scan:
             if len(seal) == _SEAL.size:
                 _, start, durable, _ = _SEAL.unpack(seal)
                 padding_at = seal_at - _PADDING.size
-                if bad < start <= padding_at and bad < durable <= start and self._is_sealed(start, padding_at):
+                if bad < start <= padding_at and bad < durable <= start and self.is_sealed(start, padding_at):
                     raise Corruption(
                         f"{self._path} offset {bad}: {why}, but the group at {start} was written when all up to "
                         f"{durable} was on disk; restore the file or take the bookie out of service"

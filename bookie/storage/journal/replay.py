@@ -7,6 +7,8 @@ Rules:
 2. A scan may stop early only if nothing was written later: a torn end followed by records in a later file is damage.
 3. A file lacks its header only if a crash came while it was created. Then it has no records, nor has any later file,
    and no mark names it.
+4. A mark names the end of a group that was synced before. If none ends there, the file was cut or is another one. So
+   was a journal that ends before what PLACE_FILE says of it.
 """
 
 import logging
@@ -17,19 +19,22 @@ from itertools import pairwise
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark, Record, Scan
 from bookie.storage.journal.writer import file_name, list_files
-from magnetar_core.runtime.files import File, Files
+from magnetar_core.runtime.files import File, Files, read_file
 from magnetar_core.runtime.types import MIB, Corruption
 
 log = logging.getLogger(__name__)
 
 
-def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], None]) -> int:
+def replay(
+    files: Files, directory: str, mark: Mark, apply: Callable[[Record], None], *, was_synced: bool = True
+) -> int:
     """Call *apply* with every record of *directory* from *mark* on; return their number.
 
-    Raises Corruption.
+    *was_synced*: rule 4 holds (it does not without journalSyncData). Raises Corruption.
     """
     count = 0
     torn: str | None = None
+    end = mark
     for file_id in _files_from(files, directory, mark):
         path = posixpath.join(directory, file_name(file_id))
         file = files.open(path)
@@ -45,7 +50,10 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
                 torn = torn or f"{path} has no header"
                 continue
             start = mark.offset if file_id == mark.file_id else 0
+            if was_synced and header.sealed and start > header.first_offset:
+                _check_mark(file, header, mark)
             scan = Scan(file.read_at, header, file_id, path, start)
+            end = Mark(file_id, scan.end_offset)
             for record in scan:
                 if torn is not None:
                     raise Corruption(
@@ -54,12 +62,46 @@ def replay(files: Files, directory: str, mark: Mark, apply: Callable[[Record], N
                     )
                 apply(record)
                 count += 1
+            end = Mark(file_id, scan.end_offset)
             if scan.torn is not None:
                 torn = f"{path}: {scan.torn}"
                 log.warning("journal ends early: %s (a write that was never acknowledged)", torn)
         finally:
             file.close()
+    place = _place(files, directory)
+    if was_synced and end < place:
+        raise Corruption(
+            f"the journal in {directory} ends at {file_name(end.file_id)}:{end.offset}, and was synced up to "
+            f"{file_name(place.file_id)}:{place.offset}; restore it or take the bookie out of service"
+        )
     return count
+
+
+def _place(files: Files, directory: str) -> Mark:
+    path = posixpath.join(directory, fmt.PLACE_FILE)
+    return fmt.decode_place(read_file(files, path)) if files.exists(path) else fmt.START
+
+
+def is_ours(files: Files, directory: str, file_id: int) -> bool:
+    """Whether our bookie wrote the journal file, and not Apache's. Raises Corruption, OSError."""
+    path = posixpath.join(directory, file_name(file_id))
+    file = files.open(path)
+    try:
+        header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
+    finally:
+        file.close()
+    return header is not None and header.sealed
+
+
+def _check_mark(file: File, header: fmt.Header, mark: Mark) -> None:
+    """Rule 4. Raises Corruption."""
+    if not fmt.ends_group(file.read_at, header, mark.file_id, mark.offset):
+        size_bytes = file.size_bytes()
+        found = f"it ends at {size_bytes}" if size_bytes < mark.offset else "what stands before that is not its own"
+        raise Corruption(
+            f"{file.path}: lastMark says that it was written up to {mark.offset}, but {found}; restore it or take the "
+            "bookie out of service"
+        )
 
 
 def _is_torn_header(file: File, head: bytes) -> bool:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 def rebuild_index(config: Path | None, ledgers_too: bool, yes: bool, wait: bool, admin_url: str, as_json: bool) -> None:
     """Rebuild the index from the entry logs, if entries are missing from it or their locations are wrong.
 
-    A running bookie compares its whole index with its logs while it serves. --wait shows the progress, and ends with
-    exit code 2 if entries may be missing. With --config this command rebuilds the index of a stopped bookie. A rebuild
-    fences all ledgers of the bookie: their writers continue in new ledgers.
+    A running bookie compares its whole index with its logs while it serves; --wait shows the progress. With --config
+    this command rebuilds the index of a stopped bookie. The exit code is 2 if entries may be missing. A rebuild fences
+    all ledgers of the bookie: their writers continue in new ledgers.
 
     Example:  magnetar bookie rebuild-index --wait
     """
@@ -101,6 +101,7 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
 
     settings = read_bookie_settings(config)
     rebuild = OfflineRebuild(settings, OsFiles(), new_clock())
+    is_doubtful = False
     try:
         for directory in rebuild.directories:
             confirm(f"Rebuild the index in {directory}?", yes)
@@ -110,5 +111,11 @@ def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
             click.echo(f"{directory}: {done.entries} entries of {done.ledgers} ledgers")
             for problem in done.problems:
                 click.echo(f"  {problem}", err=True)
+            is_doubtful = is_doubtful or bool(done.problems)
     finally:
         rebuild.close()
+    if is_doubtful:
+        click.echo(
+            "entries may be missing: the bookie calls them unknown until it has asked for other copies", err=True
+        )
+        sys.exit(2)

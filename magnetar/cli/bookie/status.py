@@ -7,7 +7,7 @@ import click
 
 from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
-from magnetar.cli.bookie.texts import logs_text, rebuild_text, scrub_text, show_disks
+from magnetar.cli.bookie.texts import logs_text, lost_logs_text, rebuild_text, scrub_text, show_disks
 from magnetar.cli.options import now_ms, print_json
 
 
@@ -43,6 +43,11 @@ def _show_status(found: dict[str, Any]) -> None:
     rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in found["state"]["reasons"].items()]
     if integrity["needed"]:
         rows.append(("copies", f"{integrity['ledgersLeft']} ledgers are still to be checked"))
+    lost = found["lostLogs"]
+    if lost["logs"]:
+        rows.append(("entry logs", lost_logs_text(lost)))
+        rows += [("lost", f"{one['entries']} entries of ledger {one['ledgerId']} ({one['owner']})") for one in
+                 lost["ledgers"]]  # fmt: skip
     rebuild = found["indexRebuild"]
     if rebuild["running"] or rebuild["failed"]:
         rows.append(("index", rebuild_text(rebuild, now)))

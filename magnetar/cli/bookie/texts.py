@@ -1,7 +1,7 @@
 """Texts that several commands show."""
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from magnetar.cli import output as show
 
@@ -13,6 +13,21 @@ def logs_text(gc: dict[str, Any]) -> str:
     if gc["logBytes"]:
         text += f", of which {show.size(gc['liveBytes'])} live {show.share(gc['liveBytes'], gc['logBytes'])}"
     return text
+
+
+# Logs that one line names.
+_LOGS_NAMED: Final = 3
+
+
+def lost_logs_text(lost: dict[str, Any]) -> str:
+    """What a bookie tells of entry logs that are missing or bad."""
+    some = list(lost["logs"].items())
+    named = ", ".join(f"{path} {problem}" for path, problem in some[:_LOGS_NAMED])
+    more = f" and {len(some) - _LOGS_NAMED} more" if len(some) > _LOGS_NAMED else ""
+    return (
+        f"{named}{more}: {lost['lostEntries']} entries lost, {lost['waitingEntries']} not found elsewhere yet, "
+        f"{lost['restoredEntries']} fetched again"
+    )
 
 
 def scrub_text(scrub: dict[str, Any], now: int) -> str:

@@ -100,7 +100,7 @@ class LedgerRecord:
         return self._ledgers.watch(self._ledger_id, changed)
 
     async def check(self, *, synced: bool) -> bool:
-        """Read the record; *synced*: as it is now, also from a server that is behind. True: somebody else has written it.
+        """Read the record; True: somebody else has written it. *synced*: also where our server is behind the others.
 
         Raises LedgerFenced or LedgerClosed if another client took the ledger over, MetadataError if the store fails
         or has no such record.

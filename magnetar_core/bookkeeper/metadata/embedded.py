@@ -8,8 +8,9 @@ One process owns a directory (RocksDB's LOCK). Rules:
    change that a power cut could undo.
 4. After a failed write no change is accepted: the state on disk is not known (I38).
 5. Ephemeral nodes end with the process: `open` removes those that a former process left.
-6. RocksDB does not miss its newest log. So the file CHANGES has the number of changes that were synced, written behind
-   each sync: with fewer of them the directory is not opened. It is not synced: at worst it tells of fewer changes.
+6. RocksDB does not miss its newest log, and takes another store's. So the file CHANGES has the number of changes that
+   were synced, written behind each sync: with fewer of them the directory is not opened. It is not synced: at worst it
+   tells of fewer changes. The store's identity is in it and in what each process writes first.
 
 Other processes may open the same directory to read it (`secondary`).
 """
@@ -28,6 +29,7 @@ from magnetar_core.bookkeeper.metadata.rocks_tree import (
     EPHEMERAL,
     FORMAT,
     FORMAT_KEY,
+    IDENTITY_KEY,
     NUMBER,
     SEQUENCE,
     RocksTree,
@@ -76,9 +78,10 @@ _GROUP_CHANGES_MAX: Final = 500
 _PENDING_MAX: Final = 100_000
 
 
-# Rule 6: number of changes (8), CRC-32C of that (4). Beside RocksDB's files, which leaves it alone.
+# Rule 6: identity (8), number of changes (8), CRC-32C of both (4). Beside RocksDB's files, which leaves it alone.
 _CHANGES: Final = "CHANGES"
-_COUNT: Final = struct.Struct(">Q")
+_IDENTITY_SIZE: Final = 8
+_COUNT: Final = struct.Struct(">8sQ")
 _CRC: Final = struct.Struct(">I")
 
 
@@ -87,16 +90,18 @@ class _Changes:
 
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory / _CHANGES, os.O_RDWR | os.O_CREAT, 0o644)
-
-    def read(self) -> int:
-        """The number; 0 if the file does not tell it."""
+        self.identity = b""
+        """Empty if the file does not tell it."""
+        self.found = 0
+        """The number that the file had."""
         data = os.pread(self._fd, _COUNT.size + _CRC.size, 0)
-        number, crc = data[: _COUNT.size], data[_COUNT.size :]
-        return int(_COUNT.unpack(number)[0]) if crc == _CRC.pack(crc32c(number)) else 0
+        told, crc = data[: _COUNT.size], data[_COUNT.size :]
+        if crc == _CRC.pack(crc32c(told)):
+            self.identity, self.found = _COUNT.unpack(told)
 
     def write(self, changes: int) -> None:
-        number = _COUNT.pack(changes)
-        os.pwrite(self._fd, number + _CRC.pack(crc32c(number)), 0)
+        told = _COUNT.pack(self.identity, changes)
+        os.pwrite(self._fd, told + _CRC.pack(crc32c(told)), 0)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -161,27 +166,34 @@ class EmbeddedStore:
         return store
 
     def _prepare(self) -> None:
-        had, has = self._changes.read(), self._database.latest_sequence_number()
-        if has < had:
+        changes, has = self._changes, self._database.latest_sequence_number()
+        identity = self._database.get(IDENTITY_KEY) or b""
+        way_out = (
+            f"Restore the whole folder from a backup; or remove {self._path / _CHANGES} to go on with what is there: "
+            "bookies keep the entries of ledgers that it does not know, and nobody can read them"
+        )
+        if changes.identity and identity and identity != changes.identity:
+            raise Corruption(f"{self._path}: some of its files are another store's. {way_out}")
+        if has < changes.found:
             raise Corruption(
-                f"{self._path} has {has} changes and had {had}: its newest ones are missing, with a file *.log of it. "
-                f"Restore the whole folder from a backup; or remove {self._path / _CHANGES} to go on without what was "
-                "made since: bookies then keep the entries of ledgers that it does not know, and nobody can read them"
+                f"{self._path} has {has} changes and had {changes.found}: its newest ones are missing, with a file "
+                f"*.log of it. {way_out}"
             )
+        changes.identity = changes.identity or identity or os.urandom(_IDENTITY_SIZE)
         found = self._database.get(FORMAT_KEY)
         if found is not None and found != FORMAT:
             raise Corruption(f"{self._path}: metadata format {found!r}, this program reads {FORMAT!r}")
         batch = WriteBatch(raw_mode=True)
+        batch[IDENTITY_KEY] = changes.identity
         if found is None:
             batch[FORMAT_KEY] = FORMAT
         for key in self._reader.keys_below(EPHEMERAL):
             path = key[1:].decode()
             del batch[key]
             del batch[key_of(path)]
-        if len(batch):
-            self._database.write(batch)
-            self._database.flush_wal(True)
-        self._changes.write(self._database.latest_sequence_number())
+        self._database.write(batch)
+        self._database.flush_wal(True)
+        changes.write(self._database.latest_sequence_number())
 
     # MetadataStore
 

@@ -3,6 +3,7 @@
     key                       value
     <depth> <path>            version (8) owner (1) created (8) modified (8) value…    a node; depth is one byte
     0xfc "format"             1
+    0xfc "identity"           8 bytes at random
     0xfd <path>               number (8)     the next sequential child of the node
     0xfe <path>               (empty)        the node is ephemeral
 
@@ -24,6 +25,7 @@ _HEAD: Final = struct.Struct(">QBQQ")
 NUMBER: Final = struct.Struct(">Q")
 FORMAT_KEY: Final = b"\xfcformat"
 FORMAT: Final = b"1"
+IDENTITY_KEY: Final = b"\xfcidentity"
 SEQUENCE: Final = b"\xfd"
 EPHEMERAL: Final = b"\xfe"
 

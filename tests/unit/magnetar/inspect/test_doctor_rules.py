@@ -10,6 +10,7 @@ from magnetar.inspect.doctor_rules import (
     ClusterFacts,
     LedgerFacts,
     Level,
+    LossFacts,
     SubscriptionFacts,
     Unasked,
     examine,
@@ -91,6 +92,16 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ),
         ({"failed_drains": {"b4": 2}}, 2, "bookie b4", "its drain failed: 2 ledgers could not be moved"),
         ({"open_reports": 1}, 1, "reports", "1 report of bad ledgers or lost entries, and nobody has looked"),
+        (
+            {"open_reports": 5, "losses": tuple(LossFacts(at, f"topic {at}: 7 entries are lost") for at in range(5))},
+            2, "lost entries",
+            "5 reports say that entries are lost: ledger 0: topic 0: 7 entries are lost; ledger 1: topic 1: 7 entries "
+            "are lost; ledger 2: topic 2: 7 entries are lost; and 2 more",
+        ),
+        (
+            {"bookies": (bookie("b1", lost_logs="/l/0.log is missing: 7 entries lost"), *FOUR[1:])},
+            2, "bookie b1", "/l/0.log is missing: 7 entries lost",
+        ),
         ({"replication_disabled": True}, 1, "auto-recovery", "switched re-replication off"),
         ({"ledgers_left": 20}, 0, "copies", "20 older ledgers were not looked at"),
         ({"topics_left": 1}, 0, "subscriptions", "those of 1 topic were not looked at"),

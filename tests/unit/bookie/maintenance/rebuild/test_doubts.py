@@ -12,12 +12,14 @@ import pytest
 
 from bookie.maintenance.rebuild.digest_check import Digest, DigestCheck, Verdict, no_digests
 from bookie.maintenance.rebuild.digests import MetadataDigests
-from bookie.maintenance.rebuild.offline import Rebuilt, rebuild_index
+from bookie.maintenance.rebuild.offline import Rebuilt, known_logs, rebuild_index
 from bookie.startup import Opened, StorageSettings, open_storage
 from bookie.storage.entry_log import format as log_format
 from bookie.storage.entry_log.files import EntryLogs, list_logs
 from bookie.storage.index import LEDGERS, LOCATIONS, RocksIndex
+from bookie.storage.known import LogNote
 from bookie.storage.ledgers import Ledger
+from bookie.storage.storage_pb2 import LedgerData
 from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.store import NoNode, StoreUnavailable
@@ -378,6 +380,40 @@ def test_a_row_that_cannot_be_read_is_a_fenced_ledger_in_doubt(tmp_path: Path) -
     assert "the row of ledger 1" in rebuilt.problems[0]
     assert rebuilt.index.location(1, 0)
     rebuilt.index.close()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_log_that_is_missing_is_a_doubt_if_the_former_index_names_it_or_nobody_knows(
+    tmp_path: Path, is_known: bool
+) -> None:
+    path = str(tmp_path)
+    files = OsFiles()
+    (tmp_path / LEDGERS).mkdir()
+    index = RocksIndex(path, MIB)
+    index.put_ledgers([(1, LedgerData(exists=True, fenced=False, masterKey=KEY).SerializeToString())])
+    for log_id in (0, 2):
+        logs = EntryLogs(files, path, MIB)
+        if log_id:
+            assert logs.next_log_id() == 1
+        located = logs.append([(1, log_id, stored_entry(1, log_id))])
+        logs.close()
+        index.put_locations(located)
+        index.put_notes({log_id: LogNote(located[0][2], 1, log_id).encode()})
+    index.close()
+
+    def opener() -> RocksIndex:
+        return RocksIndex(path, MIB)
+
+    def rebuilt() -> tuple[str, ...]:
+        made = rebuild_index(files, path, opener, {LOCATIONS}, 1_000, known=known_logs(opener) if is_known else None)
+        made.index.close()
+        return made.problems
+
+    assert list_logs(files, path) == [0, 2]
+    assert bool(rebuilt()) is not is_known, "garbage collection may have taken 1.log; the index knows"
+    (tmp_path / "0.log").unlink()
+    (problem,) = rebuilt()
+    assert problem.startswith(f"{path}/0.log is missing" if is_known else "2 logs before the newest")
 
 
 # -- on the wire, with another copy

@@ -122,7 +122,7 @@ def test_both_databases_may_be_gone(directory: Path) -> None:
 def test_a_rebuild_that_was_cut_short_is_done_again(directory: Path) -> None:
     path = directory / "ledgers/current"
     remove_all(path / "locations")
-    with pytest.raises(IndexCorrupt, match="is missing, but there are entry logs"):
+    with pytest.raises(IndexCorrupt, match="is missing, but the directory is in use"):
         RocksIndex(str(path), MIB)
     (path / "locations").mkdir()
     (path / "locations" / "REBUILDING").touch()

@@ -130,9 +130,36 @@ def test_a_new_file_that_a_crash_left_without_its_header_is_empty(left: int) -> 
     files = MemoryFiles()
     write(writer_on(files, 16), stored_entry(1, 0))
     writer_on(files, 17)
+    files.remove(f"{DIRECTORY}/{fmt.PLACE_FILE}")  # the crash came before the header was synced, so before this
     files.open(f"{DIRECTORY}/11.txn", writable=True).truncate(left)
     assert [record.entry_id for record in records_in(files)] == [0]
     files.open(f"{DIRECTORY}/11.txn", writable=True).write_at(0, bytes(1 << 21))  # upstream's preallocation
     assert [record.entry_id for record in records_in(files)] == [0]
     files.open(f"{DIRECTORY}/11.txn", writable=True).truncate(left)
     assert len(content(files, "11.txn")) == left
+
+
+def test_a_mark_is_the_end_of_a_group_of_its_file_or_the_journal_is_refused() -> None:
+    files = MemoryFiles()
+    writer = writer_on(files, 16)
+    ends = {fmt.HEADER_BYTES}
+    for entry_id in range(4):
+        # A payload that looks like a seal is none.
+        write(writer, stored_entry(1, entry_id, content(files, "10.txn")[-fmt.ALIGNMENT_MIN :]))
+        ends.add(writer.durable_mark.offset)
+    last = max(ends)
+    files.remove(f"{DIRECTORY}/{fmt.PLACE_FILE}")
+    for offset in range(fmt.HEADER_BYTES, last + 600):
+        if offset in ends:
+            assert len(records_in(files, Mark(16, offset))) == len([end for end in ends if end > offset])
+        else:
+            with pytest.raises(Corruption, match=rf"lastMark says that it was written up to {offset}"):
+                records_in(files, Mark(16, offset))
+    another = MemoryFiles()
+    other = writer_on(another, 17)
+    for entry_id in range(4):
+        write(other, stored_entry(1, entry_id, bytes(fmt.ALIGNMENT_MIN)))
+    files.open(f"{DIRECTORY}/10.txn", writable=True).write_at(0, content(another, "11.txn"))
+    for offset in ends - {fmt.HEADER_BYTES}:
+        with pytest.raises(Corruption, match="lastMark says"):
+            records_in(files, Mark(16, offset))
