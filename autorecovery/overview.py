@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from autorecovery.election import auditor
-from autorecovery.owners import owner_of
 from autorecovery.reports import NodeReport, Problem, read_nodes, read_problems
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.owners import owner_of
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode
 from magnetar_core.runtime.types import Corruption
 

@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
-from urllib.parse import unquote_plus
 
 from bookie.jobs import JobThread
 from bookie.maintenance.rebuild.location_check import LostPage, find_lost
@@ -41,6 +40,7 @@ from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports, TooM
 from magnetar_core.bookkeeper.metadata.damage_rules import Damage, Kind, Range, Source, joined
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.owners import owner_of
 from magnetar_core.bookkeeper.metadata.store import NoNode
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files
@@ -344,15 +344,3 @@ class _Found:
 def _is_to_be_looked_at(directory: LedgerDirectory) -> bool:
     bad_logs = directory.bad_logs.values()
     return bool(directory.unknown_logs) or any(not (bad.is_unreadable or bad.is_decided) for bad in bad_logs)
-
-
-def owner_of(metadata: LedgerMetadata) -> str:
-    """The topic whose entries are in a ledger, or the subscription, as its record says; empty if it does not."""
-    told = {name: value.decode("utf-8", "replace") for name, value in metadata.custom_metadata}
-    topic, cursor = told.get("pulsar/managed-ledger", ""), told.get("pulsar/cursor", "")
-    tenant, _, rest = topic.partition("/")
-    namespace, _, rest = rest.partition("/")
-    domain, _, local = rest.partition("/")
-    if local:
-        topic = f"{domain}://{tenant}/{namespace}/{unquote_plus(local)}"
-    return f"subscription {cursor} of {topic}" if cursor else topic

@@ -3,7 +3,7 @@
 import pytest
 
 from autorecovery.history import STEP_MS, STEPS_KEPT, CopyHistory, CopyStep, hour_of
-from autorecovery.owners import owner_of
+from magnetar_core.bookkeeper.metadata.owners import owner_of
 from tests.support.bookie_world import ledger_metadata
 
 NOW_MS = 1_700_000_010_000

@@ -3,8 +3,9 @@
 Brokers, Pulsar's and ours, write into the record of each ledger which topic, cursor or schema they made it for.
 """
 
+from urllib.parse import unquote_plus
+
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from managed_ledger.topic_name import TopicName, TopicNameError
 
 
 def owner_of(metadata: LedgerMetadata) -> str:
@@ -25,9 +26,9 @@ def owner_of(metadata: LedgerMetadata) -> str:
 
 
 def _topic(managed_ledger: str) -> str:
-    if not managed_ledger:
-        return ""
-    try:
-        return TopicName.of_managed_ledger(managed_ledger).full
-    except TopicNameError:
+    """`tenant/namespace/domain/encoded name` as people write it; whatever else it is, as it is."""
+    parts = managed_ledger.split("/")
+    if len(parts) != 4 or not all(parts):
         return managed_ledger
+    tenant, namespace, domain, encoded = parts
+    return f"{domain}://{tenant}/{namespace}/{unquote_plus(encoded)}"
