@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,9 +209,7 @@ def test_large_messages_of_many_producers_go_through_at_the_speed_of_the_disks(
     log = tmp_path / "clients.log"
     topics = [f"persistent://{namespace}/load-{number}" for number in range(PRODUCERS)]
     with Memory(broker_pid(cluster)) as memory:
-        command = [sys.executable, "-m", __name__, cluster.service_url, str(log), *topics]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3_000:]
+        elsewhere(publish, cluster.service_url, str(log), *topics)
         check_nobody_was_harmed(cluster, topics, log)
     assert stored(cluster, topics) == [PER_PRODUCER] * PRODUCERS
     assert memory.kib_max < BROKER_KIB_MAX
@@ -226,26 +224,9 @@ def test_subscriptions_of_one_connection_share_it_evenly(
 ) -> None:
     """Each consumer gets all its messages, however little the others take, and stays connected."""
     log = tmp_path / "clients.log"
-    count, names = 60, [f"s{number}" for number in range(4)]
     topics = [f"persistent://{namespace}/read-{0 if kind == 'one topic' else number}" for number in range(4)]
-    with clients(cluster.service_url, 1, log) as (client,), Memory(broker_pid(cluster)) as memory:
-        for topic, name in zip(topics, names, strict=True):
-            client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
-        publishing = Publishing([client] * len(set(topics)), sorted(set(topics)))
-        for _ in range(count):
-            publishing.send(1)
-        publishing.wait_for(count * len(set(topics)))
-        consumers = [client.subscribe(topic, name) for topic, name in zip(topics, names, strict=True)]
-
-        def take(consumer: Any) -> int:
-            for _ in range(count):
-                message = consumer.receive(int(PATIENCE_S * 1000))
-                assert len(message.data()) == len(MESSAGE)
-                consumer.acknowledge(message)
-            return count
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(take, consumers)) == [count] * 4
+    with Memory(broker_pid(cluster)) as memory:
+        elsewhere(publish_and_read, cluster.service_url, str(log), *topics)
         assert reconnects(log) == []
     assert memory.kib_max < BROKER_KIB_MAX
     print(f"broker: {memory.kib_max >> 10} MiB at most")
@@ -336,13 +317,42 @@ def test_clients_that_send_and_do_not_read_are_not_read_either(cluster: Cluster,
     print(f"broker: {before >> 10} MiB before, {memory.kib_max >> 10} MiB at most")
 
 
+def elsewhere(work: Callable[..., None], *arguments: str) -> None:
+    """What clients hold, 300 MB, is to go with a process of their own."""
+    command = [sys.executable, "-m", __name__, work.__name__, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+
+
 def publish(url: str, log: str, *topics: str) -> None:
-    """What the producers hold, 300 MB, is to go with a process of their own."""
     with clients(url, len(topics), Path(log)) as made:
         publishing = Publishing(made, list(topics))
         publishing.send(PER_PRODUCER)
         publishing.wait_for(len(topics) * PER_PRODUCER)
 
 
+def publish_and_read(url: str, log: str, *topics: str) -> None:
+    """A subscription for each of *topics*, which may be the same; all on one connection."""
+    count, names = 60, [f"s{number}" for number in range(len(topics))]
+    with clients(url, 1, Path(log)) as (client,):
+        for topic, name in zip(topics, names, strict=True):
+            client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
+        publishing = Publishing([client] * len(set(topics)), sorted(set(topics)))
+        for _ in range(count):
+            publishing.send(1)
+        publishing.wait_for(count * len(set(topics)))
+        consumers = [client.subscribe(topic, name) for topic, name in zip(topics, names, strict=True)]
+
+        def take(consumer: Any) -> int:
+            for _ in range(count):
+                message = consumer.receive(int(PATIENCE_S * 1000))
+                assert len(message.data()) == len(MESSAGE)
+                consumer.acknowledge(message)
+            return count
+
+        with ThreadPoolExecutor(len(consumers)) as pool:
+            assert list(pool.map(take, consumers)) == [count] * len(consumers)
+
+
 if __name__ == "__main__":
-    publish(*sys.argv[1:])
+    {work.__name__: work for work in (publish, publish_and_read)}[sys.argv[1]](*sys.argv[2:])

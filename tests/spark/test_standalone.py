@@ -165,13 +165,13 @@ def test_a_frame_can_be_used_more_than_once(mixed: str, load: Load, spark: Spark
 
 
 def test_show_and_limit_of_a_large_topic_leave_the_rest(client: pulsar.Client, load: Load, capsys: Any) -> None:
-    send_all(client, "large", [b"%06d" % number + bytes(1_000) for number in range(20_000)],
+    send_all(client, "large", [b"%06d" % number + bytes(250) for number in range(20_000)],
              batching_enabled=True, max_pending_messages=20_000)  # fmt: skip
     frame = load("large", valueFormat="string", columns="value,__batchIndex")
     frame.select(f.substring("value", 1, 6).alias("n")).show(3)
     assert "000002" in capsys.readouterr().out
     assert [row[0][:6] for row in frame.select("value").limit(2).collect()] == ["000000", "000001"]
-    split = load("large", targetPartitionBytes="5m", columns="value")
+    split = load("large", targetPartitionBytes="1300k", columns="value")
     assert split.rdd.getNumPartitions() == 4
     assert split.agg(f.count("*"), f.count_distinct(f.substring("value", 1, 6))).collect()[0] == (20_000, 20_000)
     assert load("large", minPartitions="5").rdd.getNumPartitions() == 5

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import sys
+from importlib.abc import MetaPathFinder
 from typing import Final
 
 import psutil
@@ -14,6 +16,14 @@ _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 
 
+class _NoPandas(MetaPathFinder):
+    """PyArrow imports pandas where it is, for nothing: 50 MB. It is here for the demo's notebook, another process."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("tests do without pandas", name=fullname)
+
+
 class Memory:
     """Few pools for all threads, and large pieces for themselves: these go back to the system when they are free.
 
@@ -21,9 +31,10 @@ class Memory:
     with them the brokers that they belong to; brokers and bookies that have ended are circles, which the collector of
     garbage takes late; the allocator keeps what threads had."""
 
-    _MORE_MAX: Final = 32 * 1024 * 1024
+    _MORE_MAX: Final = 16 * 1024 * 1024
 
     def __init__(self) -> None:
+        sys.meta_path.insert(0, _NoPandas())
         if _HAS_TRIM:
             _ALLOCATOR.mallopt(_ARENA_MAX, 2)
             _ALLOCATOR.mallopt(_MMAP_THRESHOLD, 512 * 1024)

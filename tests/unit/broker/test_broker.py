@@ -1,6 +1,7 @@
 """The broker as a whole, driven by bare frames: loading, ownership, failing storage, policies, back-pressure."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
@@ -902,8 +903,9 @@ async def test_nothing_more_is_dispatched_to_a_client_that_does_not_read(world: 
     await raw.produce(TOPIC)
     slow = await RawClient.connect(world.broker.port)
     await slow.subscribe(TOPIC, permits=10_000)
-    size = 1024 * 1024
-    data = entry(0) + bytes(size)
+    receives = slow.writer.get_extra_info("socket")
+    receives.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # by itself it would take megabytes
+    data = entry(0) + bytes(256 * 1024)
     for number in range(40):
         raw.publish(1, number, data=data[6:])  # without checksum
         await raw.expect(BaseCommand.SEND_RECEIPT)

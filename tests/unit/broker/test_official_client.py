@@ -109,8 +109,9 @@ async def test_compressed_messages_pass_unchanged(world: BrokerInMemory, codec: 
     await world.run(scenario)
 
 
-async def test_a_message_of_10_mib_is_sent_in_chunks(world: BrokerInMemory) -> None:
-    data = bytes(range(256)) * 40 * 1024
+async def test_a_message_beyond_the_limit_is_sent_in_chunks(world: BrokerInMemory) -> None:
+    await world.restart(max_message_bytes=1024 * 1024)
+    data = bytes(range(256)) * 8 * 1024
 
     def scenario() -> None:
         with client(world.url) as c:

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 import pytest_asyncio
 
+from managed_ledger.read_ahead import STEP_BYTES_MAX
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.test_official_client import EARLIEST, TIMEOUT_MS, client, nothing_more
 from tests.unit.broker.test_real_storage import Cluster
@@ -161,18 +162,19 @@ async def test_several_subscriptions_read_at_their_own_places(world: World) -> N
 
 async def test_large_messages_come_once_and_in_order(world: World) -> None:
     """Each is more than a step."""
+    size = STEP_BYTES_MAX + 1
 
     def work() -> None:
         with client(world.url) as c:
             large = f"{TOPIC}-large"
             consumers = [c.subscribe(large, f"s{n}", receiver_queue_size=1) for n in range(2)]
             producer = c.create_producer(large, batching_enabled=False)
-            for n in range(6):
-                producer.send(bytes([n]) * (3 << 20))
+            for n in range(4):
+                producer.send(bytes([n]) * size)
             for consumer in consumers:
-                for n in range(6):
+                for n in range(4):
                     message = consumer.receive(TIMEOUT_MS)
-                    assert message.data() == bytes([n]) * (3 << 20)
+                    assert message.data() == bytes([n]) * size
                     consumer.acknowledge(message)
                 assert nothing_more(consumer)
 

@@ -15,7 +15,6 @@ from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.appending import SEND_RUN_MAX
-from managed_ledger.cursors.cursor_store import BATCHES_BYTES, BATCHES_IN_NODE_BYTES
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, ManagedLedger
@@ -94,15 +93,19 @@ async def test_batches_that_a_node_cannot_hold_are_in_a_ledger_when_the_cursor_i
     assert all(after.batch_ack_set(position) is not None for position in positions)
 
 
-@pytest.mark.parametrize(("has_bookies", "most"), [(True, BATCHES_BYTES), (False, BATCHES_IN_NODE_BYTES)])
-async def test_batches_beyond_the_limit_come_again_whole(world: FaultyStorage, has_bookies: bool, most: int) -> None:
+@pytest.mark.parametrize(("has_bookies", "limit"), [(True, "BATCHES_BYTES"), (False, "BATCHES_IN_NODE_BYTES")])
+async def test_batches_beyond_the_limit_come_again_whole(
+    world: FaultyStorage, monkeypatch: pytest.MonkeyPatch, has_bookies: bool, limit: str
+) -> None:
     """Without bookies the state goes into the node."""
+    most = 256 * 1024
+    monkeypatch.setattr(f"managed_ledger.cursors.cursor_store.{limit}", most)
     config = replace(CONFIG, rollover=replace(CONFIG.rollover, entries_max=100_000))
     broker = await world.open(config)
     cursor = await broker.ledger.open_cursor("s", EARLIEST)
-    await broker.publish(0, 120)
+    await broker.publish(0, 15)
     broker.bookkeeper.out_of_bookies = not has_bookies
-    positions = large_batches(broker.ledger, cursor, 120, 4_096 * 64)
+    positions = large_batches(broker.ledger, cursor, 15, 4_096 * 64)
     await cursor.flush()
     after = (await world.open(config)).ledger.cursors["s"]
     stored = most // (4_096 * 11 + 40)

@@ -123,11 +123,11 @@ async def test_a_reader_that_reaches_few_bookies_reads_what_they_have(world: Spa
 
 async def test_entries_are_as_large_as_the_option_says(world: SparkWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where brokers take larger messages than 5 MiB (maxMessageSize)."""
-    limit = 12 * MIB
+    limit = 6 * MIB
     monkeypatch.setattr("tests.support.fake_bookies.FrameSplitter", lambda: FrameSplitter(limit))
     writer = await world.cluster.client(ClientConfig(frame_bytes_max=limit, outbox_bytes_max=2 * limit))
     handle = await writer.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
-    payload = bytes(range(256)) * (4096 * 10)
+    payload = bytes(range(256)) * 20_800
     for entry in (single(b"a"), single(payload), single(b"c")):
         await handle.add(entry)
     await handle.close()

@@ -5,7 +5,7 @@ import pytest
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark, Record, Scan
 from bookie.storage.journal.replay import replay
-from bookie.storage.journal.writer import SLICE_BYTES, Item, JournalSettings, JournalWriter
+from bookie.storage.journal.writer import Item, JournalSettings, JournalWriter
 from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import KEY, stored_entry
@@ -218,13 +218,16 @@ def test_replay_starts_at_the_mark() -> None:
         assert [record.entry_id for record in records_in(files, mark)] == list(range(n, 5))
 
 
-def test_large_groups_are_written_in_slices_and_read_back() -> None:
+def test_large_groups_are_written_in_slices_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1 << 16
+    slice_bytes = 4 * size
+    monkeypatch.setattr("bookie.storage.journal.writer.SLICE_BYTES", slice_bytes)
     files = MemoryFiles()
-    writer = writer_on(files, preallocation_bytes=1 << 20)
-    entries = [stored_entry(1, n, random.Random(n).randbytes(1 << 20)) for n in range(11)]
+    writer = writer_on(files, preallocation_bytes=size)
+    entries = [stored_entry(1, n, random.Random(n).randbytes(size)) for n in range(11)]
     write(writer, *entries)
     assert writer.syncs == 1
-    assert writer.mark.offset > 2 * SLICE_BYTES
+    assert writer.mark.offset > 2 * slice_bytes
     assert [record.data for record in records_in(files)] == entries
 
 

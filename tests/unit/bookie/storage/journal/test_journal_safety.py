@@ -9,7 +9,7 @@ import pytest
 
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark
-from bookie.storage.journal.writer import SLICE_BYTES, Item, Journal, NoSpace
+from bookie.storage.journal.writer import Item, Journal, NoSpace
 from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import stored_entry
@@ -75,8 +75,10 @@ async def test_nothing_that_was_taken_before_a_refusal_was_known_is_written_behi
     assert [record.entry_id for record in records_in(files)] == [fmt.LEDGER_KEY, 1]
 
 
-def test_the_mark_does_not_pass_a_group_that_is_cut_off_again() -> None:
+def test_the_mark_does_not_pass_a_group_that_is_cut_off_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that saw it would persist a place behind records that are written later."""
+    slice_bytes = 1 << 18
+    monkeypatch.setattr("bookie.storage.journal.writer.SLICE_BYTES", slice_bytes)
     files = MemoryFiles()
     disk = FullDisk(files)
     writer = writer_on(files)
@@ -85,9 +87,9 @@ def test_the_mark_does_not_pass_a_group_that_is_cut_off_again() -> None:
     marks: list[Mark] = []
     files.on_operation.append(lambda kind, path: marks.append(writer.mark))
     disk.refuse, disk.after = 1, 2
-    entries = [stored_entry(1, n, bytes(1 << 20)) for n in range(1, 14)]
+    entries = [stored_entry(1, n, bytes(slice_bytes // 4)) for n in range(1, 14)]
     item: Item = (records(*entries), True, lambda argument, error: None, None)
-    assert sum(map(len, entries)) > 3 * SLICE_BYTES
+    assert sum(map(len, entries)) > 3 * slice_bytes
     assert isinstance(writer.write([item]), NoSpace)
     assert set(marks) == {before}
     assert writer.mark == before

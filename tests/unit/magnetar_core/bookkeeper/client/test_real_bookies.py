@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,7 @@ from magnetar_core.bookkeeper.wire.codec_v3 import is_available
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
-from magnetar_core.runtime.types import MIB
-from tests.support.serving import BookieMachines
+from tests.support.serving import CONFIG, BookieMachines
 
 pytestmark = pytest.mark.both_loops
 
@@ -95,11 +95,14 @@ async def test_write_lose_a_bookie_recover_and_read(cluster: Cluster, e: int, w:
     await other.close()
 
 
-async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovered_and_repaired() -> None:
+async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovered_and_repaired(tmp_path: Path) -> None:
     """Pulsar's maxMessageSize and its bookies' nettyMaxFrameSizeBytes are set to more than 5 MiB."""
-    frame_bytes_max = 7 * MIB
+    frame_bytes_max = 5_400_000
     machines = BookieMachines()
-    async with machines.serving(frame_bytes_max=frame_bytes_max, write_cache_mib=32) as bookie:
+    machines.files = OsFiles()  # type: ignore[assignment]
+    journals, ledgers = ((str(tmp_path / name),) for name in ("journal", "ledgers"))
+    config = replace(CONFIG, journal_directories=journals, ledger_directories=ledgers, frame_bytes_max=frame_bytes_max)
+    async with machines.serving(config) as bookie:
         clients = [
             BookKeeper(machines.store.session(), machines.clock, ClientConfig(frame_bytes_max=frame_bytes_max))
             for _ in range(2)
@@ -107,10 +110,10 @@ async def test_where_frames_may_be_larger_entries_may_be_larger_and_are_recovere
         for client in clients:
             await client.open()
         handle = await clients[0].create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-        payload = bytes(6 * MIB)
+        payload = bytes(5_300_000)
         await handle.add(payload)
         with pytest.raises(EntryTooLarge):
-            handle.append([bytes(7 * MIB)])
+            handle.append([bytes(frame_bytes_max)])
         reader = await clients[1].open_ledger(handle.ledger_id, recovery=True)
         (entry,) = await reader.read(0, 0)
         assert entry.payload == payload
