@@ -20,6 +20,7 @@ from bookie.latency import BookieLatency
 from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.lost_logs import LostLogs
+from bookie.maintenance.older_metadata.watch import OlderMetadata
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.maintenance.repair import RepairSource
 from bookie.maintenance.scrub import Scrub
@@ -140,7 +141,7 @@ def assemble(
     lifecycle: Lifecycle,
     reports: Reports,
 ) -> BookieParts:
-    """Put a bookie together around its storage. Raises ConfigurationError."""
+    """Put a bookie together around its storage. Raises ConfigurationError, Corruption, OSError."""
     config, clock, threads = node.config, node.clock, node.threads
     storage, rules, cache, writers = opened
     latency = BookieLatency(len(writers), len(node.directories.ledgers))
@@ -205,7 +206,12 @@ def assemble(
         threads,
         clock,
         node.usage,
-    )
+        OlderMetadata(
+            node.bookie_id, node.store, node.root, node.files, [one.path for one in storage.directories],
+            rules.ledgers, threads.maintenance, clock, rules.first_ledger_id,
+            mode.metadata_is,
+        ),
+    )  # fmt: skip
     scrub = Scrub(
         config, metadata, node.files, storage, rules, cache, source, server.put_back, threads.maintenance, clock,
         node.on_damage, reports.index_corrupt,

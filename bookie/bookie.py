@@ -172,6 +172,13 @@ class Bookie:
         self._lifecycle.is_shutting_down = True
         await self._stops.stop()
 
+    async def _next_ledger_id(self) -> int:
+        """Above the numbers of all ledgers; 0 where there are none, as in a new cluster. Raises MetadataError."""
+        ledgers = LedgerStore(self._store, self._root)
+        async for _ in ledgers.list():
+            return await ledgers.next_id()
+        return 0
+
     # -- starting
 
     async def _start(self) -> None:
@@ -185,7 +192,10 @@ class Bookie:
         registration = BookieRegistration(self._store, self._root, self._bookie_id, self._clock, on_failure=self.fail)
         try:
             is_emptied = await self._directories.check_cookies(
-                registration, self._bookie_id, take_emptied=self.config.data_integrity
+                registration,
+                self._bookie_id,
+                self._next_ledger_id,
+                take_emptied=self.config.data_integrity,
             )
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error
@@ -210,6 +220,7 @@ class Bookie:
         digests = MetadataDigests(LedgerStore(self._store, self._root))
         opened = await flusher.run(lambda: self._open_storage(is_emptied, digests))
         self._stops.add("storage", lambda: flusher.run(lambda: self._close_storage(opened)))
+        opened.rules.first_ledger_id = self._directories.first_ledger_id()
         source = self._repair_source
         if source is None:
             peers = PeerSource(
@@ -223,9 +234,9 @@ class Bookie:
             self._stops.add("peers", _as_async(peers.close))
             source = peers
         integrity = await self._check_integrity(node, opened, source, is_emptied)
-        self._parts = parts = assemble(node, opened, integrity, source, self._lifecycle, self)
-        self._operations = BookieOperations(parts, self._lifecycle)
         try:
+            self._parts = parts = assemble(node, opened, integrity, source, self._lifecycle, self)
+            self._operations = BookieOperations(parts, self._lifecycle)
             parts.mode.load(self.config.force_read_only)
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read its status: {error}") from error
@@ -287,16 +298,25 @@ class Bookie:
     async def _register(self, parts: BookieParts) -> None:
         """Register the bookie in the metadata store. Raises MetadataError."""
         registration = parts.node.registration
-        await parts.mode.show()
+        registration.before = partial(self._check_metadata, parts)
         self._stops.add("registration", registration.unregister)
         host, port = self._address
         endpoints = [bookie_endpoint(host, port, tls=parts.node.certificates is not None)]
         if self.config.http_enabled and self.config.http_port:
             endpoints.append(http_endpoint(host, self.config.http_port))
-        await registration.register(BookieServiceInfo(tuple(endpoints)))
+        try:
+            await registration.register(BookieServiceInfo(tuple(endpoints)))
+        except OSError as error:
+            text = f"bookie {self._bookie_id} cannot note which ledgers are newer than the metadata: {error}"
+            raise StorageFailed(text) from error
         self._lifecycle.is_registered = True
         self._stops.add("writers", partial(self._let_writers_go, parts))
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
+
+    async def _check_metadata(self, parts: BookieParts) -> None:
+        """Before the bookie registers: are the metadata older than the ledgers? Raises MetadataError, OSError."""
+        await parts.collector.older_metadata.check()
+        await parts.mode.show()
 
     def _bind(self) -> socket.socket:
         """Bind the socket without listening: a port that is in use is found before anything is changed."""

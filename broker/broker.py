@@ -251,6 +251,8 @@ class Broker:
         self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self.expected: dict[TopicName, int] = {}
         """Topics that come to this broker from another one → their traffic there (`broker.serving.roster`)."""
+        self._admitted: dict[str, dict[str, float]] = {}
+        """Of namespaces with a limit of topics: those that are being made → until when they count."""
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
@@ -488,10 +490,10 @@ class Broker:
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
 
-    async def check_new(self, topic: TopicName, count: int = 1) -> None:
-        """Raises NotAllowed if *topic*, with *count* partitions, may not be made; TopicNotFound, MetadataFailure."""
+    async def check_new(self, topic: TopicName, partitions: int = 0) -> None:
+        """Raises NotAllowed if *topic* may not be made, with so many partitions; TopicNotFound, MetadataFailure."""
         await self.check_name(topic)
-        await self.check_room_for(topic, count)
+        await self.check_room_for(topic, range(partitions) if partitions else None)
 
     async def check_partition(self, topic: TopicName) -> None:
         """Raises NotAllowed if *topic* has the name of a partition that there is not; MetadataFailure.
@@ -511,15 +513,31 @@ class Broker:
         if problem is not None:
             raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)")
 
-    async def check_room_for(self, topic: TopicName, count: int = 1) -> None:
-        """Raises NotAllowed if the namespace may not have *count* topics more, TopicNotFound, MetadataFailure."""
+    async def check_room_for(self, topic: TopicName, partitions: range | None = None) -> None:
+        """Raises NotAllowed if the namespace may not have *topic*, or these *partitions* of it, too. TopicNotFound,
+        MetadataFailure."""
         policies = await self.namespace(topic.namespace)
         most = self.config.max_topics_per_namespace if policies.max_topics is None else policies.max_topics
         if not most or topic.is_system:
             return
-        there = len(await self.topics_of_namespace(topic.namespace, persistent=True, non_persistent=False))
-        if there + count > most:
+        there = set(await self.topics_of_namespace(topic.namespace, persistent=True, non_persistent=False))
+        # Others were let in a moment ago, and are not there yet: many ask at once.
+        now_s = self.clock.monotonic()
+        admitted = self._admitted.pop(topic.namespace, {})
+        admitted = {name: until_s for name, until_s in admitted.items() if until_s > now_s and name not in there}
+        wanted = {topic.full} if partitions is None else {topic.with_partition(one).full for one in partitions}
+        is_full = len(there | admitted.keys() | wanted) > most
+        if not is_full and topic.is_persistent:  # others do not count
+            admitted |= dict.fromkeys(wanted - there, now_s + self.config.topic_load_s)
+        if admitted:
+            self._admitted[topic.namespace] = admitted
+        if is_full:
             raise NotAllowed(f"Exceed maximum number of topics in namespace {topic.namespace}: it may have {most}")
+
+    def _is_made(self, name: TopicName) -> None:
+        """It counts by itself from now on, or is not there any more."""
+        if self._admitted and (admitted := self._admitted.get(name.namespace)):
+            admitted.pop(name.full, None)
 
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
         await self.check_new(topic, partitions)
@@ -746,6 +764,7 @@ class Broker:
                 raise
             self._join(topic)
             self.topics[name] = topic
+            self._is_made(name)
             self.expected.pop(name, None)
             # Opening may have waited for its turn: what changed meanwhile found no topic to tell.
             await self._bring_up_to_date(topic, policies)
@@ -820,6 +839,7 @@ class Broker:
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
+        self._is_made(name)
         await self._end(name, self._delete(topic), "delete")
         await self._forget_permissions(name)
         await self.forget_topic_policies(name)

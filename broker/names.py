@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Final
 
-from broker.errors import InvalidTopicName
+from broker.errors import InvalidTopicName, NotAllowed
 from magnetar_core.bookkeeper.wire.checksum import crc32
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
+
+# Of a subscription, a producer, a consumer; as of a topic. Encoded twice, as in paths of the admin API, it fits one.
+CLIENT_NAME_BYTES_MAX: Final = 1_024
 
 # Cursors that the broker keeps for itself.
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
@@ -40,7 +43,13 @@ def parse_namespace(text: str) -> tuple[str, str]:
 
 def is_reserved_subscription(name: str) -> bool:
     """Whether *name* is a cursor of the broker itself, to which no consumer may subscribe."""
-    return name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)
+    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)
+
+
+def check_client_name(name: str, what: str) -> None:
+    """Raises NotAllowed if *name* is too long for a *what*: it is stored and told with much else."""
+    if len(name) > CLIENT_NAME_BYTES_MAX or len(name.encode(errors="replace")) > CLIENT_NAME_BYTES_MAX:
+        raise NotAllowed(f"The name of the {what} is longer than {CLIENT_NAME_BYTES_MAX} bytes: {name[:80]}…")
 
 
 def is_internal_subscription(name: str) -> bool:

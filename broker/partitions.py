@@ -25,7 +25,7 @@ from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore, NoNo
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.names import ledger_path
-from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
+from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, TopicNameError
 
 Properties = dict[str, str]
 
@@ -73,11 +73,13 @@ class Partitions:
     async def create(self, topic: TopicName, count: int, properties: Properties | None = None) -> None:
         """Create a partitioned topic with *count* partitions.
 
-        Raises RecordExists (there is a topic of this name), InvalidTopicName (the name is that of a partition).
+        Raises RecordExists (there is a topic of this name), InvalidTopicName (the name is that of a partition, or that
+        of a partition would be too long).
         """
         assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         if topic.partition >= 0:
             raise InvalidTopicName("Partitioned Topic Name should not contain '-partition-'")
+        _check_names(topic, count)
         exists = "This topic already exists"
         if topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name):  # rule 1
             raise RecordExists(exists)
@@ -89,13 +91,17 @@ class Partitions:
         await self._make(topic, 0, await self._known_count(topic))
 
     async def make_ahead(self, topic: TopicName, count: int) -> None:
-        """Make those partitions that *topic* will have more when it grows to *count*. Raises TopicNotFound."""
+        """Make those partitions that *topic* will have more when it grows to *count*. Raises TopicNotFound,
+        InvalidTopicName."""
+        _check_names(topic, count)
         await self._make(topic, await self._known_count(topic), count)
 
     async def grow(self, topic: TopicName, count: int) -> None:
-        """Raise the number of partitions of *topic* to *count*. Raises TopicNotFound, FewerPartitions."""
+        """Raise the number of partitions of *topic* to *count*. Raises TopicNotFound, FewerPartitions,
+        InvalidTopicName."""
         assert 1 <= count <= PARTITIONS_MAX, "the caller has refused other numbers"
         before = await self._known_count(topic)
+        _check_names(topic, count)
         await self._records.change(topic.partitions_path, lambda record: grown(record, count))
         await self._make(topic, before, count)
 
@@ -131,6 +137,14 @@ class Partitions:
                 await self._store.put(ledger_path(topic.with_partition(number).managed_ledger_name), b"", NO_NODE)
             except VersionConflict:
                 continue  # the partition exists; its messages stay
+
+
+def _check_names(topic: TopicName, count: int) -> None:
+    """Raises InvalidTopicName if the last of *count* partitions could not be named."""
+    try:
+        TopicName.parse(topic.with_partition(count - 1).full)
+    except TopicNameError as error:
+        raise InvalidTopicName(f"Invalid topic name: {error}") from None
 
 
 def partitions_record(count: int, properties: Properties | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 ManagedLedgerError
 ├── ManagedLedgerFenced       another owner took over: drop the topic, acknowledge nothing more
+│   └── MetadataWentBack      … or nobody did, and the metadata store has an older record than it had
 ├── ManagedLedgerClosed       closed by this process
 ├── ManagedLedgerTerminated   no more entries, ever
 ├── ManagedLedgerNotFound
@@ -26,6 +27,11 @@ class ManagedLedgerError(MagnetarError):
 
 class ManagedLedgerFenced(ManagedLedgerError):
     """Another broker took over. Nothing that was not acknowledged before may be acknowledged now."""
+
+
+class MetadataWentBack(ManagedLedgerFenced):
+    """The metadata store has an older version of a record than the one that was read or written here: somebody put old
+    metadata back. Nothing is written over it."""
 
 
 class ManagedLedgerClosed(ManagedLedgerError):

@@ -321,6 +321,13 @@ class ManagedLedger:
         """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
         return self._ledgers.closed_ms(ledger_id)
 
+    def begun_ms(self, ledger_id: int) -> int:
+        """When a ledger was begun, or else the one before it closed: no entry of it is older. 0: it is not known."""
+        present = self._lifecycle.present
+        if present is not None and present.ledger_id == ledger_id:
+            return self._lifecycle.created_ms
+        return self._ledgers.closed_before_ms(ledger_id)
+
     def position_leaving(self, left_bytes: int) -> Position | None:
         """The first position after which about *left_bytes* or less come; None: there is not more than that."""
         return position_leaving(self._sizes(), left_bytes)

@@ -21,6 +21,8 @@ class LedgerList:
         self._ids: list[int] = []
         self._infos: dict[int, ManagedLedgerInfo.LedgerInfo] = {}
         self._entries: dict[int, int] = {}
+        self._removed_ms = 0
+        """When the last ledger was closed that was removed from the beginning."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -55,6 +57,8 @@ class LedgerList:
             self.add(info)
 
     def remove(self, ledger_id: int) -> None:
+        if ledger_id == self._ids[0]:
+            self._removed_ms = max(self._removed_ms, self._infos[ledger_id].timestamp)
         self._ids.remove(ledger_id)
         del self._infos[ledger_id], self._entries[ledger_id]
 
@@ -68,6 +72,11 @@ class LedgerList:
         """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
         found = self._infos.get(ledger_id)
         return 0 if found is None else found.timestamp
+
+    def closed_before_ms(self, ledger_id: int) -> int:
+        """When the ledger before this one was closed, so that no entry of this one is older; 0: it is not known."""
+        place = bisect_left(self._ids, ledger_id)
+        return self._infos[self._ids[place - 1]].timestamp if place else self._removed_ms
 
     def entries_of(self, ledger_id: int) -> int:
         return self._entries.get(ledger_id, 0)

@@ -33,7 +33,7 @@ def named_position(ledger_id: int, entry_id: int) -> Position:
     """
     if 0 <= ledger_id < LATEST.ledger_id and 0 <= entry_id <= LATEST.entry_id:  # nearly all
         return Position(ledger_id, entry_id)
-    ledger_id, entry_id = _signed(ledger_id), _signed(entry_id)
+    ledger_id, entry_id = signed(ledger_id), signed(entry_id)
     if ledger_id == LATEST.ledger_id:
         return LATEST
     if ledger_id < -1 or entry_id < -1 or (ledger_id == -1 and entry_id != -1):
@@ -44,5 +44,5 @@ def named_position(ledger_id: int, entry_id: int) -> Position:
     return Position(ledger_id, entry_id)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     return value - 2**64 if value >= 2**63 else value

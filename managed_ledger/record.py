@@ -18,7 +18,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.entry_index import NO_INDEX, PROPERTY
-from managed_ledger.errors import ManagedLedgerNotFound, RecordUnreadable
+from managed_ledger.errors import ManagedLedgerNotFound, MetadataWentBack, RecordUnreadable
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.names import ledger_path
 from managed_ledger.position import Position
@@ -107,7 +107,11 @@ class TopicRecord:
             change(record)
         if self.index != NO_INDEX:
             _set_property(record, PROPERTY, str(self.index))
-        await self._node.write(encode_record(record))
+        try:
+            await self._node.write(encode_record(record))
+        except MetadataWentBack:
+            self._tell_ledgers()
+            raise
         self._info = record
         # Rule 2; orphans may be new since the write began.
         going = self._orphans.keys() - {info.ledgerId for info in infos}
@@ -117,7 +121,16 @@ class TopicRecord:
 
     async def check_unchanged(self) -> None:
         """Ask whether another owner wrote the record. Raises ManagedLedgerFenced, StorageUnavailable."""
-        await self._node.check_unchanged()
+        try:
+            await self._node.check_unchanged()
+        except MetadataWentBack:
+            self._tell_ledgers()
+            raise
+
+    def _tell_ledgers(self) -> None:
+        """Whoever puts the metadata right wants to know what the record named."""
+        named = ", ".join(f"{info.ledgerId} ({self.ledgers.entries_of(info.ledgerId)})" for info in self.ledgers)
+        log.error("%s: its ledgers here, and their entries: %s", self._name, named or "none")
 
     async def delete(self) -> None:
         """Remove the node of the record. Raises ManagedLedgerFenced, StorageUnavailable."""

@@ -196,6 +196,17 @@ class BookieOperations:
         await self._parts.collector.settled()
         return self._parts.collector.status()
 
+    async def forget_doubt(self) -> int:
+        """The ledgers that are newer than the metadata are of no use: garbage collection may delete them, and copies
+        count as moved again. Returns how many they are. Raises MagnetarError."""
+        older = self._parts.collector.older_metadata
+        try:
+            count = await older.forget()
+            await older.check()
+        except OSError as error:
+            raise MagnetarError(f"it cannot be written down that these ledgers are of no use: {error}") from error
+        return count
+
     def suspend_compaction(self, *, minor: bool = False, major: bool = False) -> None:
         """Start no compaction of that kind until it is resumed or the bookie restarts."""
         self._parts.collector.suspend(minor=minor, major=major)
@@ -331,6 +342,8 @@ class BookieOperations:
         yield sample("gc_failed", gc.failed is not None, "1 if the last round failed")
         yield sample("gc_last_round_seconds", gc.last_round_s, "length of the last round")
         yield sample("gc_quarantined_ledgers", gc.quarantined_ledgers, "ledgers that were found deleted once")
+        yield sample("gc_doubted_ledgers", gc.doubt.ledgers, "ledgers that are newer than the metadata, and stay")
+        yield sample("metadata_went_back", gc.doubt.since_ms is not None, "1 while the metadata are older than ledgers")
         yield sample("gc_deleted_ledgers_total", gc.deleted_ledgers, "ledgers that were deleted here")
         yield sample("gc_moved_ledgers_total", gc.moved_ledgers, "ledgers whose copies are elsewhere, deleted here")
         yield sample("gc_unreadable_ledgers", len(gc.unreadable_ledgers), "ledgers whose metadata is damaged")

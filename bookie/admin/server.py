@@ -185,6 +185,7 @@ class AdminServer:
             "magnetar/rebuild_index": {"GET": self._rebuild_index, "PUT": self._trigger_rebuild},
             "magnetar/flush": {"PUT": self._flush},
             "magnetar/ledgers": {"GET": self._local_ledgers},
+            "magnetar/ledger_doubts": {"GET": self._doubts, "DELETE": self._forget_doubts},
             "magnetar/disk_files": {"GET": self._disk_files},
         }
 
@@ -438,6 +439,12 @@ class AdminServer:
         first = query_number(request, "first", least=0) or 0
         count = query_number(request, "count", least=1) or LOCAL_LEDGERS_MAX
         return json_answer(bookie.list_ledgers(first, min(count, LOCAL_LEDGERS_MAX)))
+
+    async def _doubts(self, request: web.Request, bookie: BookieOperations) -> web.Response:
+        return json_answer(plain(bookie.gc_status().doubt))
+
+    async def _forget_doubts(self, request: web.Request, bookie: BookieOperations) -> web.Response:
+        return json_answer({"ledgers": await bookie.forget_doubt()})
 
     async def _disk_files(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         return json_answer({str(kind): await bookie.list_disk_files(kind) for kind in DiskFileKind})

@@ -141,7 +141,8 @@ def _problems(
         if has_data and any(on_disk.values()):
             yield (
                 f"{directory} holds data of a bookie that the metadata store does not know (any more): was its cookie "
-                "deleted, or is metadataServiceUri another cluster's?"
+                "deleted, is metadataServiceUri another cluster's, or are the metadata older than the bookie "
+                "(docs/production.md)?"
             )
         elif has_data:
             yield f"{directory} is not empty, and there is no cookie: not a directory for a new bookie"

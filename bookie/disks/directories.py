@@ -14,7 +14,7 @@ Rules:
 import contextlib
 import logging
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from bookie.disks import cookie as cookies
@@ -35,7 +35,7 @@ from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
 from magnetar_core.bookkeeper.metadata.store import NO_NODE
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import DiskUsage, Files, Lock, read_file, replace_file
-from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ CURRENT: Final = "current"
 VERSION: Final = "VERSION"
 _LOCK: Final = "bookie.lock"
 _RESERVE: Final = "reserve"
+FIRST_LEDGER: Final = "VERSION.first-ledger"
+"""Like the cookie, it does not count as data."""
 DIRTY: Final = "DIRTY"
 _OURS: Final = b"magnetar\n"
 
@@ -112,10 +114,17 @@ class Directories:
     # -- cookies
 
     async def check_cookies(
-        self, registration: BookieRegistration, bookie_id: str, *, take_emptied: bool = False
+        self,
+        registration: BookieRegistration,
+        bookie_id: str,
+        next_ledger_id: Callable[[], Awaitable[int]],
+        *,
+        take_emptied: bool = False,
     ) -> bool:
         """Write the cookies of a new bookie; for a known one, check that they all match.
 
+        *next_ledger_id*: a number above those of all ledgers there are; a new bookie, and one that lost a disk, note it
+        (`first_ledger_id`).
         *take_emptied*: accept a bookie with emptied directories. Returns True if there are any. The caller must then
         record that entries were lost, and write the missing cookies after that (`stamp`).
         Raises CookieMismatch, Corruption, MetadataError.
@@ -130,8 +139,10 @@ class Directories:
         holds_data = {path: self._holds_data(path) for path in paths}
         self._expected = expected
         if take_emptied and cookies.is_emptied(expected, stored, on_disk, holds_data):
+            self._note_first_ledger(await next_ledger_id())
             return True
         if cookies.is_new_bookie(expected, stored, on_disk, holds_data):
+            self._note_first_ledger(await next_ledger_id())
             self.stamp()
             await registration.write_cookie(expected.encode(), NO_NODE)
         return False
@@ -141,6 +152,26 @@ class Directories:
         assert self._expected is not None, "the cookies were not checked"
         for directory in dict.fromkeys(self._journals + self._ledgers):
             replace_file(self._files, posixpath.join(directory, CURRENT, VERSION), self._expected.encode())
+
+    def _note_first_ledger(self, ledger_id: int) -> None:
+        """Before the cookie: a start that was cut short is one of a new bookie again, and notes another number."""
+        for directory in self._ledgers:
+            replace_file(self._files, posixpath.join(directory, CURRENT, FIRST_LEDGER), b"%d\n" % ledger_id)
+
+    def first_ledger_id(self) -> int:
+        """Ledgers below this number are older than what is on the disks: fences of theirs may have been lost (I130).
+
+        0 for a bookie that was made by another program. Raises OSError, Corruption.
+        """
+        found = 0
+        for directory in self.ledgers:
+            path = posixpath.join(directory, FIRST_LEDGER)
+            if self._files.exists(path):
+                data = read_file(self._files, path)
+                if not data.strip().isdigit():
+                    raise Corruption(f"{path} is no number of a ledger; what is right is that of the other directories")
+                found = max(found, int(data))
+        return found
 
     # -- unclean ends
 

@@ -117,6 +117,16 @@ class Mode:
             self._on_failure(DiskFull(f"{verdict.disk}; readOnlyModeEnabled=false, so the bookie stops"))
         self._apply()
 
+    def metadata_is(self, problem: str | None) -> None:
+        """Whether the metadata store is too old for this bookie to take ledgers; *problem* says why."""
+        if problem is not None:
+            self._reasons.set(Reason.METADATA, problem)
+        elif Reason.METADATA in self._reasons.held:
+            self._reasons.clear(Reason.METADATA)
+        else:
+            return
+        self._apply()
+
     async def set(self, reason: Reason, detail: str = "") -> None:
         """An operator makes the bookie read-only. Raises NotChanged."""
         self._check(reason)

@@ -5,6 +5,8 @@
     draining   its state in the metadata store says that it leaves; ends when that state is gone (`draining`)
     error      a directory cannot be checked; ends when it can
     forced     forceReadOnlyBookie; ends with the setting
+    metadata   the metadata store is older than the ledgers here by more than a bookie sets right by itself; ends when
+               newer metadata are there, or an operator gives these ledgers up
 
 Rules:
 
@@ -42,6 +44,7 @@ class Reason(StrEnum):
     DRAINING = "draining"
     ERROR = "error"
     FORCED = "forced"
+    METADATA = "metadata"
 
 
 KEPT: Final = (Reason.OPERATOR, Reason.DRAINING)

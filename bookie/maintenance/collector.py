@@ -10,7 +10,8 @@ Rules beside those in these modules and in `garbage.py`:
 1. Nothing is deleted when the metadata store is that of another cluster than the cookie names, or does not know this
    bookie's cookie, or does not answer.
 2. One round at a time. A failed round leaves the quarantine as it is.
-3. A part that needs all ledgers and logs to stay holds the collector: the round under way ends, and no other begins.
+3. While the metadata are known to be older than the ledgers, no copy counts as moved: what they say of places is old.
+4. A part that needs all ledgers and logs to stay holds the collector: the round under way ends, and no other begins.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ from bookie.maintenance.ledger_removal import LedgerRemoval
 from bookie.maintenance.log_compaction import LogCompaction
 from bookie.maintenance.metadata_reads import MetadataReads
 from bookie.maintenance.moved_ledgers import MovedLedgers
+from bookie.maintenance.older_metadata.watch import DoubtStatus, OlderMetadata
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
@@ -112,6 +114,8 @@ class GcStatus:
     local_ledgers: int
     quarantined_ledgers: int
     tombstones: int
+    doubt: DoubtStatus
+    """Ledgers that stay because they are newer than the metadata."""
     deleted_ledgers: int
     moved_ledgers: int
     """Deleted because their copies are on other bookies."""
@@ -183,7 +187,9 @@ class GarbageCollector:
         threads: Threads,
         clock: Clock,
         usage: Callable[[str], DiskUsage],
+        older_metadata: OlderMetadata,
     ) -> None:
+        self.older_metadata = older_metadata
         self._settings = settings
         self._bookie_id = bookie_id
         self._store = store
@@ -202,7 +208,7 @@ class GarbageCollector:
         self._rounds = _Rounds()
         self._reads = MetadataReads(LedgerStore(store, root), clock, settings.metadata_reads_s, lambda: self._stopping)
         removal = LedgerRemoval(bookie_id, storage, rules, cache, threads.flusher, clock)
-        self._deleted = DeletedLedgers(rules.ledgers, self._reads, removal, settings.listing)
+        self._deleted = DeletedLedgers(rules.ledgers, self._reads, removal, settings.listing, older_metadata)
         self._moved = MovedLedgers(
             bookie_id, store, root, rules.ledgers, self._reads, removal, clock, settings.moved_interval_s
         )
@@ -260,7 +266,7 @@ class GarbageCollector:
             await asyncio.shield(self._round)
 
     async def hold(self) -> None:
-        """Begin no round until `release`; return when none runs (rule 3). One holder at a time."""
+        """Begin no round until `release`; return when none runs (rule 4). One holder at a time."""
         assert not self._is_held
         self._is_held = True
         await self.settled()
@@ -307,6 +313,7 @@ class GarbageCollector:
             local_ledgers=len(self._ledgers),
             quarantined_ledgers=len(self._deleted.quarantine),
             tombstones=len(self._ledgers.tombstones),
+            doubt=self.older_metadata.status(),
             deleted_ledgers=self._deleted.removed,
             moved_ledgers=self._moved.removed,
             unreadable_ledgers=tuple(sorted(self._reads.unreadable)[:100]),
@@ -382,7 +389,7 @@ class GarbageCollector:
             refusal = await self._check_cluster()
             if refusal is None:
                 refusal = await self._deleted.collect(accept_listing, rounds.enter)
-            if refusal is None and self._moved.is_due:
+            if refusal is None and self._moved.is_due and not self.older_metadata.is_open:
                 rounds.enter("moved copies")
                 await self._moved.collect()
         except (MetadataError, Corruption) as error:

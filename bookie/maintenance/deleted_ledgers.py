@@ -1,15 +1,16 @@
 """Ledgers that were deleted from the cluster: found by a listing and a read of each one's record, then removed here.
 
-    local ids ──▶ listing ──▶ point reads ──▶ quarantine ──▶ removed
+    local ids ──▶ listing ──▶ in doubt? (`older_metadata`) ──▶ point reads ──▶ quarantine ──▶ removed
 
 `garbage.py` decides which ledgers count as deleted.
 """
 
 from collections.abc import Callable
 
-from bookie.maintenance.garbage import ListingLimits, Quarantine, Refusal, refuse_listing
+from bookie.maintenance.garbage import ListingLimits, Quarantine, Refusal, refuse_listing, refuse_newer
 from bookie.maintenance.ledger_removal import LedgerRemoval
 from bookie.maintenance.metadata_reads import MetadataReads
+from bookie.maintenance.older_metadata.watch import OlderMetadata
 from bookie.storage.ledgers import Ledgers
 from magnetar_core.bookkeeper.metadata.store import NoNode
 from magnetar_core.runtime.types import Corruption
@@ -18,10 +19,18 @@ from magnetar_core.runtime.types import Corruption
 class DeletedLedgers:
     """Removes ledgers that the metadata store does not have any more. Used on the loop, by one round at a time."""
 
-    def __init__(self, ledgers: Ledgers, reads: MetadataReads, removal: LedgerRemoval, limits: ListingLimits) -> None:
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        reads: MetadataReads,
+        removal: LedgerRemoval,
+        limits: ListingLimits,
+        older: OlderMetadata,
+    ) -> None:
         self._ledgers = ledgers
         self._reads = reads
         self._removal = removal
+        self._older = older
         self._limits = limits
         self._listed_before: int | None = None
         """Ledgers in the last accepted listing."""
@@ -39,14 +48,18 @@ class DeletedLedgers:
         enter("listing")
         unlisted = {ledger.ledger_id for ledger in self._ledgers}
         local = len(unlisted)
-        listed = 0
+        listed, newest = 0, -1
         async for ledger_id in self._reads.store.list():
             unlisted.discard(ledger_id)
-            listed += 1
+            listed, newest = listed + 1, ledger_id
             self._reads.check_stop()
         self.listed = listed
+        if unlisted or self._older.is_open:
+            await self._older.check()
+            unlisted -= self._older.doubts
         if not accept_listing:
             refusal = refuse_listing(local, len(unlisted), listed, self._listed_before, self._limits)
+            refusal = refusal or refuse_newer(unlisted, newest, self._limits)
             if refusal is not None:
                 return refusal
         self._listed_before = listed

@@ -12,13 +12,17 @@ Rules:
    Errors, damaged records and incomplete listings prove nothing (I41).
 3. A listing that is empty, or that would delete too many ledgers at once, is refused until an operator accepts it. A
    metadata store that came back empty must not delete a disk's worth of ledgers: that cannot be undone, waiting can.
-4. A log without live ledgers may go; "without" is proven by its map if that adds up to the file, by a scan if the scan
+4. A ledger that is newer than the metadata is in doubt, and stays (`older_metadata`). Where nobody could see that at
+   the time, many ledgers with higher numbers than all that are listed are refused as in rule 3.
+5. A log without live ledgers may go; "without" is proven by its map if that adds up to the file, by a scan if the scan
    has no gaps, else by the index (I44).
 """
 
 from collections.abc import Collection, Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from bookie.maintenance.older_metadata.note import numbers_end
 
 # Ledgers whose metadata one round reads; the others wait for the next round. At 1,000 reads a second it takes 10 s.
 CANDIDATES_MAX: Final = 10_000
@@ -29,6 +33,7 @@ class RefusalCode(StrEnum):
 
     EMPTY_LISTING = "empty listing"
     SHRUNKEN_LISTING = "shrunken listing"
+    OLDER_LISTING = "older listing"
     OTHER_CLUSTER = "other cluster"
     METADATA = "metadata not readable"
 
@@ -39,7 +44,7 @@ class Refusal(NamedTuple):
 
 
 class ListingLimits(NamedTuple):
-    """The limits of rule 3."""
+    """The limits of rules 3 and 4."""
 
     refuse_empty: bool = True
     shrink_share: float = 0.5
@@ -75,6 +80,22 @@ def refuse_listing(local: int, unlisted: int, listed: int, before: int | None, l
             f"({limits.shrink_share:.0%}) of them are gone. {_HOW_TO_ACCEPT}",
         )
     return None
+
+
+def refuse_newer(unlisted: Collection[int], newest: int, limits: ListingLimits) -> Refusal | None:
+    """Why a listing must not be acted upon that ends below much of what it would delete; None if it may be.
+
+    In normal life a cluster makes ledgers all the time, so the newest that is listed is newer than most of what was
+    deleted; where many topics are deleted and none is written to, the next ledger ends the refusal.
+    """
+    newer = sum(newest < ledger_id < numbers_end(newest) for ledger_id in unlisted)
+    if newer < max(limits.shrink_ledgers_min, 1) or newer <= len(unlisted) * limits.shrink_share:
+        return None
+    return Refusal(
+        RefusalCode.OLDER_LISTING,
+        f"{newer} of the {len(unlisted)} ledgers here that are not listed are newer than {newest}, the newest that is: "
+        f"are the metadata older than the ledgers (docs/production.md)? {_HOW_TO_ACCEPT}",
+    )
 
 
 class Quarantine:

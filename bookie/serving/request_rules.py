@@ -8,6 +8,8 @@ Rules:
 4. A ledger that was deleted while fenced takes no entries, and reads find none.
 5. "No such entry" is answered from memory only if the tail of the ledger is known; else the index is asked.
 6. For a ledger in limbo the bookie may have lost entries: a missing entry is "unknown" instead of "no such entry".
+7. Adds to ledgers that are older than the bookie are refused as by a read-only one, but for those of a recovery: who
+   had the bookie's name and address before may have had a fence. Their writer takes another bookie (I130).
 """
 
 import struct
@@ -66,6 +68,7 @@ class RequestRules:
         "_cache",
         "_get_ledger",
         "_journals_explicit_lac",
+        "first_ledger_id",
         "full_directories",
         "high_priority_allowed",
         "ledger_directories",
@@ -87,6 +90,8 @@ class RequestRules:
         self.full_directories: frozenset[int] | None = None
         """If not None, only the ledgers of these directories are refused, of *ledger_directories* in all."""
         self.ledger_directories = 1
+        self.first_ledger_id = 0
+        """Ledgers below this number are older than the bookie (rule 7)."""
 
     # -- adds
 
@@ -106,16 +111,21 @@ class RequestRules:
         if ledger_id < 0 or entry_id < 0 or len(entry) < HEADER_BYTES:
             return EBADREQ
         ledger = self._get_ledger(ledger_id)
+        is_refused = ledger_id < self.first_ledger_id and not recovery  # rule 7
         if ledger is None:
             if ledger_id in self.ledgers.tombstones:
                 return EFENCED
             if len(master_key) != MASTER_KEY_BYTES:  # a key of any length would be kept as long as the ledger
                 return EUA
+            if is_refused:
+                return EREADONLY
             ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA
         if ledger.fenced and not recovery:
             return EFENCED
+        if is_refused:
+            return EREADONLY
         if not ledger.is_key_journaled:
             records += journal.ledger_key_record(ledger_id, ledger.master_key)
             ledger.is_key_journaled = True
@@ -173,7 +183,7 @@ class RequestRules:
                     if ledger is None or not ledger.is_key_journaled or ledger.master_key != key:
                         ledger = None
                         break
-                    if ledger.fenced and run_word == PLAIN_ADD:
+                    if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):
                         ledger = None
                         break
                     current, known_key, last = ledger_id, key, ledger.last_entry_id
@@ -230,6 +240,9 @@ class RequestRules:
                         self._took_run(ledger, entry_ids, run, top, records)
                     ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
                     if ledger is None or not ledger.is_key_journaled or ledger.master_key != key or ledger.fenced:
+                        ledger = None
+                        break
+                    if ledger_id < self.first_ledger_id:
                         ledger = None
                         break
                     current, known_key, last = ledger_id, key, ledger.last_entry_id

@@ -22,6 +22,7 @@ from broker.errors import (
     NotAuthenticated,
     NotAuthorized,
     NotReady,
+    ProducerBusy,
     SubscriptionNotFound,
     TopicNotFound,
 )
@@ -94,7 +95,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "allocator": _NAME_PART,
     "bookie": _NAME_PART,
     "broker": _NAME_PART,
-    "topic": _NAME_PART,
+    "topic": (re.compile(r"[^/]+"), "it has no `/`"),  # what a topic may be called is known where its name is parsed
     "group": _NAME_PART,
     "key": _NAME_PART,
     "value": _NAME_PART,
@@ -237,6 +238,7 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
     SubscriptionNotFound: 404,
     NotAllowed: 412,
     ConsumerBusy: 412,
+    ProducerBusy: 412,  # the name of a subscription, here
     InvalidTopicName: 412,
     IncompatibleSchema: 409,
     NotAuthenticated: 401,

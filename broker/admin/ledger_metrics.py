@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.memory_budget import MemoryBudget
 from broker.topic.topic import Topic
+from magnetar_core.bookkeeper.metadata.store import WentBack
 from magnetar_core.runtime.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Period
 from magnetar_core.runtime.observe import Labels, Sample
 from managed_ledger.entry_cache import EntryCache
@@ -52,6 +53,7 @@ _HELP: Final[Mapping[str, str]] = {
     "pulsar_ml_cache_hits_rate": "entries a second that subscriptions found in memory",
     "pulsar_ml_cache_misses_rate": "entries a second that came from bookies",
     "magnetar_tail_entries_saved_total": "acknowledged entries behind the end of a ledger, now in the next one",
+    "magnetar_metadata_went_back_total": "records and numbers that were older than those which this process knew",
     "magnetar_tail_entries_lost_total": "acknowledged entries behind the end of a ledger that could not be saved",
     "pulsar_ml_reads_inflight_bytes": "bytes read and not sent yet, of all clients",
     "pulsar_ml_reads_available_inflight_bytes": "bytes that may be read before something was sent",
@@ -85,8 +87,9 @@ def cache_samples(
 
 
 def tail_samples(cluster: tuple[str, str], tails: Tails) -> Iterator[Sample]:
-    """What was acknowledged behind the end at which somebody else closed a ledger."""
+    """What was acknowledged behind the end at which somebody else closed a ledger, and metadata that went back."""
     numbers = {
+        "magnetar_metadata_went_back_total": WentBack.seen,
         "magnetar_tail_entries_saved_total": tails.saved_entries,
         "magnetar_tail_entries_lost_total": tails.lost_entries,
     }

@@ -92,7 +92,7 @@ class PartitionedTopicsApi:
         before = await self._partitioned.count(name)
         if not before:
             raise Refused(409, f"Topic {name} is not the partitioned topic.")
-        await self._broker.check_room_for(name, max(count - before, 0))
+        await self._broker.check_room_for(name, range(before, count))
         subscriptions = await self._subscriptions(name) if name.is_persistent and count > before else {}
         if subscriptions:  # first: clients may come to a partition, and publish there, as soon as the record counts it
             await self._partitioned.make_ahead(name, count)

@@ -7,6 +7,7 @@ Rules:
 3. The statuses are Apache's: 403 for what concerns a namespace, 401 for everything else.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ _FORBIDDEN: Final = frozenset(
         Operation.WRITE_POLICY,
     }
 )
+
+_PART: Final = re.compile(r"\{([a-z]+)\}")
 
 OperationOf = Operation | Callable[[web.Request], Operation]
 """What a call needs; a function where that depends on more than the route."""
@@ -76,6 +79,7 @@ class Routes:
             return await handler(request)
 
         self._operations[handle] = operation
+        path = _PART.sub(r"{\1:[^/]+}", path)  # else the router takes no braces in a part
         if method == "GET":
             self._router.add_get(path, handle)
         else:

@@ -6,9 +6,12 @@ Rules:
    detached as soon as it is there, and the request is not answered.
 2. A client may not know a consumer yet that we close before its first permits: Go's client learns of it with the answer
    to SUBSCRIBE, and ignores a close that comes right behind. If permits for it arrive all the same, and no new
-   SUBSCRIBE soon after, the close is sent a second time.
+   SUBSCRIBE soon after, the close is sent a second time. No close is sent to an id that has been asked for since: the
+   answer to the request says what became of the consumer.
 3. A SUBSCRIBE for a consumer that is there comes from a client that gave up an earlier one, or was told of a close
    when it had asked again already: its queue is empty. What the consumer holds comes again, by new permits.
+4. Each request is answered, also one for a consumer that was closed meanwhile: an acknowledgement with a request id is
+   waited for (Apache's brokers are silent, so that it fails when its time is over).
 """
 
 import logging
@@ -21,6 +24,7 @@ from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
 from broker.errors import BrokerError, MetadataFailure, NotReady
+from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Sink
@@ -31,7 +35,7 @@ from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.types import Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages_pb2 import MessageIdData
-from managed_ledger.position import Position, named_position
+from managed_ledger.position import Position, named_position, signed
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -77,8 +81,8 @@ class ConnectionConsumers:
         self._guard = guard
         self._consumers: dict[int, Consumer | Coming] = {}
         self._topics: dict[int, TopicPort] = {}
-        self._closed_early: dict[int, bool] = {}
-        """Consumers closed before their first permits, and whether permits have arrived since (rule 2)."""
+        self._closed_early: dict[int, Cancellable | None] = {}
+        """Consumers closed before their first permits, and what tells it again once permits have arrived (rule 2)."""
         self._first = 0
 
     def pump(self) -> None:
@@ -94,12 +98,15 @@ class ConnectionConsumers:
 
     def on_subscribe(self, request: wire.CommandSubscribe, sink: Sink, client: ClientFacts) -> None:
         """SUBSCRIBE: make a consumer whose messages go to *sink*."""
-        self._closed_early.pop(request.consumer_id, None)
+        self._is_asked_for(request.consumer_id)
         existing = self._consumers.get(request.consumer_id)
         if isinstance(existing, Consumer):
-            if existing.subscription is not None:
-                epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
-                existing.subscription.begin_anew(existing, epoch)  # rule 3
+            subscription = existing.subscription
+            if subscription is None or existing not in subscription.consumers:  # it is being unsubscribed
+                self._answers.error(request.request_id, wire.ServiceNotReady, "The consumer is being closed")
+                return
+            epoch = request.consumer_epoch if request.HasField("consumer_epoch") else None
+            subscription.begin_anew(existing, epoch)  # rule 3
             self._answers.success(request.request_id)
             return
         if existing is not None:
@@ -122,6 +129,7 @@ class ConnectionConsumers:
         self, request: wire.CommandSubscribe, coming: Coming, sink: Sink, client: ClientFacts
     ) -> bytes | None:
         name = await self._guard.topic(request.topic, Operation.CONSUME, request.subscription)
+        check_client_name(request.consumer_name, "consumer")
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
         takes_any_schema = request.HasField("schema") and request.schema.type == wire.Schema.AutoConsume
         if request.HasField("schema") and not takes_any_schema:
@@ -146,6 +154,7 @@ class ConnectionConsumers:
             takes_any_schema=takes_any_schema,
             caller=client.caller,
         )
+        consumer.is_known = False
         subscription = await topic.subscribe(
             SubscribeRequest(
                 consumer,
@@ -174,6 +183,7 @@ class ConnectionConsumers:
         assert self._consumers.get(request.consumer_id) is coming, "the id of a consumer that is being made is taken"
         self._consumers[request.consumer_id] = consumer
         self._topics[request.consumer_id] = topic
+        consumer.is_known = True
         return success_frame(request.request_id)
 
     def _consumer(self, consumer_id: int) -> Consumer | None:
@@ -187,24 +197,31 @@ class ConnectionConsumers:
         consumer = self._consumer(consumer_id)
         if consumer is not None and consumer.subscription is not None and flow.messagePermits:
             consumer.subscription.flow(consumer, flow.messagePermits)
-        elif self._closed_early.get(consumer_id) is False:  # rule 2
-            self._closed_early[consumer_id] = True
-            self._broker.call_later(TELL_AGAIN_MS, lambda: self._tell_closed_again(consumer_id))
+        elif consumer_id in self._closed_early and self._closed_early[consumer_id] is None:  # rule 2
+            self._closed_early[consumer_id] = self._broker.call_later(
+                TELL_AGAIN_MS, lambda: self._tell_closed_again(consumer_id)
+            )
 
     def _tell_closed_again(self, consumer_id: int) -> None:
-        if self._closed_early.pop(consumer_id, False):
-            self._answers.write(command(_T.CLOSE_CONSUMER, consumer_id=consumer_id, request_id=NO_ID))
+        del self._closed_early[consumer_id]
+        self._answers.write(command(_T.CLOSE_CONSUMER, consumer_id=consumer_id, request_id=NO_ID))
+
+    def _is_asked_for(self, consumer_id: int) -> None:
+        """The client knows what became of its former consumer with that id."""
+        again = self._closed_early.pop(consumer_id, None)
+        if again is not None:
+            again.cancel()
 
     def on_ack(self, ack: wire.CommandAck) -> None:
         """ACK, answered if it has a request id."""
         consumer = self._consumer(ack.consumer_id)
-        if consumer is None or consumer.subscription is None:
-            return  # it was closed a moment ago; the client expects no answer then
         code: int | None = None
         text: str | None = None
-        if ack.txnid_most_bits or ack.txnid_least_bits:
+        if consumer is None or consumer.subscription is None:  # it was closed a moment ago
+            code, text = wire.ConsumerNotFound, f"Consumer {ack.consumer_id} not found"
+        elif ack.txnid_most_bits or ack.txnid_least_bits:
             code, text = wire.NotAllowedError, "Transactions are not enabled."
-        if code is None:
+        else:
             try:
                 consumer.subscription.acknowledge(consumer, ack)
             except InvalidPosition as error:
@@ -261,7 +278,7 @@ class ConnectionConsumers:
 
     def on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
         """CLOSE_CONSUMER; one that is being made is cancelled (rule 1)."""
-        self._closed_early.pop(request.consumer_id, None)
+        self._is_asked_for(request.consumer_id)
         consumer = self._consumers.pop(request.consumer_id, None)
         topic = self._topics.pop(request.consumer_id, None)
         if isinstance(consumer, Coming):
@@ -281,7 +298,9 @@ class ConnectionConsumers:
                 wanted = request.message_id
                 await topic.seek(subscription, _position(wanted), list(wanted.ack_set), wanted.batch_size)
             elif request.HasField("message_publish_time"):
-                found = await topic.position_at_ms(request.message_publish_time, read_compacted=consumer.read_compacted)
+                found = await topic.position_at_ms(
+                    signed(request.message_publish_time), read_compacted=consumer.read_compacted
+                )
                 await topic.seek(subscription, found)
             else:
                 raise MetadataFailure("Message id and message publish time were not present")
@@ -368,12 +387,14 @@ class ConnectionConsumers:
             del self._consumers[consumer_id]
             self._topics.pop(consumer_id, None)
             if not consumer.last_flow_ms and len(self._closed_early) < EARLY_CLOSED_MAX:
-                self._closed_early[consumer_id] = False
+                self._closed_early[consumer_id] = None
 
     def on_lost(self) -> None:
         """The connection is gone: so are its consumers."""
         consumers, self._consumers = self._consumers, {}
         topics, self._topics = self._topics, {}
+        for consumer_id in list(self._closed_early):
+            self._is_asked_for(consumer_id)
         for consumer_id, consumer in consumers.items():
             if isinstance(consumer, Consumer):
                 topics[consumer_id].detach_consumer(consumer)

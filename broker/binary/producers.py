@@ -14,6 +14,10 @@ Rules:
 6. A producer that waits for exclusive access while its topic is closed (an unload, a delete) waits anew, by the same
    request, after a pause: its client would not ask again by itself. Where the topic is at another broker now, the
    request is refused, and the client looks the topic up.
+7. A PRODUCER for a producer that is there comes from a client that gave up an earlier one, or that C++ clients send
+   after an error: what was not confirmed is sent again. It is answered with what is stored by now; a producer that
+   waits for exclusive access is answered by its last request.
+8. No close is sent to an id whose request is not answered: the answer says what became of the producer.
 """
 
 from collections.abc import Callable
@@ -25,6 +29,7 @@ from broker.binary.flow import ClientFlow
 from broker.binary.guard import Guard
 from broker.config import BrokerConfig
 from broker.errors import BrokerError, NotReady, ProducerFenced
+from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer, ProducerTopic
@@ -73,7 +78,8 @@ class ConnectionProducers:
     """
 
     __slots__ = (
-        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "_room", "run",
+        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "_room",
+        "_waiting", "run",
     )  # fmt: skip
 
     def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
@@ -87,6 +93,8 @@ class ConnectionProducers:
         self._guard = guard
         self._producers: dict[int, Producer | Coming] = {}
         self._attached: dict[int, Attached] = {}
+        self._waiting: dict[int, wire.CommandProducer] = {}
+        """The last requests of those that wait for exclusive access."""
         self._passing = 0
         """Messages for non-persistent topics in this chunk (rule 3)."""
         self._closed_ms: dict[int, int] = {}
@@ -96,8 +104,7 @@ class ConnectionProducers:
         """PRODUCER: make a producer whose receipts go to *sink*."""
         existing = self._producers.get(request.producer_id)
         if isinstance(existing, Producer):
-            attached = self._attached[request.producer_id]
-            self._answers.write(_producer_success(request.request_id, existing, attached))
+            self._answer_again(request, existing)
             return
         if existing is not None:
             self._answers.error(
@@ -106,6 +113,16 @@ class ConnectionProducers:
             return
         self._closed_ms.pop(request.producer_id, None)
         self._make(request, sink, client)
+
+    def _answer_again(self, request: wire.CommandProducer, producer: Producer) -> None:
+        """Rule 7."""
+        producer.epoch = max(producer.epoch, request.epoch)
+        last_sequence_id = producer.topic.last_sequence_id(producer.name)
+        attached = self._attached[request.producer_id]._replace(last_sequence_id=last_sequence_id)
+        self._attached[request.producer_id] = attached
+        if producer.is_waiting:
+            self._waiting[request.producer_id] = request
+        self._answers.write(_producer_success(request.request_id, producer, attached))
 
     def _make(self, request: wire.CommandProducer, sink: Sink, client: ClientFacts, *, pause_ms: int = 0) -> None:
         coming = self._producers[request.producer_id] = Coming()
@@ -130,6 +147,7 @@ class ConnectionProducers:
         self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts
     ) -> bytes | None:
         name = await self._guard.topic(request.topic, Operation.PRODUCE)
+        check_client_name(request.producer_name, "producer")
         if request.initial_subscription_name:
             await self._guard.check(about_topic(Operation.SUBSCRIBE, name, request.initial_subscription_name))
         topic = await self._broker.topic_for_producer(name)
@@ -151,28 +169,31 @@ class ConnectionProducers:
             caller=client.caller,
         )
 
-        request_id = request.request_id  # what waits with the producer does not keep the whole request
+        producer.is_known = False
         early: list[int | None] = []
 
         def ready(epoch: int | None) -> None:
-            if producer.producer_id not in self._attached:  # the answer that it has to wait is not made yet
+            if (
+                self._producers.get(producer.producer_id) is not producer
+            ):  # the answer that it has to wait is not made yet
                 early.append(epoch)
                 return
+            last = self._waiting.pop(producer.producer_id)
             if epoch is None:
-                self._producers.pop(producer.producer_id, None)
-                self._attached.pop(producer.producer_id, None)
-                self._answers.error(request_id, wire.ProducerFenced, "Fenced out by a later exclusive producer")
+                del self._producers[producer.producer_id], self._attached[producer.producer_id]
+                self._answers.error(last.request_id, wire.ProducerFenced, "Fenced out by a later exclusive producer")
                 return
             producer.is_waiting = False
             attached = Attached(self._attached[producer.producer_id].last_sequence_id, epoch, ready=True)
             self._attached[producer.producer_id] = attached
-            self._answers.write(_producer_success(request_id, producer, attached))
+            self._answers.write(_producer_success(last.request_id, producer, attached))
 
         def moved() -> None:
             """Rule 6."""
-            self._attached.pop(producer.producer_id, None)
             if self._producers.get(producer.producer_id) is producer:
-                self._make(request, sink, client, pause_ms=WAIT_AGAIN_MS)
+                del self._attached[producer.producer_id]
+                last = self._waiting.pop(producer.producer_id)
+                self._make(last, sink, client, pause_ms=WAIT_AGAIN_MS)
 
         attached = await topic.attach_producer(
             ProducerRequest(
@@ -200,7 +221,10 @@ class ConnectionProducers:
         if early:
             attached = attached._replace(epoch=early[0], ready=True)
         assert self._producers.get(request.producer_id) is coming, "the id of a producer that is being made is taken"
-        producer.is_waiting = not attached.ready
+        if not attached.ready:
+            producer.is_waiting = True
+            self._waiting[request.producer_id] = request
+        producer.is_known = True
         self._producers[request.producer_id] = producer
         self._attached[request.producer_id] = attached
         return _producer_success(request.request_id, producer, attached)
@@ -292,6 +316,7 @@ class ConnectionProducers:
         """CLOSE_PRODUCER: answered when what the producer sent is answered."""
         producer = self._producers.pop(request.producer_id, None)
         self._attached.pop(request.producer_id, None)
+        self._waiting.pop(request.producer_id, None)
         if isinstance(producer, Producer):
             producer.topic.close_producer(producer, request.request_id)
             return
@@ -311,6 +336,7 @@ class ConnectionProducers:
         """The connection is gone: so are its producers."""
         producers, self._producers = self._producers, {}
         self._attached.clear()
+        self._waiting.clear()
         for producer in producers.values():
             if isinstance(producer, Producer):
                 producer.topic.detach_producer(producer)

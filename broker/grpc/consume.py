@@ -11,7 +11,7 @@ from broker.grpc.callers import caller_of
 from broker.grpc.consume_call import KINDS, ConsumeCall
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
-from broker.names import parse_topic
+from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
@@ -50,6 +50,7 @@ class Consumers:
         try:
             need = about_topic(Operation.CONSUME, name, wanted.subscription)
             await self._broker.access.check(caller, need)
+            check_client_name(wanted.consumer_name, "consumer")
             made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error

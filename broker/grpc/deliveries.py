@@ -14,7 +14,7 @@ from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.ack_ranges import mask_of
 from managed_ledger.messages import Message, is_batch, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
-from managed_ledger.position import Position
+from managed_ledger.position import Position, signed
 from managed_ledger.topic_name import TopicName
 
 # A batch that is larger than this is sent in several deliveries: building one of this size holds the loop 15 ms.
@@ -124,7 +124,7 @@ def _delivery(answer: api.ConsumeResponse, unpacked: UnpackedEntry) -> api.Consu
         entry_id=waiting.position.entry_id,
         batch_size=unpacked.size,
         redelivery_count=waiting.redelivery_count,
-        publish_time_ms=metadata.publish_time,
+        publish_time_ms=signed(metadata.publish_time),  # producers may claim any number
         producer_name=metadata.producer_name,
     )
     if metadata.schema_version:
@@ -176,7 +176,7 @@ def _fill(message: api.Message, metadata: MessageMetadata | SingleMessageMetadat
     for item in metadata.properties:
         message.properties[item.key] = item.value
     if metadata.event_time:
-        message.event_time_ms = metadata.event_time
+        message.event_time_ms = signed(metadata.event_time)
     if metadata.ordering_key:
         message.ordering_key = metadata.ordering_key
     if metadata.null_value:

@@ -33,7 +33,7 @@ from broker.grpc.callers import caller_of
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
-from broker.names import parse_topic
+from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
 from broker.security.rechecks import still_may
 from broker.topic.producer import Producer
@@ -395,6 +395,7 @@ class Publisher:
         need = about_topic(Operation.PRODUCE, name)
         try:
             await self.broker.access.check(caller, need)
+            check_client_name(request.open.producer_name, "producer")
             writer, stream = await self._open(name, request.open, call.peer())
             stream.caller = caller
         except BrokerError as error:

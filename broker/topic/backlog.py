@@ -1,7 +1,8 @@
 """The backlog quotas of a topic: whether one is used up, and what is passed over then. No IO but reads of the ledger.
 
 destination_storage     bytes behind the slowest durable subscription
-message_age             seconds since the oldest message was published that it has not acknowledged
+message_age             seconds since the oldest message was published that it has not acknowledged; by the producer's
+                        clock, but not before its ledger was begun, and not after it was closed
 
 producer_request_hold        producers are disconnected; their clients wait and try again
 producer_exception           producers are disconnected; their clients tell the application
@@ -30,6 +31,8 @@ class SizedLedger(PassedLedger, Protocol):
     def position_leaving(self, left_bytes: int) -> Position | None: ...
 
     def closed_ms(self, ledger_id: int) -> int: ...
+
+    def begun_ms(self, ledger_id: int) -> int: ...
 
 
 class Exceeded(NamedTuple):
@@ -74,8 +77,11 @@ async def exceeded(
         return Exceeded(STORAGE, storage)
     if age.limit_s > 0:
         oldest_ms = await earliest_ms(ledger, slowest)
-        if oldest_ms >= 0 and now_ms - oldest_ms >= age.limit_s * 1000:
-            return Exceeded(AGE, age)
+        if oldest_ms >= 0:
+            ledger_id = ledger.next_position(slowest).ledger_id
+            oldest_ms = max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))
+            if now_ms - oldest_ms >= age.limit_s * 1000:
+                return Exceeded(AGE, age)
     return None
 
 

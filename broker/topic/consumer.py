@@ -112,6 +112,7 @@ class Consumer:
         "hash_ranges",
         "hears_the_end",
         "is_blocked",
+        "is_known",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -175,6 +176,8 @@ class Consumer:
         # As whom its client is authenticated: asked again when permissions change.
         self.caller = caller
         self.was_told_the_end = False
+        self.is_known = True
+        """Whether its client was told that it is there. Until then the answer to its request says what became of it."""
         self.subscription: ConsumerSubscription | None = None
         self.permits = 0
         self.unacked_messages = 0

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 from broker.topic.passing import PassedLedger, nth_open
 from broker.topic.ports import CursorPort, EntryLike
+from broker.topic.positions import published_ms
 from magnetar_core.runtime.types import KIB, Corruption
 from managed_ledger.ack_ranges import words_of
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.messages import broker_metadata_of, is_batch, message_count, metadata_of, split_entry
+from managed_ledger.messages import is_batch, message_count, metadata_of, split_entry
 from managed_ledger.position import Position
 
 # What one read of `analyse` takes; memory holds that much of a topic while its backlog is looked through.
@@ -59,11 +60,7 @@ async def earliest_ms(ledger: PassedLedger, after: Position) -> int:
         entry = await entry_at(ledger, ledger.next_position(after))
         if entry is None:
             return -1
-        parts = split_entry(entry.data)
-        stamped = broker_metadata_of(parts)
-        if stamped is not None and stamped.HasField("broker_timestamp"):
-            return stamped.broker_timestamp
-        return metadata_of(parts).publish_time
+        return max(published_ms(entry.data), 0)
     except (ManagedLedgerError, Corruption):
         return -1
 

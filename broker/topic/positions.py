@@ -5,10 +5,17 @@ from typing import Protocol
 
 from broker.errors import storage_error
 from broker.topic.ports import Entries, EntryLike
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.messages import broker_metadata_of, is_batch, message_count, messages_of, metadata_of, split_entry
-from managed_ledger.position import EARLIEST, LATEST, Position
+from managed_ledger.messages import (
+    broker_metadata_of,
+    is_batch,
+    message_count,
+    messages_of,
+    metadata_of,
+    split_entry,
+)
+from managed_ledger.position import EARLIEST, LATEST, Position, signed
 
 
 class SearchedLedger(Protocol):
@@ -51,15 +58,21 @@ async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKep
 
 
 def is_published_since(entry: EntryLike, time_ms: int) -> bool:
-    """The broker's clock counts where it has stamped the entry, else that of the producer; damaged entries are old."""
+    """Damaged entries are old."""
     try:
-        parts = split_entry(entry.data)
-        stamped = broker_metadata_of(parts)
-        if stamped is not None and stamped.HasField("broker_timestamp"):
-            return stamped.broker_timestamp >= time_ms
-        return metadata_of(parts).publish_time >= time_ms
+        return published_ms(entry.data) >= time_ms
     except Corruption:
         return False
+
+
+def published_ms(data: Buffer) -> int:
+    """When an entry was published: by the broker's clock where it has stamped the entry, else by that of the producer,
+    which may say any time, also one before 1970. Raises Corruption."""
+    parts = split_entry(data)
+    stamped = broker_metadata_of(parts)
+    if stamped is not None and stamped.HasField("broker_timestamp"):
+        return stamped.broker_timestamp
+    return signed(metadata_of(parts).publish_time)
 
 
 async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:

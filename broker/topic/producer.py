@@ -30,6 +30,10 @@ class ProducerTopic(Protocol):
 
     def detach_producer(self, producer: "Producer") -> None: ...
 
+    def last_sequence_id(self, name: str) -> int:
+        """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
+        ...
+
 
 class Producer:
     """A producer on a connection."""
@@ -48,6 +52,7 @@ class Producer:
         "epoch",
         "has_generated_name",
         "is_closed",
+        "is_known",
         "is_waiting",
         "messages_in",
         "metadata",
@@ -103,6 +108,8 @@ class Producer:
         # The request that closes this producer once nothing is pending.
         self.closing: int | None = None
         self.is_closed = False
+        # Whether its client was told that it is there. Until then the answer to its request says what became of it.
+        self.is_known = True
         # It waits for exclusive access, which another producer still has.
         self.is_waiting = False
         self.messages_in = 0

@@ -241,15 +241,16 @@ class Producers:
         if producer.closing is not None:  # its client asks for just that; what is not answered will not be
             self._finish_close(producer)
             return
-        producer.sink.write(
-            command(
-                wire.BaseCommand.CLOSE_PRODUCER,
-                producer_id=producer.producer_id,
-                request_id=NO_ID,
-                assignedBrokerServiceUrl=next_broker.service_url or None,
-                assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
+        if producer.is_known:
+            producer.sink.write(
+                command(
+                    wire.BaseCommand.CLOSE_PRODUCER,
+                    producer_id=producer.producer_id,
+                    request_id=NO_ID,
+                    assignedBrokerServiceUrl=next_broker.service_url or None,
+                    assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
+                )
             )
-        )
         producer.sink.on_producer_closed(producer)
         self.detach(producer)
 

@@ -363,6 +363,7 @@ class Subscription:
 
     def begin_anew(self, consumer: Consumer, epoch: int | None) -> None:
         """The client of *consumer* has emptied its queue: it has no permits, and what it holds is delivered again."""
+        consumer.last_flow_ms = 0
         consumer.permits = 0
         self.redeliver(consumer, None, epoch)
 
@@ -696,6 +697,9 @@ def check_same_policy(present: KeySharedPolicy, policy: KeySharedPolicy) -> None
 
 
 def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None:
+    """Tell the client of *consumer* that it is closed, unless it was never told that it is there."""
+    if not consumer.is_known:
+        return
     consumer.sink.write(
         command(
             wire.BaseCommand.CLOSE_CONSUMER,

@@ -8,6 +8,7 @@ Rules:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from broker.errors import (
     SubscriptionNotFound,
     storage_error,
 )
-from broker.names import is_internal_subscription, is_reserved_subscription
+from broker.names import check_client_name, is_internal_subscription, is_reserved_subscription
 from broker.policy_types import DispatchRate
 from broker.topic.compacted_view import CompactedView
 from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
@@ -34,7 +35,6 @@ from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
 from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.topic_name import TopicName
@@ -77,12 +77,14 @@ class Subscriptions:
         """The rate of all subscriptions together."""
         self._subscribe_throttle = SubscribeThrottle()
         self._published = (0.0, 0.0)
+        self._coming: Counter[str] = Counter()
+        """Those that are being made; how many requests make each."""
         self._use_rates()
 
     def restore(self) -> None:
         """Make the subscriptions whose cursors are stored."""
         for name, cursor in self._ledger.cursors.items():
-            if not is_reserved_subscription(name) and name != COMPACTION_CURSOR:
+            if not is_reserved_subscription(name):
                 self._add(name, cursor)
 
     def apply_limits(self, limits: TopicLimits) -> None:
@@ -120,12 +122,7 @@ class Subscriptions:
         check_name(request.subscription)
         check_type(request.kind, limits.subscription_types, read_compacted=request.consumer.read_compacted)
         self._subscribe_throttle.check(request.consumer.address, request.consumer.name, self._clock.wall_ms())
-        consumers = sum(len(one.consumers) for one in self.by_name.values())
-        if limits.consumers_max and consumers >= limits.consumers_max:
-            raise ConsumerBusy("Topic reached max consumers limit")
-        others = (consumer.address for one in self.by_name.values() for consumer in one.consumers)
-        if not has_room_for_host(request.consumer.address, others, limits.consumers_per_host_max):
-            raise ConsumerBusy("Topic reached max same address consumers limit")
+        self._check_room_for(request.consumer)
         subscription = await self._existing_or_new(request, check_open)
         try:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
@@ -135,6 +132,11 @@ class Subscriptions:
         check_open()
         if self.by_name.get(subscription.name) is not subscription:
             raise NotReady(f"Subscription {subscription.name} was removed meanwhile")
+        try:
+            self._check_room_for(request.consumer)  # others came meanwhile
+        except ConsumerBusy:
+            self._drop_if_unused(subscription)
+            raise
         if request.consumer.read_compacted:
             subscription.read_compacted(self._compacted)
         try:
@@ -146,6 +148,15 @@ class Subscriptions:
         if self._ledger.is_terminated:
             subscription.tell_the_end()
         return subscription
+
+    def _check_room_for(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
+        limits = self._limits
+        others = [one.address for subscription in self.by_name.values() for one in subscription.consumers]
+        if limits.consumers_max and len(others) >= limits.consumers_max:
+            raise ConsumerBusy("Topic reached max consumers limit")
+        if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
+            raise ConsumerBusy("Topic reached max same address consumers limit")
 
     async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
         name = request.subscription
@@ -159,6 +170,7 @@ class Subscriptions:
             if request.is_replicated and not existing.is_replicated:
                 await self.set_replicated(name, is_replicated=True)
             return existing
+        check_new_name(name)
         if request.durable:
             if not self._limits.creates_subscriptions:
                 raise SubscriptionNotFound(f"Subscription {name} does not exist, and automatic creation is off")
@@ -199,16 +211,21 @@ class Subscriptions:
         is_replicated: bool = False,
     ) -> Subscription:
         """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
-        check_name(name)
-        most = self._limits.subscriptions_max
-        if most and name not in self.by_name and sum(one.is_durable for one in self.by_name.values()) >= most:
+        check_new_name(name)
+        most, durable = self._limits.subscriptions_max, {one.name for one in self.by_name.values() if one.is_durable}
+        if most and len((durable | self._coming.keys()) - {name}) >= most:
             raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self._topic}")
+        self._coming[name] += 1
         try:
             cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
             if is_replicated:
                 await _store_replicated(cursor, is_replicated=True)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
+        finally:
+            self._coming[name] -= 1
+            if not self._coming[name]:
+                del self._coming[name]
         check_open()
         existing = self.by_name.get(name)  # another request may have made it while this one waited
         return existing if existing is not None else self._add(name, cursor)
@@ -397,6 +414,14 @@ def check_name(name: str) -> None:
         raise ProducerBusy("Empty subscription name")
     if is_reserved_subscription(name):
         raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
+
+
+def check_new_name(name: str) -> None:
+    """The same for a subscription that is to be made; NotAllowed for a name that not every store can hold."""
+    check_name(name)
+    if name in (".", ".."):
+        raise NotAllowed(f"No store can hold a subscription of the name {name}")
+    check_client_name(name, "subscription")
 
 
 def _whole(subscription: ConsumerSubscription) -> Subscription:

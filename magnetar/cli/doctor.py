@@ -67,10 +67,12 @@ async def _troubles(inspector: "Inspector") -> dict[str, Any]:
     from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
     from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
     from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Stage
+    from magnetar_core.bookkeeper.metadata.doubts import DoubtRanges
     from magnetar_core.bookkeeper.metadata.lifecycle import State
 
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
+    doubted = await DoubtRanges(store, root).told()
     reports = [one for one in await DamageReports(store, root).all() if one.stage is Stage.OPEN]
     lives = {bookie: (await states.read(bookie)).lifecycle for bookie in await states.bookies()}
     return {
@@ -78,6 +80,7 @@ async def _troubles(inspector: "Inspector") -> dict[str, Any]:
         "failed_drains": {
             bookie: life.reasons_total for bookie, life in lives.items() if life.state is State.DRAINING_FAILED
         },
+        "doubted": {bookie: one.ledgers for bookie, one in doubted.items()},
         "open_reports": len(reports),
         "losses": tuple(LossFacts(one.ledger_id, one.text) for one in reports if one.kind is Kind.DATA_LOSS),
     }
@@ -231,7 +234,7 @@ class Rounds:
         skew_s: float | None = None
         lost_logs = ""
         if known.http:
-            question = asyncio.to_thread(_bookie_http, known.http, inspector.clock)
+            question = asyncio.to_thread(_bookie_http, known.http, known.bookie_id, inspector.clock)
             what = f"HTTP admin of bookie {known.bookie_id}"
             reasons, lost_logs, skew_s = await self._ask(what, question, (reasons, lost_logs, skew_s), 2 * TIMEOUT_S)
         total_bytes, free_bytes = (0, 0) if space is None else (space.total_bytes, space.free_bytes)
@@ -403,12 +406,15 @@ def _ahead_s(date: str | None, clock: "Clock") -> float | None:
         return None
 
 
-def _bookie_http(url: str, clock: "Clock") -> tuple[tuple[str, ...], str, float | None]:
+def _bookie_http(url: str, bookie_id: str, clock: "Clock") -> tuple[tuple[str, ...], str, float | None]:
     """(why it is read-only, what it says of lost entry logs, how far its clock is ahead); Apache's bookie tells the
     last only. Raises OSError."""
+    from urllib.parse import quote
+
     from magnetar.cli.bookie.texts import lost_logs_text
 
-    status, found, skew_s = _get(f"{url}/api/v1/magnetar/status", clock)
+    # Its address may be that of several bookies (`magnetar bookie --processes N`).
+    status, found, skew_s = _get(f"{url}/api/v1/magnetar/status?bookie={quote(bookie_id)}", clock)
     held = found["state"]["reasons"] if status == 200 else {}
     lost = found.get("lostLogs") if status == 200 else None
     reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())

@@ -11,6 +11,7 @@ from magnetar.cli.options import admin_option, json_option, metadata_of, metadat
 
 if TYPE_CHECKING:
     from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
+    from magnetar.inspect.strays import Restored, Stray
     from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 
 T = TypeVar("T")
@@ -22,12 +23,20 @@ LEDGER_ID = click.IntRange(min=0)
 # Records that are asked for between two updates of the progress bar.
 LEDGERS_AT_ONCE = 500
 
+# Ledgers without a record that are looked at by one command.
+STRAYS_SHOWN = 1_000
+
 # Bytes of a payload that are shown.
 _PREVIEW_BYTES = 48
 
 
 def _run(
-    metadata_url: str | None, admin_url: str, tls_directory: str | None, ask: "Callable[[Inspector], Awaitable[T]]"
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    ask: "Callable[[Inspector], Awaitable[T]]",
+    *,
+    changes: bool = False,
 ) -> T:
     import asyncio
 
@@ -36,7 +45,7 @@ def _run(
     url = metadata_of(metadata_url, admin_url)
 
     async def go() -> T:
-        async with inspecting(url, tls_directory) as inspector:
+        async with inspecting(url, tls_directory, changes=changes) as inspector:
             return await ask(inspector)
 
     return asyncio.run(go())
@@ -270,3 +279,115 @@ def read_entry(
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
 
     output.write(_run(metadata_url, admin_url, tls_directory, ask))
+
+
+# ---------------------------------------------------------------------- ledgers that the metadata do not know
+
+
+@ledgers.command("strays")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=STRAYS_SHOWN, show_default=True, help="Ledgers to look at."
+)
+@admin_option
+@metadata_option
+@json_option
+def strays(limit: int, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+    """Ledgers that bookies have and the metadata store does not, with what their first message says.
+
+    Deleted ledgers that are not collected yet are among them. After old metadata were put back the others are those
+    that were made since; `ledgers restore` gives them a record. Exit code 2 if a bookie could not be asked.
+
+    Example:  magnetar ledgers strays
+    """
+    from magnetar.inspect.strays import StrayLedgers
+
+    found = _run(metadata_url, admin_url, tls_directory, lambda inspector: StrayLedgers(inspector).find(limit))
+    if as_json:
+        print_json({"ledgers": [_stray_facts(one) for one in found.found], "left": found.left,
+                    "not_asked": dict(found.silent)})  # fmt: skip
+    else:
+        now = now_ms()
+        show.table(
+            ("ledger", "entries", "published", "by", "bookies"),
+            [(str(one.ledger_id), "-" if one.entries < 0 else str(one.entries),
+              show.age(one.published_ms, now) if one.published_ms else "-", one.producer or "-", " ".join(one.bookies))
+             for one in found.found],
+        )  # fmt: skip
+        if found.left:
+            click.echo(f"… and {found.left} more: see --limit")
+        for bookie_id, why in found.silent.items():
+            click.echo(f"not asked: {bookie_id}: {why}")
+    if found.silent:
+        raise click.exceptions.Exit(2)
+
+
+def _stray_facts(one: "Stray") -> dict[str, Any]:
+    return {
+        "ledger_id": one.ledger_id,
+        "entries": None if one.entries < 0 else one.entries,
+        "producer": one.producer,
+        "published_ms": one.published_ms or None,
+        "bookies": list(one.bookies),
+    }
+
+
+@ledgers.command("restore")
+@click.argument("ledger_id", type=LEDGER_ID)
+@click.option("--topic", "topic_text", help="Put it into this topic (a partition has a topic of its own), too.")
+@click.option("--password", default="", help="Of the ledger; Pulsar's have none unless brokers were told one.")
+@click.option("--without", multiple=True, help="A bookie that is gone for good and need not be asked.")
+@click.option("--ensemble-size", type=click.IntRange(min=1), help="If it cannot be told from the copies.")
+@click.option("--unchecked", is_flag=True, help="The ledger was written without checksums (digest DUMMY).")
+@admin_option
+@metadata_option
+@json_option
+def restore_ledger(
+    ledger_id: int,
+    topic_text: str | None,
+    password: str,
+    without: tuple[str, ...],
+    ensemble_size: int | None,
+    unchecked: bool,
+    metadata_url: str | None,
+    admin_url: str,
+    tls_directory: str | None,
+    as_json: bool,
+) -> None:
+    """Give LEDGER_ID, which has no record in the metadata store, a closed one again, from what the bookies have.
+
+    It is fenced. Where its copies do not tell its end or its ensemble for certain, nothing is written. With --topic the
+    brokers must be stopped.
+
+    Example:  magnetar ledgers restore 4711 --topic persistent://shop/orders/paid
+    """
+    from magnetar.inspect.strays import StrayLedgers
+    from magnetar_core.runtime.types import ConfigurationError
+    from managed_ledger.topic_name import TopicName, TopicNameError
+
+    try:
+        topic = None if topic_text is None else TopicName.parse(topic_text)
+    except TopicNameError as error:
+        raise ConfigurationError(str(error)) from None
+
+    async def ask(inspector: "Inspector") -> "tuple[Restored, bool]":
+        found = StrayLedgers(inspector)
+        if topic is not None:
+            await found.check_brokers(topic)
+        made = await found.restore(
+            ledger_id, topic=topic, password=password.encode(), without=without, ensemble_size=ensemble_size,
+            is_unchecked=unchecked,
+        )  # fmt: skip
+        return made, topic is not None and await found.put_into(topic, ledger_id)
+
+    made, is_put = _run(metadata_url, admin_url, tls_directory, ask, changes=True)
+    if as_json:
+        print_json({**_facts(ledger_id, made.metadata, made.metadata.ctime_ms or 0), "restored": made.is_new,
+                    "put_into": topic_text if is_put else None})  # fmt: skip
+        return
+    one = made.metadata
+    click.echo(
+        f"ledger {ledger_id}: {one.last_entry_id + 1} entries, {show.size(one.length)}, on "
+        f"{' '.join(sorted(one.bookies()))}" + ("" if made.is_new else " (it had this record already)")
+    )
+    if topic is not None:
+        click.echo(f"it {'stands in' if is_put else 'stood already in'} {topic}")

@@ -82,6 +82,8 @@ config_option = click.option(
 @click.option("--processes", metavar="N", help="Refused: a standalone is one process.")
 @click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
               help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
+@click.option("--forget-doubt", is_flag=True,
+              help="Give up ledgers that are newer than the metadata (see `magnetar doctor`).")  # fmt: skip
 def standalone(
     data: Path,
     config: Path | None,
@@ -91,6 +93,7 @@ def standalone(
     bookie_port: int | None,
     processes: str | None,
     secure: Path | None,
+    forget_doubt: bool,
 ) -> None:
     """Run broker, bookies and metadata in one process.
 
@@ -114,6 +117,7 @@ def standalone(
             web_port=web_port,
             first_bookie_port=bookie_port,
             secure=secure,
+            forget_doubt=forget_doubt,
         )
     )
 

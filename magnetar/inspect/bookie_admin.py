@@ -23,7 +23,7 @@ class BookieAdmin:
     """The admin of one bookie. All calls block and raise BookieAdminError."""
 
     def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
 
     def get(self, path: str, **query: object) -> Any:
         return self._call("GET", path, query, None)
@@ -37,7 +37,7 @@ class BookieAdmin:
     def overview(self) -> dict[str, Any] | None:
         """What the bookie's management interface knows of auto-recovery; None: it has none, or wants a token."""
         try:
-            found: dict[str, Any] = json.loads(self._ask("GET", f"{self._url}/manage/v1/overview", None))
+            found: dict[str, Any] = json.loads(self._ask("GET", f"{self.url}/manage/v1/overview", None))
         except BookieAdminError as error:
             if error.status in (401, 403, 404):
                 return None
@@ -45,10 +45,10 @@ class BookieAdmin:
         return found
 
     def text(self, path: str) -> str:
-        return str(self._ask("GET", self._url + path, None).decode(errors="replace"))
+        return str(self._ask("GET", self.url + path, None).decode(errors="replace"))
 
     def _call(self, method: str, path: str, query: dict[str, object], body: Any) -> Any:
-        url = f"{self._url}/api/v1/{path}"
+        url = f"{self.url}/api/v1/{path}"
         asked = {name: _text(value) for name, value in query.items() if value is not None}
         if asked:
             url += "?" + urllib.parse.urlencode(asked)
@@ -58,7 +58,7 @@ class BookieAdmin:
         except BookieAdminError as error:
             if error.status == 404 and path.startswith("magnetar/"):
                 raise BookieAdminError(
-                    f"{self._url} answers, but it is not the admin of a Magnetar bookie", 404
+                    f"{self.url} answers, but it is not the admin of a Magnetar bookie", 404
                 ) from None
             raise
         try:

@@ -142,6 +142,8 @@ class ClusterFacts:
     """Ledgers that auto-recovery cannot repair → (kind, why)."""
     failed_drains: Mapping[str, int] = field(default_factory=dict)
     """Bookies whose drain failed → how many ledgers could not be moved."""
+    doubted: Mapping[str, int] = field(default_factory=dict)
+    """Bookies that know that the metadata went back in time → their ledgers that are newer."""
     open_reports: int = 0
     """Reports of damage that nobody has looked at."""
     losses: tuple[LossFacts, ...] = ()
@@ -182,6 +184,16 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, where, f"its server {host} does not answer: {why}",
             "start it again: the others must be a majority, and one more that fails may end that",
+        )  # fmt: skip
+    if facts.doubted:
+        told = ", ".join(f"{_counted(count, 'ledger', 'ledgers')} of {one}" for one, count in facts.doubted.items())
+        yield Finding(
+            Level.ERROR, where,
+            f"the metadata is older than the ledgers: {told} have no record. Bookies keep them and give no "
+            "number twice, but what is in them is not read, and topics and cursors are where they were then",
+            "stop the brokers and put back the newest metadata there is; if there is none, `magnetar ledgers strays` "
+            "lists these ledgers and `magnetar ledgers restore` saves them (docs/production.md); a standalone whose "
+            "folder was put back in part: --forget-doubt",
         )  # fmt: skip
     if facts.metadata_s > SLOW_METADATA_S:
         yield Finding(

@@ -100,6 +100,11 @@ class Inspector:
             ),
         )
 
+    @property
+    def pool(self) -> ConnectionPool:
+        """Connections to the bookies."""
+        return self._pool
+
     async def start(self) -> None:
         """Raises MetadataError."""
         await check_layout(self.store, self.root)

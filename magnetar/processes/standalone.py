@@ -40,10 +40,12 @@ def run_standalone(
     web_port: int | None = None,
     first_bookie_port: int | None = None,
     secure: Path | None = None,
+    forget_doubt: bool = False,
 ) -> int:
     """Run until interrupted; returns the exit code. Raises ConfigurationError.
 
     *secure* is the folder of keys and certificates, where clients shall be authenticated and come over TLS.
+    *forget_doubt*: ledgers that are newer than the metadata are given up, as `magnetar bookie gc forget-doubt` does it.
     """
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
     data = data.resolve()
@@ -62,14 +64,16 @@ def run_standalone(
         folder.prepare([settings.broker.advertised_host])
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        broker = await start_standalone(data, settings, parts, shutdown)
+        broker = await start_standalone(data, settings, parts, shutdown, forget_doubt=forget_doubt)
         if folder is not None:
             _say_how_to_connect(folder, broker)
 
     return run(start)
 
 
-async def start_standalone(data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown) -> "Broker":
+async def start_standalone(
+    data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown, *, forget_doubt: bool = False
+) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from bookie.bookie import Bookie, PortInUse
     from broker.storage import client_config
@@ -101,6 +105,8 @@ async def start_standalone(data: Path, settings: StandaloneSettings, parts: Part
         except PortInUse as error:
             raise PortInUse(f"{error} (--bookie-port)") from None
         parts.add(f"bookie {number}", bookie.stop)
+        if forget_doubt:
+            await bookie.operations.forget_doubt()
         metrics.append(bookie.operations.metrics)
         addresses.append("{}:{}".format(*bookie.address))
     bookkeeper = BookKeeper(store, clock, client)

@@ -442,7 +442,8 @@ class _MemoryFile:
     def sync(self) -> None:
         self._files.note("sync", self._path)
         with self._files.guard:
-            self._inode.durable = bytearray(self._inode.cached)
+            for change in self._inode.unsynced:  # not a copy of the whole: logs are long, and synced often
+                _apply(self._inode.durable, change)
             self._inode.unsynced.clear()
 
     def forget(self, offset: int, size_bytes: int) -> None:

@@ -10,6 +10,7 @@ Rules:
 """
 
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote_plus
@@ -32,6 +33,8 @@ from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.position import Position
 from managed_ledger.read_ahead import AheadBudget
 from managed_ledger.reading import Reading
+
+log = logging.getLogger(__name__)
 
 
 class CursorOwner(CursorLedger, Protocol):
@@ -102,6 +105,12 @@ class CursorSet:
         try:
             snapshot = await store.load(self._ledgers.start, known)
             position, start = snapshot.mark_delete_position, self._ledgers.start
+            if position.entry_id >= 0 and position > self._ledgers.last_confirmed:
+                log.warning(
+                    "cursor %s of %s: it had consumed up to %s, and the topic ends at %s: did the metadata store go "
+                    "back in time? Nothing that comes is passed over; what is restored there is delivered once more",
+                    name, self._name, position, self._ledgers.last_confirmed,
+                )  # fmt: skip
             if self.is_compacted and name != COMPACTION_CURSOR:
                 position = place_of(position, snapshot.properties, start)
             else:

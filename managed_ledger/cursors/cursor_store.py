@@ -37,6 +37,7 @@ from managed_ledger.errors import (
     CursorExists,
     CursorNotFound,
     ManagedLedgerFenced,
+    MetadataWentBack,
     RecordInDoubt,
     StorageUnavailable,
 )
@@ -349,6 +350,8 @@ class CursorStore:
         while True:
             try:
                 await change()
+            except MetadataWentBack:
+                raise  # what stands there is nobody's late write
             except ManagedLedgerFenced:
                 # First read the node, then ask for another owner. An owner that takes over after the question writes
                 # the node, and our next write is a conflict. In the other order we might read what that owner has

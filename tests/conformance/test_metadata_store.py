@@ -197,6 +197,15 @@ async def test_sequential_nodes_get_growing_numbers_of_ten_digits(store: Metadat
     assert all(path.startswith("/queue/n-") and len(path) == len("/queue/n-") + 10 for path in paths)
 
 
+async def test_the_next_number_is_told_without_using_it_up(store: MetadataStore) -> None:
+    assert await store.next_number("/queue") == 0
+    paths = [await store.put_sequential("/queue/n-", b"", ephemeral=ephemeral) for ephemeral in (False, True, False)]
+    await store.delete(paths[1])
+    await store.sync()
+    assert await store.next_number("/queue") == await store.next_number("/queue") == 3
+    assert await store.put_sequential("/queue/n-", b"") == "/queue/n-0000000003"
+
+
 async def test_sequential_numbers_outlive_the_session(reopen: Opener) -> None:
     store = await reopen()
     first = await store.put_sequential("/ids/ID-", b"", ephemeral=True)

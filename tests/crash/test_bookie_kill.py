@@ -133,6 +133,7 @@ async def main(directory, kept):
     while True:
         # A fresh lot of ledgers, each with entries between those of the others; most of them are deleted at once.
         mine = range(generation * 100, generation * 100 + LEDGERS)
+        await ledgers.advance(mine[-1])
         for ledger_id in mine:
             if ledger_id % 10 == 0:
                 await ledgers.create_with_id(ledger_id, LedgerMetadata(

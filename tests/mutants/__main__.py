@@ -21,13 +21,23 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from tests.mutants import auto_recovery, broker, ledger_client, managed_ledger, policies, security, spark, state_log
+from tests.mutants import (
+    auto_recovery,
+    broker,
+    ledger_client,
+    managed_ledger,
+    older_metadata,
+    policies,
+    security,
+    spark,
+    state_log,
+)
 from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
 from tests.mutants.catalogue import Mutant
 
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
-    *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS,
+    *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS, *older_metadata.MUTANTS,
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent.parent

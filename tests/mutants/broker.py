@@ -25,6 +25,10 @@ UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
 
 HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
+ASKED_AGAIN = (f"{UNIT}/binary/test_asked_again.py",)
+BURSTS = (f"{UNIT}/test_bursts.py",)
+CLAIMED_TIMES = (f"{UNIT}/test_claimed_times.py",)
+ODD_NAMES = (f"{UNIT}/admin/test_odd_names.py",)
 
 METRICS = (f"{UNIT}/admin/test_metrics.py",)
 
@@ -921,10 +925,10 @@ MUTANTS = (
         OWNERSHIP,
     ),
     Mutant(
-        "a session that ended leaves the bundles",
+        "with the policy shutdown a session that ended leaves the bundles",
         "broker/ownership/ownership.py",
-        "            self._lose(sorted(self._owned))\n",
-        "",
+        "            self._lose(sorted(self._owned))\n            self._on_expired()\n",
+        "            self._on_expired()\n",
         OWNERSHIP,
     ),
     Mutant(
@@ -952,7 +956,7 @@ MUTANTS = (
     Mutant(
         "topics stay open when their bundle's node is gone",
         "broker/ownership/ownership.py",
-        "            if (node is None or not node.own) and bundle in self._owned:\n"
+        "            if (node is None or not node.own) and bundle in self._owned and bundle not in self._resuming:\n"
         "                self._lose([bundle])\n",
         "            pass\n",
         OWNERSHIP,
@@ -1513,7 +1517,7 @@ MUTANTS = (
     Mutant(
         "who waits for exclusive access is forgotten by an unload",
         "broker/binary/producers.py",
-        "                self._make(request, sink, client, pause_ms=WAIT_AGAIN_MS)",
+        "                self._make(last, sink, client, pause_ms=WAIT_AGAIN_MS)",
         "                pass",
         (*WHOLE, "-k", "after_an_unload"),
     ),
@@ -1530,5 +1534,128 @@ MUTANTS = (
         "        consumer.permits = 0\n        self.redeliver(consumer, None, epoch)\n",
         "        self.redeliver(consumer, None, epoch)\n",
         (*WHOLE, "-k", "once_more"),
+    ),
+    # -- who asks again on a connection that stays
+    Mutant(
+        "a client is told that a consumer is closed which it does not know yet",
+        "broker/topic/subscription.py",
+        "    if not consumer.is_known:\n        return\n",
+        "",
+        (*ASKED_AGAIN, "-k", "a_close_of_a_consumer"),
+    ),
+    Mutant(
+        "a client is told that a producer is closed which it does not know yet",
+        "broker/topic/producers.py",
+        "        if producer.is_known:\n",
+        "        if True:\n",
+        (*ASKED_AGAIN, "-k", "a_close_of_a_producer"),
+    ),
+    Mutant(
+        "the second notice of a close is sent although its client has subscribed since",
+        "broker/binary/consumers.py",
+        "        if again is not None:\n            again.cancel()\n",
+        "",
+        (*ASKED_AGAIN, "-k", "closed_early_twice"),
+    ),
+    Mutant(
+        "who subscribes while it unsubscribes is told that it has a consumer",
+        "broker/binary/consumers.py",
+        "            if subscription is None or existing not in subscription.consumers:  # it is being unsubscribed\n",
+        "            if subscription is None:\n",
+        (*ASKED_AGAIN, "-k", "while_it_unsubscribes"),
+    ),
+    Mutant(
+        "an acknowledgement whose consumer was closed is not answered",
+        "broker/binary/consumers.py",
+        '        if ack.HasField("request_id"):\n',
+        '        if ack.HasField("request_id") and consumer is not None:\n',
+        (f"{UNIT}/binary/test_each_request.py", "-k", "ACK"),
+    ),
+    Mutant(
+        "a repeated request for a producer is answered with what was stored at the first one",
+        "broker/binary/producers.py",
+        "        attached = self._attached[request.producer_id]._replace(last_sequence_id=last_sequence_id)\n",
+        "        attached = self._attached[request.producer_id]\n",
+        (*ASKED_AGAIN, "-k", "stores_all_once"),
+    ),
+    Mutant(
+        "a producer that waits is answered by its first request",
+        "broker/binary/producers.py",
+        "            self._waiting[request.producer_id] = request\n        self._answers",
+        "            pass\n        self._answers",
+        (*ASKED_AGAIN, "-k", "its_last_request"),
+    ),
+    # -- limits and bursts
+    Mutant(
+        "consumers that come at once are counted before their subscriptions are there",
+        "broker/topic/subscriptions.py",
+        "            self._check_room_for(request.consumer)  # others came meanwhile\n",
+        "            pass\n",
+        (*BURSTS, "-k", "consumers_per_topic"),
+    ),
+    Mutant(
+        "subscriptions that are being made do not count",
+        "broker/topic/subscriptions.py",
+        "(durable | self._coming.keys())",
+        "durable",
+        (*BURSTS, "-k", "subscriptions_per_topic"),
+    ),
+    Mutant(
+        "topics that are being made do not count",
+        "broker/broker.py",
+        "len(there | admitted.keys() | wanted) > most",
+        "len(there | wanted) > most",
+        (*BURSTS, "-k", "topics"),
+    ),
+    # -- times that producers claim
+    Mutant(
+        "a time before 1970 ends a call of the topic API",
+        "broker/grpc/deliveries.py",
+        "signed(metadata.publish_time)",
+        "metadata.publish_time",
+        CLAIMED_TIMES,
+    ),
+    Mutant(
+        "a producer whose clock is behind uses the quota for the age of messages up",
+        "broker/topic/backlog.py",
+        "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
+        "min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms)",
+        CLAIMED_TIMES,
+    ),
+    Mutant(
+        "messages that are dated ahead never use the quota for their age up",
+        "broker/topic/backlog.py",
+        "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
+        "max(oldest_ms, ledger.begun_ms(ledger_id))",
+        CLAIMED_TIMES,
+    ),
+    # -- odd names
+    Mutant(
+        "a topic with braces in its name cannot be named over HTTP",
+        "broker/admin/rights.py",
+        '        path = _PART.sub(r"{\\1:[^/]+}", path)  # else the router takes no braces in a part\n',
+        "",
+        (*ODD_NAMES, "-k", "test_a_topic"),
+    ),
+    Mutant(
+        "a consumer may take the cursor of the compaction",
+        "broker/names.py",
+        "name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)",
+        "name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)",
+        (*ODD_NAMES, "-k", "test_a_subscription"),
+    ),
+    Mutant(
+        "a topic is made whose partitions cannot be named",
+        "broker/partitions.py",
+        "        _check_names(topic, count)\n        exists",
+        "        exists",
+        (*ODD_NAMES, "-k", "whose_partitions_cannot_be_named"),
+    ),
+    Mutant(
+        "a topic grows by partitions that cannot be named",
+        "broker/partitions.py",
+        "        _check_names(topic, count)\n        await self._records",
+        "        await self._records",
+        (*ODD_NAMES, "-k", "does_not_grow"),
     ),
 )

@@ -23,6 +23,28 @@ def _schedule(number: str) -> tuple[str, ...]:
 
 
 MUTANTS = (
+    # -- ledgers that are older than the bookie
+    Mutant(
+        "a new bookie takes the adds of older ledgers",
+        "bookie/serving/request_rules.py",
+        "        is_refused = ledger_id < self.first_ledger_id and not recovery  # rule 7\n",
+        "        is_refused = False\n",
+        ("tests/unit/bookie/test_bookie.py",),
+    ),
+    Mutant(
+        "a run of adds of the second protocol is taken for an older ledger",
+        "bookie/serving/request_rules.py",
+        "                    if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):\n",
+        "                    if run_word == PLAIN_ADD and ledger.fenced:\n",
+        ("tests/unit/bookie/test_bookie.py",),
+    ),
+    Mutant(
+        "a run of adds of the third protocol is taken for an older ledger",
+        "bookie/serving/request_rules.py",
+        "                    if ledger_id < self.first_ledger_id:\n",
+        "                    if False:\n",
+        ("tests/unit/bookie/test_bookie.py",),
+    ),
     # -- metrics
     Mutant(
         "what the read cache does not have counts as read from it",
@@ -288,9 +310,9 @@ MUTANTS = (
     Mutant(
         "a fenced ledger takes a run of adds",
         "bookie/serving/request_rules.py",
-        "if ledger.fenced and run_word == PLAIN_ADD:",
-        "if ledger.fenced and run_word == 0:",
-        ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
+        "if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):",
+        "if run_word == PLAIN_ADD and ledger_id < self.first_ledger_id:",
+        (f"{UNIT}/test_bookie.py", "-k", "a_run_of_adds"),
     ),
     Mutant(
         "a fenced ledger takes a run of adds of the third protocol",

@@ -164,8 +164,8 @@ MUTANTS: Final = (
     Mutant(
         "a backlog has no age",
         "broker/topic/backlog.py",
-        "        if oldest_ms >= 0 and now_ms - oldest_ms >= age.limit_s * 1000:\n",
-        "        if oldest_ms < 0:\n",
+        "            if now_ms - oldest_ms >= age.limit_s * 1000:\n",
+        "            if oldest_ms < 0:\n",
         _IN_FORCE,
     ),
     Mutant(

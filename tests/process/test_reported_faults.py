@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 
@@ -12,6 +13,7 @@ import pytest
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.client.async_client import AsyncClient
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
@@ -192,4 +194,61 @@ async def test_who_subscribes_once_more_gets_again_what_it_has(server: Standalon
         if answer.type == BaseCommand.MESSAGE:
             again.append(answer.message.message_id.entryId)
     assert again == [one.entryId for one in ids[5:]]
+    client.close()
+
+
+@pytest.mark.parametrize("local", ["{x}", "a\nb", "a%2Fb", "ü"])
+def test_a_topic_with_an_odd_name_is_used_by_its_clients_and_deleted_over_http(
+    server: Standalone, admin: AdminClient, namespace: str, local: str
+) -> None:
+    topic = f"persistent://{namespace}/{local}"
+    with closing(pulsar.Client(server.service_url, logger=QUIET)) as client:
+        consumer = client.subscribe(topic, local)
+        client.create_producer(topic).send(b"0")
+        consumer.acknowledge(consumer.receive(10_000))
+        for name in ("..", "__compaction", "x" * 1_025):
+            with pytest.raises(pulsar.PulsarException):
+                client.subscribe(topic, name)
+    assert admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions") == [local]
+    assert admin.topics(namespace) == [topic]
+    admin.delete_topic(topic, force=True)
+    assert admin.topics(namespace) == []
+
+
+def test_no_more_consumers_than_the_limit_come_at_once(
+    server: Standalone, admin: AdminClient, namespace: str, topic: str
+) -> None:
+    admin.call("POST", f"/admin/v2/namespaces/{namespace}/maxConsumersPerTopic", 4)
+    with closing(pulsar.Client(server.service_url, logger=QUIET)) as client, ThreadPoolExecutor(20) as threads:
+        coming = [threads.submit(client.subscribe, topic, f"s{number}") for number in range(20)]
+        refused = [one.exception() for one in coming]
+    assert len([one for one in refused if one is None]) == 4
+    assert {type(one) for one in refused} == {type(None), pulsar.ConsumerBusy}
+
+
+@pytest.mark.parametrize("claimed", [0, 2**63, 2**64 - 1, YEAR_MS * 1_000])
+async def test_what_claims_an_odd_time_comes_over_the_topic_api(server: Standalone, topic: str, claimed: int) -> None:
+    client = await RawClient.connect(server.port)
+    await client.produce(topic)
+    metadata = MessageMetadata(producer_name="p", sequence_id=0, publish_time=claimed, event_time=claimed)
+    client.publish(1, 0, data=encode_entry(metadata, b"odd"))
+    await client.expect(BaseCommand.SEND_RECEIPT)
+    async with (
+        AsyncClient(server.grpc_address) as readers,
+        await readers.reader(topic, start="earliest") as reader,
+    ):
+        assert (await reader.receive(timeout_s=10)).payload == b"odd"
+    client.close()
+
+
+async def test_who_waits_for_an_acknowledgement_while_its_topic_moves_is_answered(
+    server: Standalone, admin: AdminClient, topic: str
+) -> None:
+    client = await RawClient.connect(server.port)
+    await client.subscribe(topic)
+    await asyncio.to_thread(admin.call, "PUT", f"/admin/v2/{admin.path_of(topic)}/unload")
+    await client.expect(BaseCommand.CLOSE_CONSUMER)
+    ids = [MessageIdData(ledgerId=1, entryId=0)]
+    client.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=ids, request_id=8)
+    assert (await client.expect(BaseCommand.ACK_RESPONSE)).ackResponse.HasField("error")
     client.close()

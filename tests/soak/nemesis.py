@@ -48,7 +48,7 @@ class Nemesis(threading.Thread):
                 else:
                     self._remark(f"{monotonic() - began:6.1f} s  {fault.kind} {fault.target}".rstrip())
                     self._begin(fault)
-            except (MagnetarError, ServerFailed) as error:
+            except (MagnetarError, ServerFailed, ProcessLookupError) as error:
                 # An unload without an answer is a fault like others; so is one at a server that has ended meanwhile.
                 self._remark(f"          {fault.kind} {fault.target}: {str(error).splitlines()[0][:200]}")
             except BaseException as error:

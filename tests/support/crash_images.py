@@ -31,6 +31,7 @@ from bookie.jobs import Threads
 from bookie.maintenance.collector import GarbageCollector, GcSettings
 from bookie.maintenance.compaction import Stopped
 from bookie.maintenance.garbage import CompactionKind
+from bookie.maintenance.older_metadata.watch import DoubtStatus
 from bookie.serving.request_rules import EFENCED, EUA, OK
 from bookie.serving.server import Limits, Server, ServerParts
 from bookie.startup import StorageSettings, open_storage
@@ -228,6 +229,19 @@ class KnownLedgers:
             raise NoNode(f"/ledgers/{ledger_id}")
 
 
+class NothingInDoubt:
+    """Stands in for `OlderMetadata`: no ledger is newer than the metadata."""
+
+    is_open = False
+    doubts: frozenset[int] = frozenset()
+
+    async def check(self) -> None:
+        return
+
+    def status(self) -> DoubtStatus:
+        return DoubtStatus(None, 0, ())
+
+
 def until_end(work: Coroutine[Any, Any, T], threads: Sequence[StepThread]) -> T:
     """Run a coroutine to its end, stepping threads that have jobs whenever it waits."""
     while True:
@@ -328,6 +342,7 @@ class Life(Entries):
             Threads(flusher, maintenance, readers[0], ()),
             self.clock,
             disk.files.usage,
+            NothingInDoubt(),  # type: ignore[arg-type]
         )
         self.collector._reads.store = self.known  # type: ignore[assignment]
 

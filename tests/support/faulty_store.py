@@ -50,6 +50,10 @@ class FaultyStore:
         await self._step("put", path_prefix)
         return await self.inner.put_sequential(path_prefix, value, ephemeral=ephemeral)
 
+    async def next_number(self, path: str) -> int:
+        await self._step("get", path)
+        return await self.inner.next_number(path)
+
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         await self._step("delete", path)
         await self.inner.delete(path, expected_version)

@@ -155,12 +155,12 @@ class MemoryCursor:
             position = self.ledger.next_position(self.ledger.last_confirmed)
         elif position == EARLIEST or position < self.ledger.first_position:
             position = self.ledger.first_position
+        await self.ledger.answered()
         self.reads_valid += 1
         self.state.reset(position)
-        await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        pass
+        await self.ledger.answered()
 
     async def close(self) -> None:
         pass
@@ -182,8 +182,11 @@ class MemoryManagedLedger:
         self.cold = False
         self.fail_with: ManagedLedgerError | None = None
         self.reads_held: asyncio.Event | None = None
+        self.answers_held: asyncio.Event | None = None
+        """Until it is set, storage answers nothing but appends and reads of entries, which have their own."""
         self.by_name: dict[str, MemoryManagedLedger] = {}
         self.passed_over_entries = 0
+        self.begun_at_ms: dict[int, int] = {}
         self._ledgers = LedgerList()
         self._entries: dict[int, list[Buffer]] = {}
         self._pending: list[tuple[Buffer, Any]] = []
@@ -250,6 +253,9 @@ class MemoryManagedLedger:
     def closed_ms(self, ledger_id: int) -> int:
         return self._ledgers.closed_ms(ledger_id)
 
+    def begun_ms(self, ledger_id: int) -> int:
+        return self.begun_at_ms.get(ledger_id, 0)
+
     def bytes_after(self, position: Position) -> int:
         entries = self.entries_between(position, self.last_confirmed)
         return self.bytes_total * entries // max(self.entries_total, 1)
@@ -262,6 +268,15 @@ class MemoryManagedLedger:
                 self._watchers.remove(callback)
 
         return cancel
+
+    async def answered(self) -> None:
+        """Wait for an answer of storage. Raises StorageUnavailable if the ledger was closed meanwhile."""
+        if self.answers_held is None:
+            await asyncio.sleep(0)
+            return
+        await self.answers_held.wait()
+        if not self.is_open:
+            raise StorageUnavailable(f"{self.name} is closed")
 
     # -------------------------------------------------------------------------------- appending
 
@@ -329,6 +344,8 @@ class MemoryManagedLedger:
             await asyncio.sleep(0)
 
     async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
+        if self.answers_held is not None:
+            await self.answered()
         for ledger_id, entries in self._entries.items():
             for at, data in enumerate(entries):
                 if predicate(Entry(ledger_id, at, data)):
@@ -347,7 +364,7 @@ class MemoryManagedLedger:
     async def open_cursor(
         self, name: str, start: Position = LATEST, properties: Mapping[str, str] | None = None
     ) -> MemoryCursor:
-        await asyncio.sleep(0)
+        await self.answered()
         if name not in self.cursors:
             state = CursorState(self._ledgers, self._mark_delete_before(start))
             self.cursors[name] = MemoryCursor(self, name, state, True)
@@ -358,14 +375,14 @@ class MemoryManagedLedger:
         return MemoryCursor(self, name, CursorState(self._ledgers, self._mark_delete_before(start)), False)
 
     async def delete_cursor(self, name: str) -> None:
-        await asyncio.sleep(0)
+        await self.answered()
         if self.cursors.pop(name, None) is None:
             raise CursorNotFound(f"{self.name} has no cursor {name}")
 
     # -------------------------------------------------------------------------------- the rest
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        await asyncio.sleep(0)
+        await self.answered()
         self.properties = dict(properties)
 
     async def terminate(self) -> Position:
@@ -445,6 +462,8 @@ class MemoryLedgers:
         self.changes = Changes()
         self.hold_opening: asyncio.Event | None = None
         self.fail_opening: ManagedLedgerError | None = None
+        self.answers_held: asyncio.Event | None = None
+        """Until it is set, nobody hears which ledgers there are."""
 
     async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
         self.opened.append(name)
@@ -481,9 +500,13 @@ class MemoryLedgers:
         self.recovered.append(name)
 
     async def exists(self, name: str) -> bool:
+        if self.answers_held is not None:
+            await self.answers_held.wait()
         return name in self.by_name
 
     async def list(self, namespace: str) -> list[str]:
+        if self.answers_held is not None:
+            await self.answers_held.wait()
         return sorted(name for name in self.by_name if name.startswith(f"{namespace}/persistent/"))
 
     def watch(self, namespace: str, changed: Callable[[], None]) -> Cancel:
@@ -503,8 +526,11 @@ class MemorySchemas:
 
     def __init__(self) -> None:
         self.by_id: dict[str, list[StoredSchema]] = {}
+        self.answers_held: asyncio.Event | None = None
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
+        if self.answers_held is not None:
+            await self.answers_held.wait()
         stored = self.by_id.get(schema_id, [])
         if version is None:
             return stored[-1] if stored else None
@@ -524,6 +550,8 @@ class MemorySchemas:
         return len(stored) - 1
 
     async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
+        if self.answers_held is not None:
+            await self.answers_held.wait()
         check_valid(schema)
         live = [known.schema for known in self.by_id.get(schema_id, [])]
         if live and not any(same_schema(schema, known) for known in live):

@@ -161,7 +161,7 @@ class NonPersistentSubscription:
 
     def begin_anew(self, consumer: Consumer, epoch: int | None) -> None:
         """The client of *consumer* has emptied its queue."""
-        consumer.permits = 0
+        consumer.permits = consumer.last_flow_ms = 0
 
     def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""

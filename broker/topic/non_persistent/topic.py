@@ -39,7 +39,7 @@ from broker.topic.publishing import encrypted
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import check_type, tell_closed
-from broker.topic.subscriptions import check_name
+from broker.topic.subscriptions import check_name, check_new_name
 from broker.topic.throttling import PublishThrottle
 from broker.wire.frames import Send, send_receipt
 from magnetar_core.runtime.clock import Clock
@@ -147,6 +147,9 @@ class NonPersistentTopic:
         """*producer* has left; the producer that waits longest for exclusive access gets it."""
         self._producers.detach(producer)
 
+    def last_sequence_id(self, name: str) -> int:
+        return _NO_SEQUENCE_ID
+
     def disconnect_producer(self, producer: Producer) -> None:
         """Close *producer* from the side of the broker; its client looks the topic up again."""
         self._producers.disconnect(producer)
@@ -161,11 +164,7 @@ class NonPersistentTopic:
         if consumer.read_compacted:
             raise NotAllowed("readCompacted only valid on persistent topics")
         check_type(request.kind, limits.subscription_types, read_compacted=False)
-        if limits.consumers_max and self._consumer_count() >= limits.consumers_max:
-            raise ConsumerBusy("Topic reached max consumers limit")
-        others = (one.address for subscription in self.subscriptions.values() for one in subscription.consumers)
-        if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
-            raise ConsumerBusy("Topic reached max same address consumers limit")
+        self._check_room_for(consumer)
         found = self.subscriptions.get(request.subscription)
         if found is not None:
             try:
@@ -174,11 +173,24 @@ class NonPersistentTopic:
                 # The consumers in the way may be dead: a client that reconnects must not wait for its old connection.
                 await asyncio.gather(*(one.sink.is_alive() for one in found.consumers))
                 self._check_open()  # rule 3
-        found = self.subscriptions.get(request.subscription) or self._new_subscription(request.subscription)
+                self._check_room_for(consumer)
+        found = self.subscriptions.get(request.subscription)
+        if found is None:
+            check_new_name(request.subscription)
+            found = self._new_subscription(request.subscription)
         found.add_consumer(consumer, request.kind, request.key_shared)
         self.subscriptions[found.name] = found
         self._consumers_changed_ms = self._clock.wall_ms()
         return found
+
+    def _check_room_for(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
+        limits = self._limits
+        if limits.consumers_max and self._consumer_count() >= limits.consumers_max:
+            raise ConsumerBusy("Topic reached max consumers limit")
+        others = (one.address for subscription in self.subscriptions.values() for one in subscription.consumers)
+        if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
+            raise ConsumerBusy("Topic reached max same address consumers limit")
 
     def _new_subscription(self, name: str) -> NonPersistentSubscription:
         return NonPersistentSubscription(

@@ -7,8 +7,8 @@ import click
 
 from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
-from magnetar.cli.bookie.texts import logs_text
-from magnetar.cli.options import now_ms, print_json
+from magnetar.cli.bookie.texts import doubt_text, logs_text
+from magnetar.cli.options import confirm, now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin
@@ -47,6 +47,8 @@ def _show_gc(gc: dict[str, Any]) -> None:
         ("major compaction", _compaction_text(gc, "major", now)),
         ("index compaction", f"{gc['locationCompactions']} done, last {show.age(gc['lastLocationMs'], now)}"),
     ]  # fmt: skip
+    if gc.get("doubt", {}).get("sinceMs"):
+        rows.append(("in doubt", doubt_text(gc["doubt"], now)))
     for name, text in (("refused", gc["refused"] and gc["refused"]["text"]), ("failed", gc["failed"]),
                        ("no room", gc["skippedForRoom"])):  # fmt: skip
         if text:
@@ -76,6 +78,23 @@ def run_gc(minor: bool, major: bool, accept_listing: bool, wait: bool, admin_url
     Example:  magnetar bookie gc run --wait
     """
     collect(admin_url, as_json, wait, minor=minor, major=major, accept_listing=accept_listing)
+
+
+@gc.command("forget-doubt")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@remote
+def forget_doubt(yes: bool, admin_url: str, as_json: bool) -> None:
+    """Give up the ledgers of this bookie that are newer than the metadata: the next rounds delete them.
+
+    Look with `magnetar ledgers strays` first, and save with `magnetar ledgers restore` what is needed.
+
+    Example:  magnetar bookie gc forget-doubt
+    """
+    admin = admin_of(admin_url)
+    count = admin.get("magnetar/ledger_doubts")["ledgers"]
+    confirm(f"Give up {count} ledgers of this bookie that have no record in the metadata store?", yes)
+    said = admin.delete("magnetar/ledger_doubts")
+    print_json(said) if as_json else click.echo(f"{said['ledgers']} ledgers are given up")
 
 
 def collect(

@@ -18,6 +18,7 @@ _ENDS: Final = {
     "draining": "ends with `magnetar bookies cancel`, before it is drained or afterwards",
     "error": "ends by itself when the directory can be read again; see the log of the bookie",
     "forced": "ends when the bookie is started without forceReadOnlyBookie",
+    "metadata": "ends when newer metadata are put back, or after `magnetar bookie gc forget-doubt`",
 }
 
 

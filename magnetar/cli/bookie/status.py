@@ -7,7 +7,14 @@ import click
 
 from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
-from magnetar.cli.bookie.texts import logs_text, lost_logs_text, rebuild_text, scrub_text, show_disks
+from magnetar.cli.bookie.texts import (
+    doubt_text,
+    logs_text,
+    lost_logs_text,
+    rebuild_text,
+    scrub_text,
+    show_disks,
+)
 from magnetar.cli.options import now_ms, print_json
 
 
@@ -48,6 +55,8 @@ def _show_status(found: dict[str, Any]) -> None:
         rows.append(("entry logs", lost_logs_text(lost)))
         rows += [("lost", f"{one['entries']} entries of ledger {one['ledgerId']} ({one['owner']})") for one in
                  lost["ledgers"]]  # fmt: skip
+    if gc["doubt"]["sinceMs"]:
+        rows.append(("in doubt", doubt_text(gc["doubt"], now)))
     rebuild = found["indexRebuild"]
     if rebuild["running"] or rebuild["failed"]:
         rows.append(("index", rebuild_text(rebuild, now)))

@@ -30,6 +30,16 @@ def lost_logs_text(lost: dict[str, Any]) -> str:
     )
 
 
+def doubt_text(doubt: dict[str, Any], now: int) -> str:
+    """What a bookie tells of ledgers that are newer than the metadata."""
+    ranges = ", ".join(doubt["ranges"])
+    return (
+        f"since {show.age(doubt['sinceMs'], now)} the metadata are older than {doubt['ledgers']} ledgers here"
+        + (f" ({ranges})" if ranges else "")
+        + ": they stay until they have a record, or `gc forget-doubt`"
+    )
+
+
 def scrub_text(scrub: dict[str, Any], now: int) -> str:
     if scrub["running"]:
         return f"running since {show.age(scrub['passStartedMs'], now)}, {scrub['entriesVerified']} entries are good"

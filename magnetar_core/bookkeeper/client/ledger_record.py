@@ -12,7 +12,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.writer import judge_conflict
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import Cancel, NoNode, VersionConflict
+from magnetar_core.bookkeeper.metadata.store import Cancel, NoNode, VersionConflict, WentBack
 
 # Conflicts of one update. Only re-replication of older segments causes conflicts, and each one was progress for it.
 _CONFLICTS_MAX: Final = 20
@@ -61,7 +61,7 @@ class LedgerRecord:
                 self._versioned = await self._ledgers.write(self._ledger_id, self._attempted, version)
                 return
             except VersionConflict:
-                found = await self._ledgers.read(self._ledger_id)
+                found = await self._read()
                 judge_conflict(own, found.metadata, self._ledger_id)
                 self._versioned = found
         raise self._too_many_conflicts()
@@ -83,7 +83,7 @@ class LedgerRecord:
                 self._versioned = await self._ledgers.write(self._ledger_id, sealed, version)
                 return
             except VersionConflict:
-                found = await self._ledgers.read(self._ledger_id)
+                found = await self._read()
                 if found.metadata.state is LedgerState.CLOSED:
                     if (found.metadata.last_entry_id, found.metadata.length) != (last_entry_id, length):
                         raise MetadataConflict(
@@ -107,12 +107,22 @@ class LedgerRecord:
         """
         if synced:
             await self._ledgers.sync()
-        found = await self._ledgers.read(self._ledger_id)
+        found = await self._read()
         if found.version == self._versioned.version:
             return False
         judge_conflict(self._versioned.metadata, found.metadata, self._ledger_id)
         self._versioned = found
         return True
+
+    async def _read(self) -> Versioned:
+        """The record as it is now. Raises WentBack for one that is older than ours: nothing may be decided from it."""
+        found = await self._ledgers.read(self._ledger_id)
+        if found.version < self._versioned.version:
+            raise WentBack(
+                f"the metadata store went back in time: the record of ledger {self._ledger_id} is in version "
+                f"{found.version}, and was in version {self._versioned.version}"
+            )
+        return found
 
     def _too_many_conflicts(self) -> MetadataUnavailable:
         return MetadataUnavailable(f"ledger {self._ledger_id}: {_CONFLICTS_MAX} conflicts in a row")

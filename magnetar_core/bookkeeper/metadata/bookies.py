@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -72,6 +72,9 @@ class BookieIdInUse(MetadataError):
 class BookieRegistration:
     """The registration of one bookie. After a lost session it registers again by itself.
 
+    Before each registration `before` is called, and before any change of mode is shown after that; also when the store
+    answers again in the same session: its data may be others then.
+
     *on_failure* is called if that does not succeed. Apache's bookie exits then, and the owner of this one should, too.
     """
 
@@ -92,6 +95,11 @@ class BookieRegistration:
         self._bookie_id = bookie_id
         self._clock = clock
         self._tasks = Tasks(f"registration of {bookie_id}", on_failure)
+        self.before: Callable[[], Awaitable[None]] | None = None
+        """Raises MetadataError or OSError if the bookie cannot register yet."""
+        self._sessions = 0
+        self._checked_session = -1
+        """The session in which `before` has returned."""
         self._info: BookieServiceInfo | None = None
         self._read_only = False
         self._reason = ""
@@ -110,8 +118,9 @@ class BookieRegistration:
 
         The bookie must listen at its address already. If the node of a former process is still there, this waits until
         it disappears: up to 60 s if it names the same address, else at most the session's time. Raises BookieIdInUse,
-        StoreUnavailable.
+        StoreUnavailable, and what `before` raises.
         """
+        await self._check()
         async with self._mode_lock:
             self._info = info
             if self._cancel_watch is None:
@@ -129,8 +138,8 @@ class BookieRegistration:
                 return
             is_other_gone = self._is_shown and read_only == self._read_only
             self._read_only, self._reason = read_only, reason
-            if self._info is None:
-                return
+            if self._info is None or not self._is_checked:
+                return  # the registration that follows shows it
             self._is_shown = False
             await self._create(self._own_path)
             if not is_other_gone:
@@ -184,11 +193,35 @@ class BookieRegistration:
     def _path(self, read_only: bool) -> str:
         return f"{self._root}/available/{_READONLY + '/' if read_only else ''}{self._bookie_id}"
 
+    @property
+    def _is_checked(self) -> bool:
+        return self.before is None or self._checked_session == self._sessions
+
+    async def _check(self) -> None:
+        session = self._sessions
+        if self.before is not None:
+            await self.before()
+        self._checked_session = session
+
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST and self._info is not None:
+            self._sessions += 1
             self._tasks.spawn(self._register_again(), "register again")
+        elif event is SessionEvent.CONNECTED and self.before is not None:
+            self._tasks.spawn(self._check_again(), "look again")
+
+    async def _check_again(self) -> None:
+        """Until `before` has returned."""
+        while True:
+            try:
+                return await self._check()
+            except (MetadataError, OSError) as error:
+                log.warning("%s: it is not known yet whether the metadata are the same: %s", self._bookie_id, error)
+                await self._clock.sleep(_RETRY_S)
 
     async def _register_again(self) -> None:
+        while not self._is_checked:
+            await self._check_again()
         async with self._mode_lock:
             while self._info is not None:
                 try:

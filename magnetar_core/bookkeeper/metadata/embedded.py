@@ -226,17 +226,18 @@ class EmbeddedStore:
 
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         parent = parent_of(path_prefix)
-        self._check(parent)
-        number = self._sequences.get(parent)
-        if number is None:
-            stored = self._database.get(SEQUENCE + parent.encode())
-            number = 0 if stored is None else NUMBER.unpack(stored)[0]
+        number = await self.next_number(parent)
         path = f"{path_prefix}{number:010d}"
         owner = _OWN if ephemeral else PERSISTENT
         changes, _ = plan_put(self, path, bytes(value), NO_NODE, owner, self._clock.wall_ms())
         self._sequences[parent] = number + 1
         await self._change(changes, [(SEQUENCE + parent.encode(), NUMBER.pack(number + 1))])
         return path
+
+    async def next_number(self, path: str) -> int:
+        self._check(path)
+        number = self._sequences.get(path)
+        return self._reader.next_number(path) if number is None else number
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         self._check(path)

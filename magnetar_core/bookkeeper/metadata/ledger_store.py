@@ -3,6 +3,10 @@
 The outcome of a change whose answer was lost is never guessed (I56). The change is sent again with the same expected
 version. If the store then reports a conflict, the record shows whose change was made: by the creator token for
 `create`, by equality for `write`.
+
+The numbers of ledgers only grow. Where the store gives one that is not above an earlier one, its data were put back to
+an older state, and bookies have other ledgers under these numbers: no ledger is made (`WentBack`) until bookies have
+moved the numbers on (`advance`, I132).
 """
 
 import asyncio
@@ -11,7 +15,7 @@ import dataclasses
 import random
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.metadata.ledgers import (
@@ -33,6 +37,7 @@ from magnetar_core.bookkeeper.metadata.store import (
     Put,
     StoreUnavailable,
     VersionConflict,
+    WentBack,
     delete_empty_parents,
 )
 from magnetar_core.runtime.types import Corruption
@@ -45,6 +50,9 @@ _TRIES: Final = 5
 # How many generated ids in a row may be taken. That happens only after somebody removed `idgen`; each try moves the
 # counter on.
 _ID_TRIES: Final = 1_000
+
+# Numbers that are drawn, and records that are asked for, at a time.
+_AT_ONCE: Final = 200
 
 _SHORT_TOP: Final = re.compile(r"\d{2}")
 _LONG_TOP: Final = re.compile(r"\d{3}")
@@ -67,14 +75,24 @@ class LedgerStore:
         self._root = root
         self._tokens = random.SystemRandom()
         self._has_long_ids: bool | None = None
+        self._newest_id = -1
+        """The highest number that was drawn here."""
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, Versioned]:
         """Record a new ledger under an id that no ledger had before.
 
-        Raises StoreUnavailable, OutcomeUnknown (the record may exist; nobody refers to it).
+        Raises WentBack, StoreUnavailable, OutcomeUnknown (the record may exist; nobody refers to it).
         """
         for _ in range(_ID_TRIES):
+            newest = self._newest_id  # before the question: answers may overtake each other
             ledger_id, id_node = await self._generate_id()
+            if ledger_id <= newest:
+                await self._remove(id_node)
+                raise WentBack(
+                    f"the metadata store went back in time: it gives the number {ledger_id} to a new ledger, and gave "
+                    f"{newest} before. Ledgers of these numbers are on the bookies"
+                )
+            self._newest_id = max(self._newest_id, ledger_id)
             try:
                 return ledger_id, await self.create_with_id(ledger_id, metadata, id_node=id_node)
             except VersionConflict:
@@ -112,6 +130,36 @@ class LedgerStore:
                     return found
                 raise
         raise AssertionError("unreachable")
+
+    async def next_id(self) -> int:
+        """The number of the next ledger: it is above those of all that were made before this call. Raises
+        MetadataError."""
+        await self._store.sync()
+        highs = _highs(await self._store.children(f"{self._root}/idgen-long"))
+        if highs or await self._store.exists(f"{self._root}/idgen-long"):
+            high = max(highs, default=1)
+            low = await self._store.next_number(f"{self._root}/idgen-long/HOB-{high:010d}")
+            return high << 32 | low if 0 <= low < SHORT_ID_LIMIT else high + 1 << 32
+        number = await self._store.next_number(f"{self._root}/idgen")
+        return number if 0 <= number < SHORT_ID_LIMIT else 1 << 32
+
+    async def advance(self, ledger_id: int) -> int:
+        """Use numbers up until the next one is above *ledger_id*; returns it. Raises MetadataError."""
+        while (following := await self.next_id()) <= ledger_id:
+            count = min(ledger_id + 1 - following, _AT_ONCE)
+            drawn = await asyncio.gather(*(self._generate_id() for _ in range(count)))
+            await asyncio.gather(*(self._remove(id_node) for _, id_node in drawn))
+        return following
+
+    async def without_record(self, ledger_ids: Iterable[int]) -> list[int]:
+        """Those of *ledger_ids* that have no record at all, ascending. Raises MetadataError."""
+        ids = sorted(ledger_ids)
+        found: list[int] = []
+        for first in range(0, len(ids), _AT_ONCE):
+            some = ids[first : first + _AT_ONCE]
+            there = await asyncio.gather(*(self._store.exists(ledger_path(self._root, one)) for one in some))
+            found += [one for one, is_there in zip(some, there, strict=True) if not is_there]
+        return found
 
     async def sync(self) -> None:
         """From now on records are read as they are, also from a server that is behind. Raises StoreUnavailable."""
@@ -220,8 +268,7 @@ class LedgerStore:
     async def _generate_long_id(self) -> tuple[int, str]:
         root = f"{self._root}/idgen-long"
         for _ in range(_TRIES):
-            highs = [_suffix(name) for name in await self._store.children(root) if name.startswith("HOB-")]
-            high = max(highs, default=1)
+            high = max(_highs(await self._store.children(root)), default=1)
             node = await self._sequential(f"{root}/HOB-{high:010d}/ID-")
             low = _suffix(node)
             if 0 <= low < SHORT_ID_LIMIT:
@@ -282,6 +329,11 @@ async def _ensure(store: MetadataStore, path: str, value: bytes) -> None:
         except OutcomeUnknown:
             await asyncio.sleep(0)
     raise StoreUnavailable(f"{path}: no answer to {_TRIES} tries to create it")
+
+
+def _highs(names: Iterable[str]) -> list[int]:
+    """The upper halves of long numbers that there are counters for."""
+    return [_suffix(name) for name in names if name.startswith("HOB-")]
 
 
 def _suffix(name: str) -> int:

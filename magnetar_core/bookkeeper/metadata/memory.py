@@ -7,6 +7,7 @@ the answer to its next change (applied or not).
 import math
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from magnetar_core.bookkeeper.metadata.store import (
     ANY_VERSION,
@@ -79,6 +80,14 @@ class _Tree:
         self.apply([Change(path, None, False) for path in own])
 
 
+class Saved(NamedTuple):
+    """The data of a tree in memory, without its sessions."""
+
+    records: dict[str, Record]
+    names: dict[str, set[str]]
+    sequences: dict[str, int]
+
+
 class MemoryStore:
     """One session over a tree in memory; `session()` makes more over the same tree."""
 
@@ -98,7 +107,26 @@ class MemoryStore:
         """Another session over the same tree."""
         return MemoryStore(self._clock, session_timeout_s=self._session_timeout_s, _tree=self._tree)
 
+    def begin_numbers(self, path: str, number: int) -> None:
+        """The next sequential child of *path* gets this number."""
+        self._tree.sequences[path] = number
+
     # Faults that a test can cause.
+
+    def saved(self) -> "Saved":
+        """The data of this moment, for `put_back`."""
+        tree = self._tree
+        return Saved(dict(tree.records), {path: set(names) for path, names in tree.names.items()}, dict(tree.sequences))
+
+    def put_back(self, saved: "Saved") -> None:
+        """Somebody puts older data back. All sessions end, as they do when the servers have to be restarted for it."""
+        tree, sessions = self._tree, list(self._tree.sessions.values())
+        tree.records = {path: record for path, record in saved.records.items() if record.owner == PERSISTENT}
+        tree.names = {path: {one for one in names if f"{path.rstrip('/')}/{one}" in tree.records}
+                      for path, names in saved.names.items() if path in tree.records}  # fmt: skip
+        tree.sequences = dict(saved.sequences)
+        for session in sessions:
+            session.expire()
 
     def expire(self) -> None:
         """End the session as if its time had passed. A new one begins at once, without ephemeral nodes."""
@@ -164,6 +192,10 @@ class MemoryStore:
         self._tree.sequences[parent] = number + 1
         self._change(path, changes)
         return path
+
+    async def next_number(self, path: str) -> int:
+        self._check_open(path)
+        return self._tree.sequences.get(path, 0)
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         self._check_open(path)

@@ -52,6 +52,11 @@ class RocksTree:
         data = self.database.get(key_of(path))
         return None if data is None else decode(path, data)
 
+    def next_number(self, path: str) -> int:
+        """The number of the next sequential child."""
+        data = self.database.get(SEQUENCE + path.encode())
+        return 0 if data is None else int(NUMBER.unpack(data)[0])
+
     def stored_names(self, path: str) -> Iterator[str]:
         prefix = children_prefix(path)
         skip = len(prefix)

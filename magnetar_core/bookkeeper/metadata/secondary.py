@@ -83,6 +83,10 @@ class SecondaryStore:
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         raise self._read_only(path_prefix)
 
+    async def next_number(self, path: str) -> int:
+        self._catch_up(path)
+        return self._reader.next_number(path)
+
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         raise self._read_only(path)
 

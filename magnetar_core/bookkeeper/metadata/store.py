@@ -46,6 +46,17 @@ class NoNode(MetadataError):
     """The node does not exist."""
 
 
+class WentBack(MetadataError):
+    """The store has older data than it had: somebody put a copy back, or a server lost what it had confirmed."""
+
+    seen = 0
+    """How often this process has met it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        WentBack.seen += 1
+
+
 class NotEmpty(MetadataError):
     """The node has children and cannot be deleted."""
 
@@ -149,6 +160,11 @@ class MetadataStore(Protocol):
 
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         """Create `<path_prefix><ten digits>` with the next number; return its path."""
+        ...
+
+    async def next_number(self, path: str) -> int:
+        """The number that the next sequential child of *path* gets; it is not used up. After `sync` it is above all
+        that were given before. Raises StoreUnavailable."""
         ...
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:

@@ -273,6 +273,12 @@ class ZooKeeperStore:
         made: str = await self._create(path_prefix, self._epoch, ephemeral, bytes(value), sequence=True)
         return made[len(self._chroot) :]
 
+    async def next_number(self, path: str) -> int:
+        check_path(path)
+        stat = await self._ask(path, lambda: self._client.exists_async(self._real(path)))
+        # ZooKeeper counts the children that were made, and shows twice that less those that are there.
+        return 0 if stat is None else (int(stat.cversion) + int(stat.numChildren)) // 2
+
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         check_path(path)
         version = -1 if expected_version is None else expected_version

@@ -289,9 +289,10 @@ async def refusal(stage: Stage) -> int:
     ("kind", "limit"), [("destination_storage", {"limitSize": 3000}), ("message_age", {"limitTime": 60})]
 )
 async def test_above_a_quota_producers_are_disconnected_and_refused_until_the_backlog_is_gone(
-    stage: Stage, policy: str, code: int, kind: str, limit: dict[str, int]
+    stage: Stage, policy: str, code: int, kind: str, limit: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.filled(5)
+    monkeypatch.setattr(stage.topic.ledger, "begun_ms", lambda ledger_id: 0)  # long ago, as its messages say
     await stage.topic.keep_quotas()
     assert stage.topic.producers
     await stage.call("POST", f"{TOPIC}/backlogQuota?backlogQuotaType={kind}", {**limit, "policy": policy})
@@ -307,15 +308,25 @@ async def test_above_a_quota_producers_are_disconnected_and_refused_until_the_ba
     ("kind", "limit", "left"), [("destination_storage", {"limitSize": 3000}, 2), ("message_age", {"limitTime": 60}, 0)]
 )
 async def test_eviction_passes_over_the_oldest_messages_and_lets_producers_write(
-    stage: Stage, kind: str, limit: dict[str, int], left: int
+    stage: Stage, kind: str, limit: dict[str, int], left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.filled(8)
+    monkeypatch.setattr(stage.topic.ledger, "begun_ms", lambda ledger_id: 0)  # long ago, as its messages say
     quota = {**limit, "policy": "consumer_backlog_eviction"}
     await stage.call("POST", f"{TOPIC}/backlogQuota?backlogQuotaType={kind}", quota)
     await eventually(lambda: stage.topic.policies.storage_quota or stage.topic.policies.age_quota)
     await stage.topic.keep_quotas()
     assert stage.topic.subscriptions["s"].cursor.backlog() == left
     assert stage.topic.producers
+
+
+async def test_messages_that_are_dated_back_are_no_older_than_their_ledger(stage: Stage) -> None:
+    await stage.filled(5)
+    quota = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
+    await stage.call("POST", f"{TOPIC}/backlogQuota?backlogQuotaType=message_age", quota)
+    await eventually(lambda: stage.topic.policies.age_quota)
+    await stage.topic.keep_quotas()
+    assert stage.topic.subscriptions["s"].cursor.backlog() == 5
 
 
 async def test_of_several_subscriptions_the_slowest_one_decides(stage: Stage) -> None:

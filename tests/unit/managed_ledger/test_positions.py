@@ -43,6 +43,18 @@ def test_ranges_are_the_set_of_their_entries() -> None:
             assert one.ledger_id < other.ledger_id or one.last + 1 < other.first, "ranges touch"
 
 
+def test_a_ledger_is_no_older_than_the_end_of_the_one_before_it_also_when_that_is_removed() -> None:
+    ledgers = LedgerList()
+    assert ledgers.closed_before_ms(3) == 0
+    for ledger_id, closed_ms in ((3, 100), (5, 200), (9, 0)):
+        ledgers.add(ManagedLedgerInfo.LedgerInfo(ledgerId=ledger_id, timestamp=closed_ms))
+    assert [ledgers.closed_before_ms(one) for one in (3, 5, 9)] == [0, 100, 200]
+    ledgers.remove(5)
+    assert [ledgers.closed_before_ms(one) for one in (3, 9)] == [0, 100]
+    ledgers.remove(3)
+    assert ledgers.closed_before_ms(9) == 100
+
+
 def test_positions_step_over_ledger_ends_and_empty_ledgers() -> None:
     ledgers = row(l3=2, l5=0, l9=3, l12=0)
     assert ledgers.first_position == Position(3, 0)

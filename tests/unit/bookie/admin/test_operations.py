@@ -191,6 +191,20 @@ async def test_garbage_is_collected_on_demand(admin: Client) -> None:
     assert (status["gc"]["rounds"], status["gc"]["phase"]) == (1, "idle")
 
 
+async def test_ledgers_in_doubt_are_told_and_given_up(world: BookieMachines, admin: Client) -> None:
+    saved = world.store.saved()
+    ledger_id = await new_ledger(world, 1)
+    world.store.put_back(saved)
+    path = "/api/v1/magnetar/ledger_doubts"
+    await eventually(lambda: admin.bookie.operations.gc_status().doubt.ledgers == 1)
+    found = (await admin.call("GET", path)).json
+    assert (found["ledgers"], found["ranges"]) == (1, [f"{ledger_id}"])
+    assert found["sinceMs"] > 0
+    assert (await admin.call("GET", "/api/v1/magnetar/status")).json["gc"]["doubt"] == found
+    assert (await admin.call("DELETE", path)).json == {"ledgers": 1}
+    assert (await admin.call("GET", path)).json == {"sinceMs": None, "ledgers": 0, "ranges": []}
+
+
 async def test_the_scrub_says_how_far_it_is(world: BookieMachines, admin: Client) -> None:
     ledger_id = await new_ledger(world, 3)
     assert (await admin.call("GET", "/api/v1/magnetar/ledgers")).json == [ledger_id]

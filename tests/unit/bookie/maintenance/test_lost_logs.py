@@ -8,7 +8,7 @@ import pytest
 
 from bookie.bookie import Bookie
 from bookie.maintenance import lost_logs
-from bookie.maintenance.lost_logs import LostLedger, owner_of
+from bookie.maintenance.lost_logs import LostLedger
 from bookie.maintenance.rebuild.offline import known_logs, rebuild_index
 from bookie.storage import log_check
 from bookie.storage.known import LogNote, log_notes
@@ -20,7 +20,7 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from tests.support.bookie_disks import CODEC, KEY, stored_entry
-from tests.support.bookie_world import LyingWorld, add_all, ledger_metadata
+from tests.support.bookie_world import LyingWorld, add_all
 from tests.support.serving import HurriedClock, Wire
 from tests.support.waiting import eventually
 
@@ -300,8 +300,7 @@ async def test_what_nobody_has_of_an_open_ledger_with_other_bookies_waits_until_
     world.lose(0)
     async with two(world) as (bookie, other):
         await add_all(other, entries(1, range(3)))
-        await eventually(lambda: status(bookie).restored_entries == 3)
-        assert status(bookie).waiting_entries == 2
+        await eventually(lambda: (status(bookie).restored_entries, status(bookie).waiting_entries) == (3, 2))
         wire = await Wire.connect(bookie)
         assert await wire.read(1, 3) == EIO
         assert await world.reports() == []
@@ -388,19 +387,3 @@ async def test_so_many_ledgers_and_logs_are_named(
         found = await settled(bookie)
         assert (found.lost_entries, len(found.ledgers), len(found.logs)) == (6, 2, 3)
     assert len(await world.reports()) == 3
-
-
-@pytest.mark.parametrize(
-    ("told", "owner"),
-    [
-        ((("pulsar/managed-ledger", b"a/b/persistent/t%2Fx"),), "persistent://a/b/t/x"),
-        (
-            (("pulsar/managed-ledger", b"a/b/persistent/t"), ("pulsar/cursor", b"s")),
-            "subscription s of persistent://a/b/t",
-        ),
-        ((("pulsar/managed-ledger", b"odd"),), "odd"),
-        ((), ""),
-    ],
-)
-def test_the_owner_of_a_ledger_is_named(told: tuple[tuple[str, bytes], ...], owner: str) -> None:
-    assert owner_of(ledger_metadata(custom_metadata=told)) == owner

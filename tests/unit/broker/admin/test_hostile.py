@@ -32,7 +32,6 @@ NAMESPACE = f"{ADMIN}/namespaces/public/default"
         ("GET", "persistent/public/de%0Afault"),
         ("DELETE", "persistent/public/default/t%2F..%2Fu"),
         ("DELETE", "persistent/public/default/%2E%2E"),
-        ("GET", "persistent/public/default/t%01/stats"),
         ("GET", "persistent/public/default/t/messageid/-1"),
         ("GET", "persistent/public/default/t/messageid/" + "9" * 40),
         ("DELETE", "schemas/public%2Fx/default/t/schema"),

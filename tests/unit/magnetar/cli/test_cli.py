@@ -160,7 +160,7 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("magnetar.processes.standalone.run_standalone", run_standalone)
     assert run("standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1").exit_code == 0
     ports = {"service_port": 0, "web_port": 1, "first_bookie_port": None}
-    assert seen == [((Path("d"), None), {"bookies": 3, **ports, "secure": None})]
+    assert seen == [((Path("d"), None), {"bookies": 3, **ports, "secure": None, "forget_doubt": False})]
 
 
 @pytest.mark.parametrize(

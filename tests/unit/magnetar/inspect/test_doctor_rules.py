@@ -102,6 +102,11 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
             {"bookies": (bookie("b1", lost_logs="/l/0.log is missing: 7 entries lost"), *FOUR[1:])},
             2, "bookie b1", "/l/0.log is missing: 7 entries lost",
         ),
+        (
+            {"doubted": {"b1": 1, "b2": 0, "b3": 7}},
+            2, "zk:a:1",
+            "the metadata is older than the ledgers: 1 ledger of b1, 0 ledgers of b2, 7 ledgers of b3 have no record.",
+        ),
         ({"replication_disabled": True}, 1, "auto-recovery", "switched re-replication off"),
         ({"ledgers_left": 20}, 0, "copies", "20 older ledgers were not looked at"),
         ({"topics_left": 1}, 0, "subscriptions", "those of 1 topic were not looked at"),

@@ -1,0 +1,196 @@
+"""Finds out whether the metadata store is older than the ledgers of this bookie: somebody put a copy of it back.
+
+    number of the next ledger ──▶ `note` ──▶ ledgers here without a record ──▶ file ──▶ range in the store ──▶ moved on
+
+It looks before the bookie registers, at each new session and connection with the store, and before garbage collection
+deletes anything. Rules beside those of `note` (I132):
+
+1. What is in doubt is on the disk before the range is in the store, and the range before the numbers are moved on:
+   whoever comes later sees one of them.
+2. The bookie takes no new ledgers before that is done: a number that it has seen is never given again.
+"""
+
+import asyncio
+import logging
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from bookie.jobs import JobThread
+from bookie.maintenance.older_metadata.note import ADVANCE_MAX, NOTE_FILE, UNDER_WAY_MAX, Note, decode, runs, too_far
+from bookie.storage.ledgers import Ledgers
+from magnetar_core.bookkeeper.metadata.doubts import Doubted, DoubtRange, DoubtRanges
+from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# Ranges of ledgers that the status names.
+_NAMED_MAX = 20
+
+
+class DoubtStatus(NamedTuple):
+    """What is in doubt. *since_ms* None: nothing is."""
+
+    since_ms: int | None
+    ledgers: int
+    """Ledgers here without a record, which garbage collection leaves."""
+    ranges: tuple[str, ...]
+    """Their numbers, the first of them."""
+
+
+class OlderMetadata:
+    """The knowledge of one bookie. Used on the loop; *worker* writes the file."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        store: MetadataStore,
+        root: str,
+        files: Files,
+        directories: Sequence[str],
+        ledgers: Ledgers,
+        worker: JobThread,
+        clock: Clock,
+        first_ledger_id: int,
+        tell: Callable[[str | None], None],
+    ) -> None:
+        """*first_ledger_id*: the number of the next ledger when the bookie was new. *tell* hears after each look why
+        the bookie must not take new ledgers, or None. Raises Corruption, OSError."""
+        self._bookie_id = bookie_id
+        self._store = store
+        self._root = root
+        self._files = files
+        self._paths = [posixpath.join(directory, NOTE_FILE) for directory in directories]
+        self._ledgers = ledgers
+        self._worker = worker
+        self._clock = clock
+        self._ranges = DoubtRanges(store, root)
+        self._on_problem = tell
+        self._lock = asyncio.Lock()
+        self._note = self._read()
+        self._told: Doubted | None = (
+            Doubted(0, 0) if self._note.revision else None
+        )  # what it is at present is not known
+        if not self._note.revision:
+            self._note = replace(self._note, given=first_ledger_id - 1)
+
+    @property
+    def is_open(self) -> bool:
+        """The metadata is older than ledgers, and nobody has decided what becomes of them."""
+        return self._note.is_open
+
+    @property
+    def doubts(self) -> frozenset[int]:
+        """Ledgers that nobody may delete."""
+        return self._note.doubts
+
+    def status(self) -> DoubtStatus:
+        note = self._note
+        named = [f"{first} to {last}" if first < last else f"{first}" for first, last in runs(note.doubts)]
+        return DoubtStatus(note.open_ms or None, len(note.doubts), tuple(named[:_NAMED_MAX]))
+
+    async def check(self) -> None:
+        """Compare the store with the ledgers here. Raises MetadataError, OSError."""
+        async with self._lock:
+            self._on_problem(await self._check())
+            await self._publish()
+
+    async def forget(self) -> int:
+        """What is in doubt is of no use: garbage collection may delete it. Returns the number of ledgers. Raises
+        MetadataError, OSError."""
+        async with self._lock:
+            count = len(self._note.doubts)
+            if self._note.is_open or count:
+                log.warning("bookie %s: %d ledgers newer than the metadata are given up", self._bookie_id, count)
+            await self._keep(self._note.forgotten())
+            await self._publish()
+            return count
+
+    async def _check(self) -> str | None:
+        note = self._note
+        # Before the question: a ledger that is made meanwhile has a higher number.
+        held = [ledger.ledger_id for ledger in self._ledgers]
+        if not held and note == Note():
+            return None
+        metadata = LedgerStore(self._store, self._root)  # a new one: what it remembers may have gone back, too
+        following = await metadata.next_id()
+        published = await self._ranges.read()
+        absent = await metadata.without_record(note.suspects(held, following, published))
+        absent = [one for one in absent if one in self._ledgers]
+        newest = note.newest_seen(following, absent)
+        if newest < following:
+            await self._keep(note.looked_at(following, published, absent))
+            self._tell(note)
+            return None
+        first = max(following - UNDER_WAY_MAX, 0)
+        absent = sorted({*absent, *await metadata.without_record(one for one in held if first <= one < following)})
+        one = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
+        await self._keep(note.looked_at(0, published, absent).found_older(one, absent))
+        self._tell(note)
+        if newest - following >= ADVANCE_MAX:
+            return too_far(following, newest, len(absent))
+        await self._ranges.add(one)
+        log.warning("bookie %s moves the numbers of ledgers on from %d to above %d", self._bookie_id, following, newest)
+        following = await metadata.advance(newest)
+        await self._keep(replace(self._note, given=following - 1))
+        return None
+
+    async def _publish(self) -> None:
+        """For people who look at the cluster."""
+        note = self._note
+        doubted = Doubted(note.open_ms, len(note.doubts)) if note.is_open else None
+        if doubted != self._told:
+            await self._ranges.tell(self._bookie_id, doubted)
+            self._told = doubted
+
+    def _tell(self, before: Note) -> None:
+        note = self._note
+        if note.is_open and (not before.is_open or note.doubts - before.doubts):
+            log.error(
+                "bookie %s: the metadata store went back in time. %d ledgers here are newer than it and have no record "
+                "(%s); they stay until they have one again, or `magnetar bookie gc forget-doubt`. What to do: "
+                "docs/production.md, Metadata that are older than the ledgers",
+                self._bookie_id, len(note.doubts), ", ".join(self.status().ranges) or "none",
+            )  # fmt: skip
+        if before.is_open and not note.is_open:
+            log.warning("bookie %s: the metadata store has a record of each of its ledgers again", self._bookie_id)
+
+    # -- the file
+
+    def _read(self) -> Note:
+        """The newest file. One that is damaged counts if no other is there. Raises Corruption, OSError."""
+        found: list[Note] = []
+        damaged: list[Corruption] = []
+        for path in self._paths:
+            if self._files.exists(path):
+                try:
+                    found.append(decode(read_file(self._files, path), path))
+                except Corruption as error:
+                    damaged.append(error)
+        if damaged and not found:
+            raise damaged[0]
+        return max(found, key=lambda note: note.revision, default=Note())
+
+    async def _keep(self, note: Note) -> None:
+        """Write *note* everywhere, then let it count. One file is enough, since the newest counts; the number alone may
+        be lost: it makes the next look surer, no more. Raises OSError."""
+        if note == self._note and note.revision:
+            return
+        is_needed = replace(note, given=self._note.given) != self._note
+        note = replace(note, revision=self._note.revision + 1)
+        failures: list[OSError] = []
+        for path in self._paths:
+            try:
+                await self._worker.run(partial(replace_file, self._files, path, note.encode()))
+            except OSError as error:
+                log.warning("%s cannot be written: %s", path, error)
+                failures.append(error)
+        if is_needed and len(failures) == len(self._paths):
+            raise failures[0]
+        self._note = note

@@ -1,0 +1,246 @@
+"""Odd names at every door that makes or names a topic, a subscription, a partitioned topic: each is refused at all of
+them or works at all, and what is made is listed and can be deleted over HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+import grpc
+import pytest
+
+from broker.grpc.service import GrpcServer
+from broker.names import CLIENT_NAME_BYTES_MAX
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
+from tests.unit.broker.admin.admin_world import AdminWorld, Side
+from tests.unit.broker.raw_client import RawClient
+
+NAMESPACE: Final = "persistent://public/default"
+PATH: Final = "/admin/v2/persistent/public/default"
+PASSING: Final = "/admin/v2/non-persistent/public/default"
+LONGEST: Final = "x" * 1_024
+REFUSED: Final = (
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS
+)  # fmt: skip
+
+ODD: Final = [
+    "...", "%2F", "a%2Fb", "%00", "%2e%2e", "%", "\x00", "a\nb", "a\r\nb: c", "\x7f", "a b", "a+b", "ü", "аdmin",
+    "a\u202eb", "a\u200bb", "😀", "\ud7ff", "{x}", "{", '"', "a?b", "a#b", "a;b", "*", "~", "a\\b", "null",
+    "persistent", "persistent:", "partitioned", "partitions", "__change_events", "t-partition-",
+    "t-partition-01", "-partition-1", LONGEST, "ü" * 512,
+]  # fmt: skip
+
+# Refused everywhere.
+NO_TOPICS: Final = [".", "..", "a/b", LONGEST + "x", "ü" * 513]
+NO_SUBSCRIPTIONS: Final = [
+    ".", "..", " ", "pulsar.dedup", "pulsar.repl.x", "__compaction", LONGEST + "x", "ü" * 513
+]  # fmt: skip
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[AdminWorld]:
+    async with AsyncExitStack() as stack:
+        made = AdminWorld(stack)
+        await made.open()
+        yield made
+
+
+@pytest.fixture
+async def side(world: AdminWorld) -> Side:
+    made = await world.side(topic_level_policies=False)  # nobody else uses `__change_events`
+    await world.spread([made])
+    return made
+
+
+@pytest.fixture
+async def client(side: Side) -> AsyncIterator[RawClient]:
+    made = await RawClient.connect(side.broker.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def channel(side: Side) -> AsyncIterator[grpc.aio.Channel]:
+    server = GrpcServer(side.broker)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await server.start('127.0.0.1', 0)}") as made:
+        yield made
+    await server.stop()
+
+
+async def asked(client: RawClient, kind: int, **fields: Any) -> bool:
+    """Whether a request was not refused."""
+    client.send(kind, request_id=1, **fields)
+    answer = await client.answer()
+    while answer.type in (BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER):  # of topics that were deleted
+        answer = await client.answer()
+    if answer.type != BaseCommand.ERROR:
+        return True
+    assert answer.error.error not in (wire.UnknownError, wire.ServiceNotReady), answer
+    return False
+
+
+async def called(channel: grpc.aio.Channel, method: str, request: Any, answer: Any, *, stream: bool = False) -> bool:
+    """Whether a call of the topic API was not refused."""
+    path = f"/magnetar.topics.v1.Topics/{method}"
+    if stream:
+        call = channel.stream_stream(path, type(request).SerializeToString, answer.FromString)()
+        is_made = False
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.write(request)
+            is_made = await call.read() is not grpc.aio.EOF
+    else:
+        call = channel.unary_unary(path, type(request).SerializeToString, answer.FromString)(request)
+        is_made = await call.code() is grpc.StatusCode.OK
+    if not is_made:
+        assert await call.code() in REFUSED, await call.details()
+    call.cancel()
+    return is_made
+
+
+async def put(world: AdminWorld, side: Side, path: str, body: Any = None) -> bool:
+    answer = await world.call(side, "PUT", path, body)
+    assert answer.status in (204, 412), answer
+    return answer.status == 204
+
+
+def topic_doors(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel, local: str
+) -> dict[str, Callable[[], Awaitable[bool]]]:
+    topic, path = f"{NAMESPACE}/{local}", f"{PATH}/{quote(local, safe='')}"
+    publish = api.PublishRequest(open=api.PublishRequest.Open(topic=topic))
+    consume = api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=topic, subscription="s"))
+    subscribe = {"topic": topic, "consumer_id": 1, "subscription": "s", "subType": wire.CommandSubscribe.Shared}
+    return {
+        "PRODUCER": lambda: asked(client, BaseCommand.PRODUCER, topic=topic, producer_id=1),
+        "SUBSCRIBE": lambda: asked(client, BaseCommand.SUBSCRIBE, **subscribe),
+        "PUT": lambda: put(world, side, path),
+        "PUT a subscription": lambda: put(world, side, f"{path}/subscription/s"),
+        "CreateTopic": lambda: called(
+            channel, "CreateTopic", api.CreateTopicRequest(topic=topic), api.CreateTopicResponse
+        ),
+        "Publish": lambda: called(channel, "Publish", publish, api.PublishResponse, stream=True),
+        "Consume": lambda: called(channel, "Consume", consume, api.ConsumeResponse, stream=True),
+    }
+
+
+async def test_a_topic_is_made_by_all_doors_or_by_none(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel
+) -> None:
+    for local in (*ODD, *NO_TOPICS):
+        await check_topic(world, side, client, channel, local)
+
+
+async def check_topic(world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel, local: str) -> None:
+    path = f"{PATH}/{quote(local, safe='')}"
+    for door, make in topic_doors(world, side, client, channel, local).items():
+        assert await make() == (local not in NO_TOPICS), (local, door)
+        shown = (await world.call(side, "GET", PATH + "?includeSystemTopic=true")).json
+        assert shown == ([] if local in NO_TOPICS else [f"{NAMESPACE}/{local}"]), (local, door)
+        expected = 412 if local in NO_TOPICS else 200
+        assert (await world.call(side, "GET", f"{path}/stats")).status == expected, (local, door)
+        expected = 412 if local in NO_TOPICS else 204
+        assert (await world.call(side, "DELETE", f"{path}?force=true")).status == expected, (local, door)
+        assert side.broker.topics == {}, (local, door)
+    assert await put(world, side, f"{PASSING}/{quote(local, safe='')}") == (local not in NO_TOPICS)
+
+
+async def test_a_partitioned_topic_whose_partitions_cannot_be_named_is_made_by_no_door(
+    world: AdminWorld, side: Side, channel: grpc.aio.Channel
+) -> None:
+    for local in (*ODD, *NO_TOPICS):
+        await check_partitioned(world, side, channel, local)
+
+
+async def check_partitioned(world: AdminWorld, side: Side, channel: grpc.aio.Channel, local: str) -> None:
+    topic, path = f"{NAMESPACE}/{local}", f"{PATH}/{quote(local, safe='')}/partitions"
+    is_possible = local not in NO_TOPICS and len(local.encode(errors="replace")) < 1_000
+    create = api.CreateTopicRequest(topic=topic, partitions=2)
+    doors: list[Callable[[], Awaitable[bool]]] = [
+        lambda: put(world, side, path, 2),
+        lambda: called(channel, "CreateTopic", create, api.CreateTopicResponse),
+    ]
+    for make in doors:
+        assert await make() == is_possible, local
+        if is_possible:
+            assert (await world.call(side, "GET", f"{PATH}/partitioned?includeSystemTopic=true")).json == [topic]
+            assert (await world.call(side, "GET", path)).json["partitions"] == 2
+            assert (await world.call(side, "DELETE", path)).status == 204
+    assert (await world.call(side, "GET", f"{PATH}/partitioned?includeSystemTopic=true")).json == []
+
+
+async def test_a_partitioned_topic_does_not_grow_beyond_what_can_be_named(world: AdminWorld, side: Side) -> None:
+    path = f"{PATH}/{'x' * 1_012}/partitions"  # with `-partition-9` behind it, the longest name
+    assert (await world.call(side, "PUT", path, 9)).status == 204
+    assert (await world.call(side, "POST", path, 10)).status == 204
+    assert (await world.call(side, "POST", path, 11)).status == 412
+    assert (await world.call(side, "GET", path)).json["partitions"] == 10
+    assert (await world.call(side, "DELETE", path)).status == 204
+
+
+def subscription_doors(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel, name: str
+) -> dict[str, Callable[[], Awaitable[bool]]]:
+    topic = f"{NAMESPACE}/t"
+    subscribe = {"consumer_id": 1, "subscription": name, "subType": wire.CommandSubscribe.Shared}
+    produce = {"topic": topic, "producer_id": 1, "initial_subscription_name": name}
+    consume = api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=topic, subscription=name, type=api.SHARED))
+    path = f"{PATH}/t/subscription/{quote(quote_plus(name), safe='')}"
+    return {
+        "SUBSCRIBE": lambda: asked(client, BaseCommand.SUBSCRIBE, topic=topic, **subscribe),
+        "PRODUCER": lambda: asked(client, BaseCommand.PRODUCER, **produce),
+        "PUT": lambda: put(world, side, path),
+        "Consume": lambda: called(channel, "Consume", consume, api.ConsumeResponse, stream=True),
+        "non-persistent": lambda: asked(
+            client, BaseCommand.SUBSCRIBE, topic=f"non-{topic}", **(subscribe | {"consumer_id": 2})
+        ),
+    }
+
+
+async def test_a_subscription_is_made_by_all_doors_or_by_none(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel
+) -> None:
+    assert await put(world, side, f"{PATH}/t")
+    for name in (*ODD, "a/b", *NO_SUBSCRIPTIONS):
+        await check_subscription(world, side, client, channel, name)
+
+
+async def check_subscription(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel, name: str
+) -> None:
+    path = f"{PATH}/t/subscription/{quote(quote_plus(name), safe='')}"
+    for door, make in subscription_doors(world, side, client, channel, name).items():
+        assert await make() == (name not in NO_SUBSCRIPTIONS), (name, door)
+        client.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=2)
+        client.send(BaseCommand.CLOSE_CONSUMER, consumer_id=2, request_id=2)
+        for _ in range(2):
+            await client.expect(BaseCommand.SUCCESS)
+        if door == "non-persistent":
+            continue
+        expected = [] if name in NO_SUBSCRIPTIONS else [name]
+        assert (await world.call(side, "GET", f"{PATH}/t/subscriptions")).json == expected, (name, door)
+        deleted = await world.call(side, "DELETE", f"{path}?force=true")
+        assert deleted.status in ((404, 412) if name in NO_SUBSCRIPTIONS else (204,)), (name, door)
+
+
+@pytest.mark.parametrize("size", [CLIENT_NAME_BYTES_MAX, CLIENT_NAME_BYTES_MAX + 1])
+async def test_names_of_producers_and_consumers_end_somewhere(
+    side: Side, client: RawClient, channel: grpc.aio.Channel, size: int
+) -> None:
+    topic, name = f"{NAMESPACE}/t", "ü" * (size // 2) + "x" * (size % 2)
+    subscribe = {"topic": topic, "consumer_id": 1, "subscription": "s", "subType": wire.CommandSubscribe.Shared}
+    publish = api.PublishRequest(open=api.PublishRequest.Open(topic=topic, producer_name=name[1:] + "xy"))
+    consume = api.ConsumeRequest(
+        open=api.ConsumeRequest.Open(topic=topic, subscription="s", type=api.SHARED, consumer_name=name)
+    )
+    found = {
+        await asked(client, BaseCommand.PRODUCER, topic=topic, producer_id=1, producer_name=name),
+        await asked(client, BaseCommand.SUBSCRIBE, consumer_name=name, **subscribe),
+        await called(channel, "Publish", publish, api.PublishResponse, stream=True),
+        await called(channel, "Consume", consume, api.ConsumeResponse, stream=True),
+    }
+    assert found == {size == CLIENT_NAME_BYTES_MAX}
+    assert TopicName.parse(topic) in side.broker.topics or size > CLIENT_NAME_BYTES_MAX
