@@ -39,6 +39,7 @@ from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
 from managed_ledger.errors import ShadowTopic
 from managed_ledger.messages import parse_metadata
+from managed_ledger.position import signed
 from managed_ledger.record import stored_record
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
@@ -285,7 +286,7 @@ async def time_bounds(
         try:
             handle = await bookkeeper.open_ledger(ledger_id, recovery=False)
             (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
-            return parse_metadata(entry.payload).publish_time
+            return signed(parse_metadata(entry.payload).publish_time)
         except (NoSuchLedger, NoSuchEntry, Corruption, DigestMismatch) as error:  # the task that reads it will tell
             log.info("%s, entry %s:%s: its time is not known: %s", part, ledger_id, entry_id, error)
             return None

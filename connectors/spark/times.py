@@ -7,6 +7,9 @@ are not of that time are left out row by row (`connectors.spark.rows`).
 
     p published, s stored, |p - s| ≤ slack       p < from - 2·slack   →  s < from - slack   →  so for all before it
                                                  p ≥ until + 2·slack  →  s ≥ until + slack  →  so for all behind it
+
+A publish time that is more than the slack outside of the time in which its ledger was written is a wrong clock's: the
+search takes it for not known.
 """
 
 from bisect import bisect_right
@@ -49,9 +52,17 @@ async def bounds(
         place = bisect_right(starts, number) - 1
         return runs[place].ledger_id, runs[place].first + number - starts[place]
 
+    def is_possible(number: int, time_ms: int) -> bool:
+        place = bisect_right(starts, number) - 1
+        ledger_id = runs[place].ledger_id
+        closed = closed_ms.get(ledger_id, 0)
+        begun = max((closed_ms.get(run.ledger_id, 0) for run in runs[:place] if run.ledger_id != ledger_id), default=0)
+        return begun - times.slack_ms <= time_ms and (not closed or time_ms <= closed + times.slack_ms)
+
     async def time_at(number: int) -> int | None:
         if number not in seen:
-            seen[number] = await time_of(*position(number))
+            found = await time_of(*position(number))
+            seen[number] = found if found is not None and is_possible(number, found) else None
         return seen[number]
 
     start = end = None

@@ -277,4 +277,11 @@ MUTANTS = (
         "    for number, branch in enumerate(reversed(union)):\n",
         _VALUES,
     ),
+    Mutant(
+        "a search believes a time that its ledger cannot have",
+        "connectors/spark/times.py",
+        "found if found is not None and is_possible(number, found) else None",
+        "found",
+        ("tests/unit/connectors/spark/test_times.py", "-k", "wrong_clock"),
+    ),
 )

@@ -23,6 +23,23 @@ from tests.unit.connectors.spark.world import STEM, SparkWorld, spark_world
 MINUTE = 60_000
 
 
+@pytest.mark.parametrize("wrong", [10**15, 0, -1, -(10**15)])
+def test_a_wrong_clock_leaves_no_message_of_another_out(wrong: int) -> None:
+    """Ten ledgers of ten messages, one a second; each message in turn says something else."""
+    runs = [Run(ledger_id, 0, 9, 100) for ledger_id in range(10)]
+    closed = {ledger_id: (100 + 10 * ledger_id + 9) * 1_000 for ledger_id in range(10)}
+    times = Times(131_000, 168_000, 2_000)
+    for liar in range(100):
+
+        async def time_of(ledger_id: int, entry_id: int, liar: int = liar) -> int | None:
+            number = 10 * ledger_id + entry_id
+            return wrong if number == liar else (100 + number) * 1_000
+
+        kept, _ = clip(runs, *asyncio.run(bounds(runs, closed, times, time_of)))
+        left = {10 * run.ledger_id + entry for run in kept for entry in range(run.first, run.last + 1)}
+        assert left >= set(range(31, 68)), liar
+
+
 @given(
     steps=st.lists(st.tuples(st.integers(0, 30), st.integers(-50, 50)), min_size=1, max_size=120),
     cuts=st.sets(st.integers(1, 119), max_size=5),
