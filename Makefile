@@ -104,7 +104,7 @@ smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official cli
 	$(BIN)/python -m pytest -m smoke tests/interop
 
 unit: $(VENV)/dev ## the tests that take milliseconds, all of them; four minutes
-	@echo "8,800 tests, some four minutes on two quiet cores; 'make check' runs those near a change"
+	@echo "9,900 tests, some four minutes on two quiet cores; 'make check' runs those near a change"
 	$(BIN)/python -m pytest -n 2 -m "not process" tests/unit tests/property
 
 coverage: $(VENV)/dev ## branch coverage of the tests without processes, as a report in out/coverage (minutes)
