@@ -118,15 +118,18 @@ class LedgerRepair:
         self._suspect_depth = suspect_depth
         self._attempts = Attempts()
 
-    async def repair(self, ledger_id: int, *, may_recover: bool, mark: VersionedMark | None = None) -> Outcome:
+    async def repair(
+        self, ledger_id: int, *, may_recover: bool, mark: VersionedMark | None = None, is_told: bool = False
+    ) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
 
         *may_recover*: the grace period of a ledger that is not closed is over. Without it such a ledger gives OPEN.
-        *mark*: the ledger's mark, if the caller has read it since it holds the lock.
+        *mark*: the ledger's mark, if the caller has read it since it holds the lock. *is_told*: an attempt before has
+        told the writer.
         """
         total = Copied()
         try:
-            return await self._repair(ledger_id, total, may_recover, mark)
+            return await self._repair(ledger_id, total, may_recover, mark, is_told)
         except _Stopped as stopped:
             outcome = stopped.outcome
         except NoSuchLedger:
@@ -137,7 +140,9 @@ class LedgerRepair:
             outcome = Hindered(Hindrance.METADATA, str(error))
         return Hindered(outcome.kind, outcome.text, total.entries, total.bytes, outcome.lost)
 
-    async def _repair(self, ledger_id: int, total: Copied, may_recover: bool, known: VersionedMark | None) -> Outcome:
+    async def _repair(
+        self, ledger_id: int, total: Copied, may_recover: bool, known: VersionedMark | None, is_told: bool
+    ) -> Outcome:
         for _ in range(_ROUNDS_MAX):
             mark, known = known or await self._marks.read(ledger_id), None
             versioned = await self._read(ledger_id)
@@ -146,7 +151,8 @@ class LedgerRepair:
             after = await self._copy_all(ledger_id, versioned, verdicts, total)
             if self._is_end_at_risk(versioned.metadata, verdicts):
                 if not may_recover:
-                    await self._tell_writer(ledger_id, versioned)
+                    if not is_told:  # a writer that was away hears of it when it is back
+                        await self._tell_writer(ledger_id, versioned)
                     raise _Stopped(Hindered(Hindrance.OPEN, "it is open; its writer may still replace the bookie"))
                 await self._recover(ledger_id)
                 continue

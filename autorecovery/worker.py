@@ -273,7 +273,10 @@ class ReplicationWorker:
             mark = await self._mark_of(ledger_id)
             if mark is not None:
                 may_recover = self._has_waited_for_writer(ledger_id)
-                self._note(ledger_id, await self._repair.repair(ledger_id, may_recover=may_recover, mark=mark))
+                waiting = self._waiting.get(ledger_id)
+                is_told = waiting is not None and waiting.outcome.kind is Hindrance.OPEN
+                outcome = await self._repair.repair(ledger_id, may_recover=may_recover, mark=mark, is_told=is_told)
+                self._note(ledger_id, outcome)
         except Corruption as error:
             self._note(ledger_id, Hindered(Hindrance.UNREADABLE, str(error)))
         except MetadataError as error:

@@ -169,7 +169,10 @@ class Directories:
             if self._files.exists(path):
                 data = read_file(self._files, path)
                 if not data.strip().isdigit():
-                    raise Corruption(f"{path} is no number of a ledger; what is right is that of the other directories")
+                    raise Corruption(
+                        f"{path} is no number of a ledger; copy it from another ledger directory, or remove it if the "
+                        "bookie was never put up anew under its name"
+                    )
                 found = max(found, int(data))
         return found
 

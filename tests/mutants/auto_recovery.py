@@ -25,8 +25,8 @@ MUTANTS: Final = (
     Mutant(
         "the writer of an open ledger is not told that its bookie leaves",
         "autorecovery/repair.py",
-        "                    await self._tell_writer(ledger_id, versioned)\n",
-        "",
+        "                        await self._tell_writer(ledger_id, versioned)\n",
+        "                        pass\n",
         ("tests/unit/autorecovery/test_draining.py",),
     ),
     # -- regions of bookies

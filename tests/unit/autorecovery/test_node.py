@@ -154,6 +154,20 @@ async def test_an_open_ledger_is_left_to_its_writer_and_recovered_after_the_grac
             await handle.add(b"entry 1")
 
 
+async def test_the_writer_of_an_open_ledger_is_told_once() -> None:
+    """Its record is written for that; attempts that only wait for it write nothing."""
+    async with nodes_over(5) as nodes:
+        handle = await nodes.writer.create_ledger(ensemble_size=3, write_quorum=2, ack_quorum=2)
+        await handle.add(b"entry 0")
+        before = (await nodes.writer.record_of(handle.ledger_id)).version
+        node = await nodes.start("one", AutoRecoveryConfig(open_grace_ms=600_000, retry_ms_max=200))
+        await nodes.cluster.kill(handle.metadata.last_segment.ensemble[2])  # it has no copy of the entry
+        await eventually(lambda: [one.outcome.kind for one in node.worker.waiting] == [Hindrance.OPEN])
+        node.worker.retry_now()
+        await eventually(lambda: [one.failures >= 3 for one in node.worker.waiting] == [True])
+        assert (await nodes.writer.record_of(handle.ledger_id)).version == before + 1
+
+
 async def test_an_open_ledger_that_is_closed_is_repaired_before_the_grace_period_is_over() -> None:
     """As a drain meets them: the writer seals a ledger soon after the first look found it open."""
     async with nodes_over(5) as nodes:
