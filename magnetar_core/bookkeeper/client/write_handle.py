@@ -49,7 +49,7 @@ from magnetar_core.bookkeeper.client.writer import (
 )
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, NoNode, StoreUnavailable, WentBack
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry, master_key
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Tasks
@@ -390,7 +390,9 @@ class LedgerWriteHandle:
             self._fail(error)
         except NoNode as error:
             self._fail(error)
-        except (MetadataError, Corruption) as error:
+        except (WentBack, Corruption) as error:
+            log.error("ledger %d: its record does not say whether it is still ours: %s", self.ledger_id, error)
+        except MetadataError as error:
             log.debug("ledger %d: its record cannot be read: %s", self.ledger_id, error)  # a reconnect rings again
 
     def _sockets(self) -> dict[AddChannel, int]:

@@ -99,13 +99,21 @@ class DoubtRanges:
 
     async def told(self) -> dict[str, Doubted]:
         """What each bookie has in doubt."""
-        found = {}
+        doubted = {}
         for bookie_id in await self._store.children(self._path):
-            node = await self._store.get(f"{self._path}/{bookie_id}")
-            with contextlib.suppress(ValueError):
-                since_ms, ledgers = map(int, node.value.split() if node is not None else ())
-                found[bookie_id] = Doubted(since_ms, ledgers)
-        return found
+            path = f"{self._path}/{bookie_id}"
+            node = await self._store.get(path)
+            if node is None:
+                continue  # its doubts have just gone
+            try:
+                since_ms, ledgers = map(int, node.value.split())
+            except ValueError:
+                raise MetadataError(
+                    f"{path} does not say how many ledgers of {bookie_id} are newer than the metadata: {node.value[:50]!r}. "
+                    "Delete it; the bookie writes it again when it starts"
+                ) from None
+            doubted[bookie_id] = Doubted(since_ms, ledgers)
+        return doubted
 
     async def _read(self) -> tuple[tuple[DoubtRange, ...], int]:
         node = await self._store.get(self._path)

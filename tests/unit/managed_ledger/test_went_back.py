@@ -190,6 +190,24 @@ async def test_the_record_of_a_ledger_that_is_written_is_not_written_over(cluste
     assert await cluster.store.get(path) == before
 
 
+async def test_the_writer_of_a_ledger_says_that_its_record_went_back(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before anything is appended; what is appended is not acknowledged, since another owner may have closed it."""
+    client = await cluster.client()
+    handle = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    saved = memory(cluster).saved()
+    found = await client.ledgers.read(handle.ledger_id)
+    await client.ledgers.write(handle.ledger_id, found.metadata, found.version)
+    await handle._record.check(synced=True)
+    handle.follow_record()
+    memory(cluster).put_back(saved)
+    await eventually(lambda: "does not say whether it is still ours" in caplog.text)
+    assert f"ledger {handle.ledger_id}: its record does not say" in caplog.text
+    with pytest.raises(BookKeeperError, match="went back in time"):
+        await handle.add(b"x")
+
+
 async def test_a_cursor_that_is_ahead_of_the_topic_skips_nothing_that_comes(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ from bookie.bookie import Bookie
 from bookie.disks.read_only import Reason
 from bookie.maintenance.older_metadata import watch
 from bookie.maintenance.older_metadata.note import NOTE_FILE
-from magnetar_core.bookkeeper.metadata.doubts import DoubtRanges
+from magnetar_core.bookkeeper.metadata.doubts import Doubted, DoubtRanges
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
 from magnetar_core.bookkeeper.metadata.memory import Saved
@@ -101,6 +101,14 @@ async def test_ledgers_that_are_newer_than_the_metadata_stay_and_their_numbers_a
         world.ledgers = LedgerStore(world.store)  # a broker that has just started
         assert await next_number(world) > new[-1]
         assert not bookie.is_read_only
+
+
+async def test_what_a_bookie_has_in_doubt_is_refused_by_name_if_it_cannot_be_read(world: ReturningWorld) -> None:
+    doubts = DoubtRanges(world.store)
+    await doubts.tell("bookie-1", Doubted(7, 5))
+    await world.store.put("/ledgers/underreplication/magnetar/doubts/bookie-1", b"many")
+    with pytest.raises(MetadataError, match="/doubts/bookie-1 does not say how many ledgers of bookie-1"):
+        await doubts.told()
 
 
 async def test_what_is_in_doubt_survives_a_restart(world: ReturningWorld) -> None:
