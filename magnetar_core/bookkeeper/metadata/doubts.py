@@ -109,8 +109,8 @@ class DoubtRanges:
                 since_ms, ledgers = map(int, node.value.split())
             except ValueError:
                 raise MetadataError(
-                    f"{path} does not say how many ledgers of {bookie_id} are newer than the metadata: {node.value[:50]!r}. "
-                    "Delete it; the bookie writes it again when it starts"
+                    f"{path} does not say how many ledgers of {bookie_id} are newer than the metadata: "
+                    f"{node.value[:50]!r}. Delete it; the bookie writes it again when it starts"
                 ) from None
             doubted[bookie_id] = Doubted(since_ms, ledgers)
         return doubted
