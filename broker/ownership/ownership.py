@@ -17,7 +17,7 @@ reads them, so that of two owners one cannot write (I2, I11).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -129,6 +129,7 @@ class BundleOwnership:
         """Bundles that are being moved → who shall have them: whoever asks for one that nobody owns is sent there."""
         self._unloading: dict[str, asyncio.Event] = {}  # bundle → set when it has been given back
         self._on_expired = on_expired
+        self._sessions = 0  # that have ended
         self._resuming: set[str] = set()  # bundles that were ours in a session that has ended: to be taken up again
         self._coming: set[str] = set()  # bundles that this broker waits for, to take them
         self._lost_callbacks: list[Callable[[list[str]], None]] = []
@@ -504,6 +505,7 @@ class BundleOwnership:
         async with self._acquiring.setdefault(bundle, asyncio.Lock()):
             if bundle in self._owned:
                 return True
+            session = self._sessions
             if not await self._claim_bundle(bundle):
                 node = await self._store.get(self._path(bundle))
                 if node is None or not node.own or decode_owner(node.value, node.path)[1]:
@@ -518,7 +520,7 @@ class BundleOwnership:
                 await self._give_back(self._path(bundle))
                 return False
             self._bundles[namespace] = bundles  # so that it is known which topics are ours, before any is asked for
-            self._adopt(bundle)
+            self._adopt([bundle], session)
             log.info("owning %s", bundle)
             return True
 
@@ -530,9 +532,13 @@ class BundleOwnership:
             return False
         return True
 
-    def _adopt(self, bundle: str) -> None:
-        if bundle not in self._owned:
-            self._owned[bundle] = self._store.watch_node(self._path(bundle), lambda: self._on_node(bundle))
+    def _adopt(self, bundles: Sequence[str], session: int) -> None:
+        """Own *bundles*, whose nodes were made in *session*; if that has ended, the nodes are gone, or not ours."""
+        for bundle in bundles:
+            if bundle not in self._owned:
+                self._owned[bundle] = self._store.watch_node(self._path(bundle), partial(self._on_node, bundle))
+        if session != self._sessions:
+            self._go_on_without_nodes(bundles)
 
     async def _remove_former(self, node: Node) -> None:
         with contextlib.suppress(NoNode, VersionConflict, OutcomeUnknown):
@@ -555,6 +561,7 @@ class BundleOwnership:
         if bundle not in self._owned or bundle in self._unloading or bundle in self._splitting:
             raise NotReady(f"Namespace bundle {bundle} is not served by this broker, or is being moved or split; retry")
         self._splitting.add(bundle)
+        session = self._sessions
         made: list[str] = []
         try:
             for part in parts:
@@ -566,8 +573,7 @@ class BundleOwnership:
                     if node is None or not node.own:
                         raise NotReady(f"{part}, a part of {bundle}, has an owner already; retry")
             await self._store_parts(namespace, after, store)
-            for part in parts:
-                self._adopt(part)
+            self._adopt(parts, session)
             self._bundles[namespace] = after
             cancel = self._owned.pop(bundle, None)
             if cancel is not None:
@@ -724,13 +730,17 @@ class BundleOwnership:
         if event is not SessionEvent.LOST:
             return
         self.is_leader = False
+        self._sessions += 1
+        self._go_on_without_nodes(self._owned)
         if self._on_expired is not None:
-            self._lose(sorted(self._owned))
             self._on_expired()
-        elif self._is_leaving:
-            self._lose(sorted(self._owned))
+
+    def _go_on_without_nodes(self, bundles: Iterable[str]) -> None:
+        """The session in which the nodes of *bundles* were made has ended."""
+        if self._on_expired is not None or self._is_leaving:
+            self._lose(sorted(bundles))
         else:
-            self._resuming.update(self._owned)
+            self._resuming.update(bundles)
             self._tasks.spawn(self._go_on(), "taking up again what was owned")
 
     async def _go_on(self) -> None:

@@ -35,10 +35,17 @@ METRICS = (f"{UNIT}/admin/test_metrics.py",)
 MUTANTS = (
     # -- when the session with the metadata store has ended
     Mutant(
+        "a bundle whose session ended while it was taken is ours without a node",
+        "broker/ownership/ownership.py",
+        "        if session != self._sessions:\n",
+        "        if False:\n",
+        OWNERSHIP,
+    ),
+    Mutant(
         "what was owned in a session that has ended is not taken up again",
         "broker/ownership/ownership.py",
-        "            self._resuming.update(self._owned)\n",
-        "            self._lose(sorted(self._owned))\n",
+        "            self._resuming.update(bundles)\n",
+        "            self._lose(sorted(bundles))\n",
         OWNERSHIP,
     ),
     Mutant(
@@ -927,8 +934,8 @@ MUTANTS = (
     Mutant(
         "with the policy shutdown a session that ended leaves the bundles",
         "broker/ownership/ownership.py",
-        "            self._lose(sorted(self._owned))\n            self._on_expired()\n",
-        "            self._on_expired()\n",
+        "        if self._on_expired is not None or self._is_leaving:\n            self._lose(",
+        "        if self._is_leaving:\n            self._lose(",
         OWNERSHIP,
     ),
     Mutant(

@@ -192,6 +192,25 @@ async def test_a_split_that_cannot_be_stored_changes_nothing(world: AdminWorld) 
         await a.ownership.split(f"{NS}/0x00000000_0x10000000", before.cut([1 << 20]), unavailable)
 
 
+async def test_the_parts_of_a_bundle_are_ours_in_the_session_that_follows_the_split(world: AdminWorld) -> None:
+    """The session ends when the nodes of the parts are made, and before the namespace has them."""
+    a = await world.side()
+    await namespace(world, a)
+    assert (await a.ownership.locate(TopicName.parse(f"persistent://{NS}/t"), authoritative=True)).here
+    before = await a.broker.bundles_of(NS)
+    after = before.cut([1 << 31])
+
+    async def store() -> None:
+        a.store.expire()
+        await a.broker.cut_namespace(NS, before, after)
+
+    parts = await a.ownership.split(f"{NS}/{WHOLE}", after, store)
+    for part in parts:
+        await eventually_async(lambda part=part: owner(world, part.rpartition("/")[2]), a.ownership.address.service_url)
+    assert a.ownership.owned_bundles == parts
+    assert await owner(world, WHOLE) is None
+
+
 @pytest.mark.parametrize("answer", LostAnswer)
 async def test_a_bundle_can_be_split_when_the_answer_about_a_part_was_lost(
     world: AdminWorld, answer: LostAnswer

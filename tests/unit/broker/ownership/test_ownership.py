@@ -526,6 +526,22 @@ async def test_a_second_session_that_ends_while_the_first_is_taken_up_loses_noth
     assert a.lost == []
 
 
+async def test_a_session_that_ends_while_a_bundle_is_taken_leaves_it_ours_in_the_next(world: Brokers) -> None:
+    a = await world.side()
+    bundles_now = a.ownership._bundles_now
+
+    async def expiring(namespace: str) -> Bundles:
+        if await world.owner(ALL[0]) is not None and not a.ownership.owned_bundles:
+            a.ownership._bundles_now = bundles_now
+            a.store.expire()
+        return await bundles_now(namespace)
+
+    a.ownership._bundles_now = expiring
+    await a.take(TOPICS[0])
+    await eventually(lambda: _own_again(world, a, ALL[:1]))
+    assert a.lost == []
+
+
 async def test_a_broker_that_is_leaving_takes_nothing_up_again(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
