@@ -8,6 +8,7 @@ from autorecovery.checks import Depth
 from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import setting
+from magnetar_core.runtime.loop_watch import loop_stall_setting
 from magnetar_core.runtime.types import MIB
 
 _RACKS: Final = "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy"
@@ -23,6 +24,7 @@ PLACEMENT_POLICIES: Final = (_RACKS, regions.POLICY_CLASS, _GROUPS, _RANDOM)
 class AutoRecoveryConfig:
     """How auditor and worker of one node behave."""
 
+    loop_stall_warn_ms: int = loop_stall_setting()
     lost_bookie_delay_s: int = setting(
         "lostBookieRecoveryDelay",
         0,

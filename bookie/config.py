@@ -8,6 +8,7 @@ from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import processes_setting, setting
+from magnetar_core.runtime.loop_watch import loop_stall_setting
 from magnetar_core.runtime.types import MIB
 from magnetar_core.security.tls_files import (
     APACHE_FACTORY,
@@ -55,6 +56,7 @@ class BookieConfig:
 
     port: int = setting("bookiePort", 3181, help="TCP port of the bookie protocol; 0 takes a free one")
     processes: int = processes_setting()
+    loop_stall_warn_ms: int = loop_stall_setting()
     listen_address: str = setting("bookieListenAddress", "0.0.0.0", help="address to listen on")
     advertised_address: str = setting(
         "advertisedAddress", "", help="host name or address under which clients reach the bookie; empty: the machine's"

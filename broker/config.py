@@ -26,6 +26,7 @@ from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, processes_setting, setting
+from magnetar_core.runtime.loop_watch import loop_stall_setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.identity import DEFAULT_ALGORITHM, DEFAULT_CLAIM
@@ -672,6 +673,8 @@ class BrokerConfig:
         True,
         help="tell other brokers which topics this one serves, and make ready for theirs",
     )
+
+    loop_stall_warn_ms: int = loop_stall_setting()
 
     http_requests_limited: bool = setting(
         "httpRequestsLimitEnabled", False, help="whether httpRequestsMaxPerSecond is in force"

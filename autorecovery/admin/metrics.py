@@ -1,7 +1,7 @@
 """The metrics of auto-recovery, made of what the dashboard shows.
 
 They are about the whole cluster, so every node that is asked tells the same, but for the seconds between two readings:
-take the greatest of them, not their sum.
+take the greatest of them, not their sum. The server adds `magnetar_loop_stalls_total`, which is about its own process.
 """
 
 from collections import Counter

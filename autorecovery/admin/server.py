@@ -43,6 +43,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConfli
 from magnetar_core.pages.serving import INDEX, files_of, serve_file
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.loop_watch import loop_stall_samples
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.types import KIB, MagnetarError
 
@@ -163,6 +164,7 @@ class ManagementServer:
             return _problem(error, f"{request.method} {request.rel_url.raw_path}")
         metrics = Metrics()
         metrics.add(lambda: found)
+        metrics.add(loop_stall_samples)
         return web.Response(body=metrics.exposition(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
 
     # -- one call

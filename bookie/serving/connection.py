@@ -46,6 +46,11 @@ class Connection(asyncio.Protocol):
         self._v3 = ProtocolV3(server, self, self.writes, self._reads)
         self._protocol: WireProtocol = self._v3
 
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return f"bookie client {self._peer}"
+
     # -- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from broker.broker import Broker
 from broker.load_manager import LoadManager
 from broker.ownership.load_report import network_share
+from magnetar_core.runtime.loop_watch import loop_stall_samples
 from magnetar_core.runtime.observe import Labels, Sample, Summary
 from magnetar_core.runtime.process_usage import cpu_seconds
 
@@ -68,6 +69,7 @@ def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:
     The names that Apache's ModularLoadManagerImpl has. There is no memory outside of a heap here, and the network is
     told where `loadBalancerOverrideBrokerNicSpeedGbps` says what it can carry: else these names are left out."""
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
+    yield from loop_stall_samples()
     if not broker.config.load_balancer:
         return
     labels = (("cluster", broker.config.cluster_name),)

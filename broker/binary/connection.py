@@ -123,6 +123,11 @@ class Connection:
         self._parts = (self._answers, self._producers, self._consumers, lookups, self._watches)
 
     @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return f"binary client {self.address}, {self._client.caller.work_name}"
+
+    @property
     def _client(self) -> ClientFacts:
         return self._guard.client
 

@@ -127,6 +127,11 @@ class ConsumeCall:
         self._skip: tuple[Position, int] | None = None
         self.consumer = self._new_consumer(request.consumer_name or broker.consumer_name())
 
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return f"Consume of {self._topic.name} over gRPC, client {self._address}, {self._caller.work_name}"
+
     def _new_consumer(self, name: str) -> GrpcConsumer:
         request = self._open
         return GrpcConsumer(

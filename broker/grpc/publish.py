@@ -107,6 +107,11 @@ class Writer:
             connected_since_ms=publisher.broker.now_ms(),
         )
 
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return f"Produce to {self.topic.name} over gRPC, client {self.producer.address}"
+
     def add(self, stream: "Stream", first_sequence_id: int, messages: list[api.Message]) -> None:
         """Take messages; their receipts come within the window and the time that storage takes."""
         full = self._grouping.add(stream, first_sequence_id, messages, stream.schema_version, stream.mix_keys)

@@ -140,6 +140,11 @@ class Topic:
         self._stop_watching = ledger.watch_appends(self._on_new_entries)
         ledger.listener = self
 
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return str(self.name)
+
     async def load(self) -> None:
         """Restore the stored subscriptions and the state of deduplication. Raises StorageFailure."""
         self._subscriptions.restore()

@@ -19,6 +19,7 @@ from magnetar.processes.bookie_settings import (
 from magnetar.processes.bookie_turning import turn_for_drain
 from magnetar.processes.servers import say_ready, start_server_logging
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts, Tasks
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -193,6 +194,7 @@ def run_auto_recovery(config_path: Path | None) -> int:
         )
         http_url = await serve_management(node_config, config, store, bookkeeper, clock, parts, root=root, tls=tls)
         await start_node(name, store, bookkeeper, clock, config, parts, shutdown, root=root)
+        watch_loop(config.loop_stall_warn_ms, clock, parts)
         say_ready(
             f"magnetar autorecovery {name} is ready{f', HTTP {http_url}' if http_url else ''}, metadata {url}{root}"
         )

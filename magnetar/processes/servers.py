@@ -9,6 +9,7 @@ from magnetar import __version__
 from magnetar_core.runtime.config import PROCESSES
 from magnetar_core.runtime.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
 from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.loop_watch import watch_loop
 from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError
@@ -100,6 +101,7 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
         )
         if client is not None:
             start_embedded(bookie.bookie_id, store, client, clock, auto_recovery, parts, root=root)
+        watch_loop(config.loop_stall_warn_ms, clock, parts)
         host, port = bookie.address
         say_ready(
             f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"
@@ -140,6 +142,7 @@ def run_broker(config_path: Path | None, processes: str | None = None) -> int:
         broker = await start_broker(
             config, store, bookkeeper, clock, parts, version=__version__, on_failure=shutdown.fail
         )
+        watch_loop(config.loop_stall_warn_ms, clock, parts)
         say_ready(
             f"magnetar broker is ready at {broker.address.native_url}"
             + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")

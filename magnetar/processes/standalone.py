@@ -18,6 +18,7 @@ from magnetar.processes.servers import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import Lock, OsFiles
+from magnetar_core.runtime.loop_watch import watch_loop
 from magnetar_core.runtime.observe import Source, start_logging
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError
@@ -124,6 +125,7 @@ async def start_standalone(
         more_metrics=metrics,
         on_failure=shutdown.fail,
     )
+    watch_loop(settings.broker.loop_stall_warn_ms, clock, parts)
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "
         f"HTTP {broker.address.web_url(secure=False) or 'off'}, gRPC {grpc_address(broker) or 'off'}, "

@@ -15,6 +15,11 @@ class Caller(NamedTuple):
     is_trusted: bool = False
     """The server authenticates nobody, so everybody may do everything."""
 
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop (`magnetar_core.runtime.loop_watch`)."""
+        return str(self) if self.is_trusted else f"role {self}"
+
     def __str__(self) -> str:
         """For logs and refusals."""
         if self.is_trusted:

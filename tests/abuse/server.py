@@ -6,7 +6,6 @@ All ports share one loop, as in `magnetar standalone`, whose parts these are. So
 port delays all others.
 """
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ from magnetar_core.runtime.config import load
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.tasks import Parts
-from tests.abuse.watchdog import Watchdog
+from tests.abuse.watchdog import write_stalls
 
 
 def serve(folder: Path) -> int:
@@ -74,9 +73,7 @@ def serve(folder: Path) -> int:
             "bookie": bookie.address[1],
             "bookie_http": bookie_url,
         }
-        Watchdog(
-            asyncio.get_running_loop(), folder / "away"
-        ).start()  # started only now: loading libraries also blocks the loop
+        write_stalls(folder / "away", clock)  # only now: loading libraries also blocks the loop
         print(json.dumps(ports), flush=True)
 
     return run(start)
