@@ -7,8 +7,7 @@ from typing import Final
 from autorecovery.checks import Depth
 from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.runtime.config import setting
-from magnetar_core.runtime.loop_watch import loop_stall_setting
+from magnetar_core.runtime.config import loop_stall_setting, setting
 from magnetar_core.runtime.types import MIB
 
 _RACKS: Final = "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy"

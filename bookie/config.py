@@ -7,8 +7,7 @@ from typing import Final
 from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar_core.runtime.config import processes_setting, setting
-from magnetar_core.runtime.loop_watch import loop_stall_setting
+from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
 from magnetar_core.runtime.types import MIB
 from magnetar_core.security.tls_files import (
     APACHE_FACTORY,

@@ -25,8 +25,7 @@ from broker.policy_types import (
 from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
-from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, processes_setting, setting
-from magnetar_core.runtime.loop_watch import loop_stall_setting
+from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, loop_stall_setting, processes_setting, setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.identity import DEFAULT_ALGORITHM, DEFAULT_CLAIM

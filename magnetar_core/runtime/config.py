@@ -75,6 +75,15 @@ def processes_setting() -> Any:
     )
 
 
+def loop_stall_setting() -> Any:
+    """The field with the limit of one turn, in ms."""
+    return setting(
+        "loopStallWarnMs",
+        250,
+        help="a turn of the event loop that takes longer is a warning that names what ran; 0 = none is",
+    )
+
+
 def parse_processes(text: str) -> int:
     """The number of processes in a setting or option; `auto` and 0 are AUTO. Raises ValueError."""
     if text.strip() == "auto":

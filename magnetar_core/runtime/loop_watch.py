@@ -18,10 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.observe import Sample
 from magnetar_core.runtime.tasks import Parts
 
@@ -38,15 +37,6 @@ _NAMES_MAX: Final = 6
 _PLACES_MAX: Final = 4
 _NAME_CHARS_MAX: Final = 300
 _OWN: Final = ("autorecovery", "bookie", "broker", "magnetar", "magnetar_core", "managed_ledger")
-
-
-def loop_stall_setting() -> Any:
-    """The field with the limit of one turn, in ms."""
-    return setting(
-        "loopStallWarnMs",
-        250,
-        help="a turn of the event loop that takes longer is a warning that names what ran; 0 = none is",
-    )
 
 
 class Stall(NamedTuple):
@@ -138,7 +128,7 @@ class LoopWatch:
 def describe_stack(frame: FrameType | None, task_name: str | None) -> str:
     """The work that *frame* (innermost) is part of, and where it is, for people."""
     names: dict[str, None] = {}
-    places = []
+    places: list[str] = []
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] in _OWN:

@@ -206,7 +206,7 @@ async def test_the_parts_of_a_bundle_are_ours_in_the_session_that_follows_the_sp
 
     parts = await a.ownership.split(f"{NS}/{WHOLE}", after, store)
     for part in parts:
-        await eventually_async(lambda part=part: owner(world, part.rpartition("/")[2]), a.ownership.address.service_url)
+        await eventually_async(partial(owner, world, part.rpartition("/")[2]), a.ownership.address.service_url)
     assert a.ownership.owned_bundles == parts
     assert await owner(world, WHOLE) is None
 
