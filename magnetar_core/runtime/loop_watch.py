@@ -1,6 +1,6 @@
 """A watch over the event loop of a server: one turn that is too long keeps all clients waiting.
 
-    thread ──call_soon_threadsafe──▶ loop ──▶ answer          each 50 ms
+    thread ──call_soon_threadsafe──▶ loop ──▶ answer          each 100 ms
 
 What counts is the time that the loop's thread worked, or waited for something else than a processor, until it answered:
 on a busy machine an idle loop answers late, too. Where the system does not tell how long a thread waited for a
@@ -27,7 +27,7 @@ from magnetar_core.runtime.tasks import Parts
 log = logging.getLogger(__name__)
 
 # From an answer to the next question; a turn that lasts that much longer than the limit is seen for certain.
-_PROBE_S: Final = 0.05
+_PROBE_S: Final = 0.1
 _STEP_S: Final = 0.02
 
 # Between two warnings; the next says how many there were without.
@@ -90,21 +90,25 @@ class LoopWatch:
         self._ended.set()
 
     def _watch(self) -> None:
+        answered = threading.Event()
         while not self._ended.wait(self._probe_s):
-            answered = threading.Event()
-            began = self._times()
+            answered.clear()
             try:
                 self._loop.call_soon_threadsafe(answered.set)
             except RuntimeError:  # it was closed
                 return
-            what = ""
-            while not answered.wait(_STEP_S) and not self._ended.is_set():
-                if not what and self._stood_s(began) > self._limit_s:
-                    what = self._what_runs()
-            if (stood_s := self._stood_s(began)) > self._limit_s and not self._ended.is_set():
-                LoopWatch.stalls += 1
-                LoopWatch.stalled_s += stood_s
-                self._on_stall(Stall(stood_s, time.clock_gettime(self._clock_id) - began.cpu_s, what))
+            if not answered.wait(_STEP_S):
+                self._wait_for(answered)
+
+    def _wait_for(self, answered: threading.Event) -> None:
+        began, what = self._times(), ""
+        while not answered.wait(_STEP_S) and not self._ended.is_set():
+            if not what and self._stood_s(began) > self._limit_s:
+                what = self._what_runs()
+        if (stood_s := self._stood_s(began)) > self._limit_s and not self._ended.is_set():
+            LoopWatch.stalls += 1
+            LoopWatch.stalled_s += stood_s
+            self._on_stall(Stall(stood_s, time.clock_gettime(self._clock_id) - began.cpu_s, what))
 
     def _times(self) -> _Times:
         try:
