@@ -140,6 +140,25 @@ async def test_acks_that_cannot_be_are_refused_and_end_the_call_if_nobody_waits(
         assert (answer.done, "acknowledged in part" in answer.error) == (7, True)
 
 
+async def test_many_acks_of_one_request_are_applied_in_turns(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.consume_call.IDS_PER_TURN", 2)
+    async with client.consumer("t", "s", type="shared") as consumer:
+        ids = [await client.producer("t").send(b"%d" % number) for number in range(5)]
+        await take(consumer, 5)
+        (attached,) = subscription(world).consumers
+        call = attached.sink
+        assert isinstance(call, ConsumeCall)
+        acks = [api.MessageId(ledger_id=one.ledger_id, entry_id=one.entry_id) for one in ids]
+        handling = asyncio.ensure_future(call.handle(api.ConsumeRequest(acks=acks)))
+        backlogs = []
+        while not handling.done():
+            await asyncio.sleep(0)
+            backlogs.append(subscription(world).cursor.backlog())
+        assert list(dict.fromkeys(backlogs)) == [3, 1, 0]
+
+
 async def test_a_nack_brings_a_shared_message_again(client: AsyncClient) -> None:
     async with client.consumer("t", "s", type="shared") as consumer:
         for n in range(3):
