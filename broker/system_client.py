@@ -6,6 +6,7 @@ that has failed is simply given up.
 
 SystemClientError
  └─ Refused        the broker answered with an error
+     └─ NoSuchSchema   a topic has no schema of that version
 """
 
 import asyncio
@@ -48,6 +49,10 @@ class SystemClientError(MagnetarError):
 
 class Refused(SystemClientError):
     """The broker answered with an error."""
+
+
+class NoSuchSchema(Refused):
+    """There is no schema of the version that was asked for; asking again would not help."""
 
 
 class Dialed(NamedTuple):
@@ -98,11 +103,12 @@ class SystemClient:
             return await link.send(1, encode_entry(metadata, payload))
 
     async def schema(self, topic: TopicName, version: bytes) -> wire.Schema:
-        """A version of the topic's schema. Raises SystemClientError."""
+        """A version of the topic's schema. Raises NoSuchSchema, SystemClientError."""
         async with self._link_to(topic) as link:
             answer = (await link.ask(_T.GET_SCHEMA, topic=topic.full, schema_version=version)).getSchemaResponse
             if answer.HasField("error_code"):
-                raise Refused(f"{topic}: {answer.error_message}")
+                is_gone = answer.error_code in (wire.TopicNotFound, wire.IncompatibleSchema)
+                raise (NoSuchSchema if is_gone else Refused)(f"{topic}: {answer.error_message}")
             return answer.schema
 
     async def follow(

@@ -9,6 +9,7 @@ from typing import Final
 from broker.broker import Broker
 from broker.load_manager import LoadManager
 from broker.ownership.load_report import network_share
+from magnetar_core.runtime.descriptors import descriptor_samples
 from magnetar_core.runtime.loop_watch import loop_stall_samples
 from magnetar_core.runtime.observe import Labels, Sample, Summary
 from magnetar_core.runtime.process_usage import cpu_seconds
@@ -23,6 +24,8 @@ def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
     yield from _of_connections(broker, labels)
     yield from _of_lookups(broker, labels)
     yield from _of_loads(broker, labels)
+    unreadable, text = broker.topic_policies.unreadable, "events of system topics that were passed over"
+    yield Sample("magnetar_topic_policies_unreadable_events_total", unreadable, labels, text)
     stored, text = broker.publish_latencies, "entries that were published, until they were stored"
     found = stored.quantiles(broker.clock.monotonic(), PUBLISH_QUANTILES)
     yield Summary("pulsar_broker_publish_latency", found, stored.count, stored.sum, labels, text)
@@ -70,6 +73,7 @@ def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:
     told where `loadBalancerOverrideBrokerNicSpeedGbps` says what it can carry: else these names are left out."""
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     yield from loop_stall_samples()
+    yield from descriptor_samples()
     if not broker.config.load_balancer:
         return
     labels = (("cluster", broker.config.cluster_name),)

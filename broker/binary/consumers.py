@@ -26,7 +26,7 @@ from broker.binary.guard import Guard
 from broker.errors import BrokerError, MetadataFailure, NotReady
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.ports import Sink
 from broker.topic.requests import SubscribeRequest, TopicPort
 from broker.topic.subscription import KeySharedPolicy, tell_closed
@@ -87,14 +87,17 @@ class ConnectionConsumers:
 
     def pump(self) -> None:
         """There is room for messages again: dispatch to each consumer in turn, beginning with another one each time."""
-        consumers = [one for one in self._consumers.values() if isinstance(one, Consumer)]
+        groups: dict[ConsumerSubscription, list[Consumer]] = {}
+        for consumer in self._consumers.values():
+            if isinstance(consumer, Consumer) and consumer.subscription is not None:
+                groups.setdefault(consumer.subscription, []).append(consumer)
         self._first += 1
-        first = self._first % len(consumers) if consumers else 0
-        for consumer in (*consumers[first:], *consumers[:first]):
+        first = self._first % len(groups) if groups else 0
+        subscriptions = list(groups)
+        for subscription in (*subscriptions[first:], *subscriptions[:first]):
             if not self._flow.has_room_to_read:
                 return
-            if consumer.subscription is not None:
-                consumer.subscription.pump()
+            subscription.resume(groups[subscription])
 
     def on_subscribe(self, request: wire.CommandSubscribe, sink: Sink, client: ClientFacts) -> None:
         """SUBSCRIBE: make a consumer whose messages go to *sink*."""

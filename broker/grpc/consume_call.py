@@ -245,7 +245,7 @@ class ConsumeCall:
         consumer = waiting.consumer
         consumer.permits += waiting.permits - delivered
         if consumer.subscription is not None and not self.is_ended:
-            consumer.subscription.pump()
+            consumer.subscription.resume((consumer,))
 
     def _acknowledge_soon(self, position: Position) -> None:
         """Acknowledge in the next turn of the loop: now the dispatcher may be in the middle of its entries."""
@@ -303,9 +303,13 @@ class ConsumeCall:
                 unpacked.leave_out(self._left, skip, in_order=self._open.type in _IN_ORDER)
                 self._unpacked = unpacked
             size += unpacked.fill(answer, self._topic.name)
-            if not unpacked.is_done:  # the rest goes with the next frame
+            if unpacked.is_done:
+                self._finish(unpacked)
+            elif answer.deliveries:  # the rest goes with the next frame
                 break
-            self._finish(unpacked)
+            else:  # so many are left out that there is nothing to send yet
+                size = 0
+                await asyncio.sleep(0)
         return answer if answer.deliveries else None
 
     def _pop(self) -> None:
@@ -315,7 +319,7 @@ class ConsumeCall:
         if was_full and self._out_bytes <= QUEUE_LOW_BYTES:
             self._is_full = False
             if self.consumer.subscription is not None:
-                self.subscription.pump()
+                self.subscription.resume((self.consumer,))
 
     # -------------------------------------------------------------------------------- Sink
 
@@ -337,7 +341,7 @@ class ConsumeCall:
         self._reserved_bytes += size_bytes
         assert self._reserved_bytes >= 0, "what is given back was reserved"
         if size_bytes < 0 and self.is_writable and self.consumer.subscription is not None:
-            self.subscription.pump()
+            self.subscription.resume((self.consumer,))
 
     def write(self, frame: bytes) -> None:
         body, _ = parse_frame(memoryview(frame)[4:])

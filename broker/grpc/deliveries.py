@@ -21,6 +21,9 @@ from managed_ledger.topic_name import TopicName
 DELIVERY_BYTES_MAX: Final = 1 * MIB
 DELIVERY_MESSAGES_MAX: Final = 10_000
 
+# Messages that one call looks at: of a batch that was consumed or compacted in part nearly all may be left out.
+LOOKED_AT_MAX: Final = 20_000
+
 # Bytes that a message counts for besides its payload: a batch may hold a million empty messages.
 MESSAGE_BYTES: Final = 24
 
@@ -40,7 +43,7 @@ class WaitingEntry(NamedTuple):
 class UnpackedEntry:
     """An entry whose messages are being sent."""
 
-    __slots__ = ("_bits", "compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
+    __slots__ = ("_bits", "_compacted", "delivered", "is_done", "messages", "metadata", "size", "waiting")
 
     def __init__(self, waiting: WaitingEntry, metadata: MessageMetadata, messages: Iterator[Message]) -> None:
         self.waiting = waiting
@@ -48,14 +51,19 @@ class UnpackedEntry:
         self.messages = messages
         self.size = metadata.num_messages_in_batch if is_batch(metadata) else 0
         """Messages in the batch; 0 if the entry is not a batch."""
-        self.compacted = 0
-        """Messages that compaction has removed, as bits."""
+        # Messages that compaction has removed, least bit first. (As bytes: setting a bit of a large int copies it.)
+        self._compacted = bytearray()
         self.delivered = 0
         """Messages that were put into deliveries."""
         self.is_done = False
         """All messages were."""
         # Messages that are wanted, least bit first; None: all. (As bytes: testing a bit of a large int copies it.)
         self._bits: bytes | None = None
+
+    @property
+    def compacted(self) -> int:
+        """Messages that compaction has removed, as bits."""
+        return int.from_bytes(self._compacted, "little")
 
     def leave_out(self, batches: PartialBatches, skip: int, *, in_order: bool) -> None:
         """Leave out messages that are acknowledged already, and the first *skip* messages, which are not asked for.
@@ -84,26 +92,34 @@ class UnpackedEntry:
                 self.messages = iter(())
 
     def fill(self, answer: api.ConsumeResponse, topic: TopicName) -> int:
-        """Put messages into *answer*, as many as one delivery may have. Returns their bytes."""
+        """Put messages into *answer*, as many as one delivery may have. Returns their bytes.
+
+        There may be none although more will come: so many are left out that others have their turn first.
+        """
         assert not self.is_done, "an entry is sent once"
         delivery = _delivery(answer, self)
         add, bits, size_bytes = delivery.messages.add, self._bits, 0
         try:
-            for index, single, payload in self.messages:
+            for looked_at, (index, single, payload) in enumerate(self.messages, 1):
                 size_bytes += len(payload) + MESSAGE_BYTES
                 if single is None:
                     _fill_single(self.metadata, delivery, payload, topic)
                     break
-                if bits is not None and not bits[index >> 3] >> (index & 7) & 1:
-                    continue
-                if single.compacted_out:
-                    self.compacted |= 1 << index
-                    continue
-                message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
-                if not is_plain(single):
-                    _fill(message, single)
-                if size_bytes >= DELIVERY_BYTES_MAX or len(delivery.messages) >= DELIVERY_MESSAGES_MAX:
+                if bits is None or bits[index >> 3] >> (index & 7) & 1:
+                    if single.compacted_out:
+                        self._leave_compacted(index)
+                    else:
+                        message = add(payload=bytes(payload), batch_index=index, sequence_id=single.sequence_id)
+                        if not is_plain(single):
+                            _fill(message, single)
+                if (
+                    size_bytes >= DELIVERY_BYTES_MAX
+                    or len(delivery.messages) >= DELIVERY_MESSAGES_MAX
+                    or looked_at >= LOOKED_AT_MAX
+                ):
                     self.delivered += len(delivery.messages)
+                    if not delivery.messages:
+                        del answer.deliveries[-1]
                     return size_bytes
         except Corruption as error:
             self.delivered += len(delivery.messages)
@@ -115,6 +131,11 @@ class UnpackedEntry:
             del answer.deliveries[-1]
         self.is_done = True
         return size_bytes
+
+    def _leave_compacted(self, index: int) -> None:
+        if not self._compacted:
+            self._compacted = bytearray((self.size + 7) // 8)
+        self._compacted[index >> 3] |= 1 << (index & 7)
 
 
 def _delivery(answer: api.ConsumeResponse, unpacked: UnpackedEntry) -> api.ConsumeResponse.Delivery:

@@ -41,6 +41,13 @@ class Access:
         """Whether authorization is off."""
         return self._rules is None
 
+    def spoken_for(self, caller: Caller, named: Caller) -> Caller:
+        """The caller for whom another broker asks, which names it. Raises NotAuthorized: *caller* is no broker."""
+        rules = self._rules
+        if rules is None or caller.is_trusted or (caller.role in rules.super_users and caller.original is None):
+            return named
+        raise NotAuthorized(f"{caller} may not ask for {named}")
+
     async def check(self, caller: Caller, need: Need) -> None:
         """Return if *caller* may do what *need* says.
 

@@ -12,6 +12,7 @@ Rules:
    proxy itself; a caller that is no proxy speaks for nobody else.
 4. A permission on a partitioned topic holds for its partitions; one with a wildcard does not, as with Apache's brokers:
    nobody may do here what a broker of the same cluster refuses.
+5. The brokers' own topics are for super users (`broker.security.system_topics`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final, NamedTuple
 
 from broker.permissions import CONSUME, FUNCTIONS, PACKAGES, PRODUCE, SINKS, SOURCES, Grants, Permissions
+from broker.security.system_topics import belongs_to_brokers
 from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName
 
@@ -170,6 +172,10 @@ _IN_NAMESPACES: Final = {
 }
 
 
+# What a caller may not do with the brokers' own topics, whatever was granted to it.
+_NOT_WITH_BROKERS_TOPICS: Final = frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN})
+
+
 class Need(NamedTuple):
     """An operation, and what it is about."""
 
@@ -182,7 +188,10 @@ class Need(NamedTuple):
 
     @property
     def right(self) -> Right:
-        return RIGHTS[self.operation]
+        right = RIGHTS[self.operation]
+        if right in _NOT_WITH_BROKERS_TOPICS and self.topic is not None and belongs_to_brokers(self.topic):
+            return Right.SUPER_USER  # rule 5
+        return right
 
     def __str__(self) -> str:
         """For refusals: `consume from persistent://public/default/orders with the subscription billing`."""

@@ -1,7 +1,7 @@
 """What compaction keeps of a topic: the last message of each key. No IO.
 
-    first   every entry ──▶ LastOfKeys.note      the last message of each key
-    then    every entry ──▶ LastOfKeys.kept      the entry, what is left of a batch, or nothing
+    first   every entry ──▶ unpacked ──▶ LastOfKeys.note      the last message of each key
+    then    every entry ──▶ unpacked ──▶ LastOfKeys.kept      the entry, what is left of a batch, or nothing
 
 Rules (Apache's, but for the last one):
 
@@ -13,9 +13,13 @@ Rules (Apache's, but for the last one):
 5. An entry that cannot be understood ends the compaction. It is not known which keys are in it, so nothing may be
    dropped.
 6. All chunks of a message that is kept are kept. (Apache keeps the last chunk alone, which no client can use.)
+7. A batch may hold a million messages, and stand in a few KB: `note` and `kept` yield after some of them, counted over
+   all entries, so that others get their turn. What takes as long as an entry has bytes (`unpacked`, `Kept.entry`) is a
+   call of its own, for another thread if they are many.
 """
 
 import struct
+from collections.abc import Generator
 from typing import Final, NamedTuple
 
 from magnetar_core.runtime.types import Buffer, Corruption
@@ -30,14 +34,77 @@ from managed_ledger.messages import (
     split_entry,
     without_broker_metadata,
 )
-from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
+from managed_ledger.messages_pb2 import NONE, MessageMetadata, SingleMessageMetadata
 from managed_ledger.position import Position
 
 _U32: Final = struct.Struct(">I")
 
 _NO_INDEX: Final = -1
 
+# Messages after which others have their turn: some 3 µs each.
+MESSAGES_PER_TURN: Final = 1_000
+
 _EMPTIED: Final = SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+
+
+class Opened(NamedTuple):
+    """An entry whose parts are known."""
+
+    position: Position
+    data: Buffer
+    metadata: MessageMetadata
+    payload: Buffer
+    """As it is stored; of a batch that was unpacked, its messages."""
+
+    @property
+    def is_marker(self) -> bool:
+        return self.metadata.HasField("marker_type")
+
+    @property
+    def is_readable_batch(self) -> bool:
+        return is_batch(self.metadata) and not self.metadata.encryption_keys
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """How many bytes `unpacked` looks at."""
+        return max(len(self.data), self.metadata.uncompressed_size if self.metadata.compression != NONE else 0)
+
+    def unpacked(self) -> "Opened":
+        """Checked, and its batch without compression. Raises Corruption (rule 5)."""
+        if self.is_marker:
+            return self
+        try:
+            if checksum_ok(self.data) is False:
+                raise Corruption("its checksum is wrong")
+            if not self.is_readable_batch:
+                return self
+            return self._replace(payload=payload_of(split_entry(self.data), self.metadata))
+        except Corruption as error:
+            raise Corruption(f"entry {self.position}: {error}") from None
+
+
+def opened(position: Position, data: Buffer) -> Opened:
+    """An entry of the topic. Raises Corruption (rule 5)."""
+    try:
+        parts = split_entry(data)
+        return Opened(position, data, metadata_of(parts), parts.payload)
+    except Corruption as error:
+        raise Corruption(f"entry {position}: {error}") from None
+
+
+class Kept(NamedTuple):
+    """What is kept of an entry."""
+
+    metadata: MessageMetadata
+    batch: bytes | None
+    """The messages of its batch, emptied ones among them; None: the entry is kept as it is."""
+    data: Buffer
+
+    def entry(self) -> bytes:
+        """As it is stored; a batch is compressed again."""
+        if self.batch is None:
+            return bytes(without_broker_metadata(self.data))
+        return encode_entry(self.metadata, compress(self.metadata.compression, self.batch))
 
 
 class _Last(NamedTuple):
@@ -58,6 +125,8 @@ class LastOfKeys:
         self.messages = 0
         """Looked at; a message in chunks counts once."""
         self.kept_messages = 0
+        self._in_turn = 0
+        """Messages since others had their turn (rule 7)."""
 
     def __len__(self) -> int:
         return len(self._last)
@@ -67,22 +136,31 @@ class LastOfKeys:
         """Of those looked at; known when `kept` was asked for all of them."""
         return self.messages - self.kept_messages
 
-    def note(self, position: Position, data: Buffer) -> None:
+    def note(self, entry: Opened) -> Generator[None, None, None]:
         """Look at an entry; they come in order. Raises Corruption (rule 5)."""
-        try:
-            self._note(position, data)
-        except Corruption as error:
-            raise Corruption(f"entry {position}: {error}") from None
-
-    def _note(self, position: Position, data: Buffer) -> None:
-        parts = split_entry(data)
-        metadata = metadata_of(parts)
-        if metadata.HasField("marker_type"):
+        metadata = entry.metadata
+        if entry.is_marker:
             return
-        if checksum_ok(data) is False:
-            raise Corruption("its checksum is wrong")
-        if _is_readable_batch(metadata):
-            for message in iterate_batch(payload_of(parts, metadata), metadata.num_messages_in_batch):
+        if entry.is_readable_batch:
+            yield from self._note_batch(entry.position, entry.payload, metadata.num_messages_in_batch)
+            return
+        if self._is_turn_over():
+            yield
+        if _is_chunk(metadata) and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
+            return
+        self.messages += 1
+        if not metadata.HasField("partition_key"):
+            return
+        size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(entry.payload)
+        self._remember(metadata.partition_key, size, entry.position, _NO_INDEX)
+        if _is_chunk(metadata) and metadata.partition_key in self._last:
+            self._chunked[metadata.partition_key] = metadata.uuid
+
+    def _note_batch(self, position: Position, batch: Buffer, count: int) -> Generator[None, None, None]:
+        try:
+            for message in iterate_batch(batch, count):
+                if self._is_turn_over():
+                    yield
                 single = message.single
                 assert single is not None
                 if single.compacted_out:
@@ -90,16 +168,15 @@ class LastOfKeys:
                 self.messages += 1
                 if single.HasField("partition_key"):
                     self._remember(single.partition_key, len(message.payload), position, message.batch_index)
-            return
-        if _is_chunk(metadata) and metadata.chunk_id < metadata.num_chunks_from_msg - 1:
-            return
-        self.messages += 1
-        if not metadata.HasField("partition_key"):
-            return
-        size = metadata.uncompressed_size if metadata.HasField("uncompressed_size") else len(parts.payload)
-        self._remember(metadata.partition_key, size, position, _NO_INDEX)
-        if _is_chunk(metadata) and metadata.partition_key in self._last:
-            self._chunked[metadata.partition_key] = metadata.uuid
+        except Corruption as error:
+            raise Corruption(f"entry {position}: {error}") from None
+
+    def _is_turn_over(self) -> bool:
+        self._in_turn += 1
+        if self._in_turn < MESSAGES_PER_TURN:
+            return False
+        self._in_turn = 0
+        return True
 
     def _remember(self, key: str, payload_bytes: int, position: Position, batch_index: int) -> None:
         self._chunked.pop(key, None)
@@ -108,14 +185,15 @@ class LastOfKeys:
         else:
             self._last.pop(key, None)  # rule 1
 
-    def kept(self, position: Position, data: Buffer) -> bytes | None:
+    def kept(self, entry: Opened) -> Generator[None, None, Kept | None]:
         """What is kept of an entry that `note` has seen. Raises Corruption."""
-        parts = split_entry(data)
-        metadata = metadata_of(parts)
-        if metadata.HasField("marker_type"):
+        metadata, position = entry.metadata, entry.position
+        if entry.is_marker:
             return None
-        if _is_readable_batch(metadata):
-            return self._kept_of_batch(position, metadata, payload_of(parts, metadata))
+        if entry.is_readable_batch:
+            return (yield from self._kept_of_batch(entry))
+        if self._is_turn_over():
+            yield
         key = metadata.partition_key
         if _is_chunk(metadata):
             is_kept = key in self._chunked and self._chunked[key] == metadata.uuid
@@ -123,35 +201,33 @@ class LastOfKeys:
         else:
             is_kept = self._is_last(key, position, _NO_INDEX)
             self.kept_messages += is_kept
-        return bytes(without_broker_metadata(data)) if is_kept else None
+        return Kept(metadata, None, entry.data) if is_kept else None
 
     def _is_last(self, key: str, position: Position, batch_index: int) -> bool:
         return self._last.get(key) == (position.ledger_id, position.entry_id, batch_index)
 
-    def _kept_of_batch(self, position: Position, metadata: MessageMetadata, payload: Buffer) -> bytes | None:
-        parts: list[Buffer] = []
+    def _kept_of_batch(self, entry: Opened) -> Generator[None, None, Kept | None]:
+        made = bytearray()
         kept = 0
-        for message in iterate_batch(payload, metadata.num_messages_in_batch):
+        for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
+            if self._is_turn_over():
+                yield
             single = message.single
             assert single is not None
             is_kept = single.HasField("partition_key") and self._is_last(
-                single.partition_key, position, message.batch_index
+                single.partition_key, entry.position, message.batch_index
             )
             kept += is_kept
             head = single.SerializeToString() if is_kept else _EMPTIED
-            parts += [_U32.pack(len(head)), head]
+            made += _U32.pack(len(head))
+            made += head
             if is_kept:
-                parts.append(message.payload)
+                made += message.payload
         if not kept:
             return None
         self.kept_messages += kept
-        batch = b"".join(parts)
-        metadata.uncompressed_size = len(batch)
-        return encode_entry(metadata, compress(metadata.compression, batch))
-
-
-def _is_readable_batch(metadata: MessageMetadata) -> bool:
-    return is_batch(metadata) and not metadata.encryption_keys
+        entry.metadata.uncompressed_size = len(made)
+        return Kept(entry.metadata, bytes(made), entry.data)
 
 
 def _is_chunk(metadata: MessageMetadata) -> bool:

@@ -19,10 +19,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from broker.topic.compacted_view import CompactedRun
-from broker.topic.compaction import LastOfKeys
+from broker.topic.compaction import Kept, LastOfKeys, Opened, opened
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import Corruption, MagnetarError
+from magnetar_core.runtime.tasks import Tasks, in_turns
+from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 # One read of a compaction: some milliseconds of work on the loop, after which others have their turn.
 _READ_ENTRIES: Final = 100
 _READ_BYTES: Final = 1024 * 1024
+
+# Entries that are larger, also unpacked, are unpacked and packed on another thread.
+INLINE_BYTES_MAX: Final = 128 * KIB
 
 
 class CompactionStatus(Enum):
@@ -207,13 +210,15 @@ class Compactor:
         keys = LastOfKeys()
         async for entries in self._entries(last):
             for entry in entries:
-                keys.note(entry.position, entry.data)
-            self.facts.looked_at = keys.messages
+                await in_turns(keys.note(await unpacked(entry)))
+                self.facts.looked_at = keys.messages
         writer = await self._ledger.compacted.create(self._topic.full, self._topic.partition, last)
         try:
             async for entries in self._entries(last):
-                kept = [(entry.position, keys.kept(entry.position, entry.data)) for entry in entries]
-                await writer.add([(position, data) for position, data in kept if data is not None])
+                for entry in entries:
+                    kept = await in_turns(keys.kept(await unpacked(entry)))
+                    if kept is not None:
+                        await writer.add([(entry.position, await _encoded(kept))])
             await writer.close()
             if cursor.is_closed:  # the topic was closed meanwhile: nothing would name the ledger
                 raise ManagedLedgerClosed(f"{self._topic} was closed during its compaction")
@@ -281,3 +286,17 @@ class Compactor:
         self._left.clear()
         for one in ledger_ids:
             await self._delete(one)
+
+
+async def unpacked(entry: "Entry") -> Opened:
+    """Raises Corruption."""
+    found = opened(entry.position, entry.data)
+    if found.unpacked_bytes <= INLINE_BYTES_MAX:
+        return found.unpacked()
+    return await asyncio.to_thread(found.unpacked)
+
+
+async def _encoded(kept: Kept) -> bytes:
+    if kept.batch is None or len(kept.batch) <= INLINE_BYTES_MAX:
+        return kept.entry()
+    return await asyncio.to_thread(kept.entry)

@@ -1,6 +1,6 @@
 """One attached consumer: its permits, its counters, and how an entry is sent to it. No IO."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from broker.topic.ports import Sink
@@ -75,6 +75,10 @@ class ConsumerSubscription(Protocol):
         """A consumer may take entries again: read and dispatch."""
         ...
 
+    def resume(self, consumers: "Iterable[Consumer]") -> None:
+        """*consumers*, whose connection has room again, may take entries: read and dispatch."""
+        ...
+
     def flow(self, consumer: "Consumer", permits: int) -> None: ...
 
     def acknowledge(self, consumer: "Consumer", ack: wire.CommandAck) -> None:
@@ -94,6 +98,7 @@ class Consumer:
     """A consumer on a connection. Permits count messages; a batch is never cut, so they may fall below zero."""
 
     __slots__ = (
+        "_bytes_noted",
         "_entries_noted",
         "_heads",
         "_keeps_broker_metadata",
@@ -200,6 +205,7 @@ class Consumer:
         """Messages out, bytes out, messages redelivered, messages acknowledged, chunks out."""
         self._entries_noted = 0
         self._messages_noted = 0
+        self._bytes_noted = 0
         self._heads = MessageHeads(consumer_id, partition)
         self._keeps_checksum = protocol_version >= CHECKSUM_VERSION
         self._keeps_broker_metadata = keeps_broker_metadata
@@ -260,18 +266,26 @@ class Consumer:
             self.messages_out, self.bytes_out, self.redelivered_messages, self.acked_messages, self.chunks_out
         )
 
-    def note_sent(self, now_ms: int) -> None:
-        """Entries were dispatched, some of them perhaps to this consumer: note the time and the size of batches."""
+    def note_sent(self, now_ms: int) -> tuple[int, int]:
+        """Entries were sent to this consumer: note the time and the size of batches. Returns the messages and bytes
+        since the last call."""
+        messages, size_bytes = self.messages_out - self._messages_noted, self.bytes_out - self._bytes_noted
         entries = self.entries_out - self._entries_noted
-        if not entries:
-            return
-        average = (self.messages_out - self._messages_noted) / entries
-        if self._entries_noted:
-            average = self.messages_per_entry * AVERAGE_KEEPS + average * (1 - AVERAGE_KEEPS)
-        self.messages_per_entry = average
-        self._entries_noted, self._messages_noted = self.entries_out, self.messages_out
-        self.last_consumed_ms = now_ms
+        if entries:
+            average = messages / entries
+            if self._entries_noted:
+                average = self.messages_per_entry * AVERAGE_KEEPS + average * (1 - AVERAGE_KEEPS)
+            self.messages_per_entry = average
+            self._entries_noted, self._messages_noted = self.entries_out, self.messages_out
+            self._bytes_noted = self.bytes_out
+            self.last_consumed_ms = now_ms
+        return messages, size_bytes
 
     def take_rates(self, now_ms: int) -> None:
         """Work out `rates` for the period that ends now."""
         self.rates.take(self.counted, now_ms)
+
+
+def priority_of(consumer: Consumer) -> int:
+    """0 comes first."""
+    return consumer.priority_level

@@ -1,17 +1,18 @@
 """Where in a topic something is: a publish time, the last message, the start of a reader. No IO of its own."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Protocol
 
 from broker.errors import storage_error
+from broker.topic.compaction import MESSAGES_PER_TURN, Opened
 from broker.topic.ports import Entries, EntryLike
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages import (
     broker_metadata_of,
     is_batch,
+    iterate_batch,
     message_count,
-    messages_of,
     metadata_of,
     split_entry,
 )
@@ -103,14 +104,23 @@ def last_index(entry: EntryLike) -> int:
     return message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
 
 
-def last_kept_index(entry: EntryLike) -> int:
-    """The index of the last message of a batch that compaction kept; -1 for an entry that is no batch."""
+def last_kept_index(entry: Opened) -> Generator[None, None, int]:
+    """The index of the last message of a batch that compaction kept; -1 for an entry that is no batch.
+
+    Others have their turn where it yields: a batch may hold a million messages.
+    """
+    if not entry.is_readable_batch:
+        return -1
+    kept = -1
     try:
-        _, messages = messages_of(entry.data)
-        kept = [one.batch_index for one in messages if one.single is None or not one.single.compacted_out]
+        for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
+            if message.single is not None and not message.single.compacted_out:
+                kept = message.batch_index
+            if (message.batch_index + 1) % MESSAGES_PER_TURN == 0:
+                yield
     except Corruption:
         return -1
-    return kept[-1] if kept else -1
+    return kept
 
 
 def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:

@@ -3,8 +3,12 @@
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from managed_ledger.position import Position
+
+# Sorting what is nearly sorted takes some 30 ns for each member, finding the place of one a microsecond.
+_SORTED_AS_ONE: Final = 50
 
 
 class ReplaySet:
@@ -44,7 +48,12 @@ class ReplaySet:
             self._sorted.append(position)
 
     def update(self, items: Iterable[tuple[Position, int]]) -> None:
-        """Add many positions; cheaper than one by one, since it sorts once."""
+        """Add positions: few of them one by one; many are cheaper together, since that sorts once."""
+        items = list(items)
+        if len(items) * _SORTED_AS_ONE < len(self._sorted):
+            for position, hash_ in items:
+                self.add(position, hash_)
+            return
         for position, hash_ in items:
             if position not in self._hashes:
                 self._hashes[position] = hash_

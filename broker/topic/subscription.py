@@ -15,7 +15,7 @@ Rules:
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
@@ -264,6 +264,14 @@ class Subscription:
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.last_flow_ms = self.last_flow_ms = self._host.now_ms()
         consumer.add_permits(permits)
+        self.resume((consumer,))
+
+    def resume(self, consumers: Iterable[Consumer]) -> None:
+        """*consumers* have permits, or room in their connections, again."""
+        dispatcher = self._dispatcher
+        if dispatcher is not None:
+            for consumer in consumers:
+                dispatcher.wake(consumer)
         self.pump()
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
@@ -525,27 +533,27 @@ class Subscription:
         return read
 
     def _on_entries(self, dispatcher: Dispatcher, read: Read, entries: Entries) -> None:
-        group = self._membership.group
-        if group is not None or self._reserved is not None or self._is_throttled:
-            is_throttled, before = self._is_throttled, self.counted
-            dispatcher.on_entries(read, entries)
-            after, now_ms = self.counted, self._host.now_ms()
-            messages, size_bytes = after.messages - before.messages, after.bytes - before.bytes
-            if is_throttled:
-                for throttle in self.throttles:
-                    throttle.spend(messages, size_bytes, now_ms)
-            if group is not None:
-                group.count_dispatched(messages, size_bytes)
-            self._settle(messages, size_bytes)
-            if entries and messages:
-                self._messages_per_entry = max(messages / len(entries), 1.0)
-        else:
-            dispatcher.on_entries(read, entries)
+        is_throttled = self._is_throttled
+        dispatcher.on_entries(read, entries)
+        now_ms = self._host.now_ms()
+        messages = size_bytes = 0
+        for consumer in dispatcher.take_served():
+            sent, sent_bytes = consumer.note_sent(now_ms)
+            messages, size_bytes = messages + sent, size_bytes + sent_bytes
         if entries:
             self.entries_read += len(entries)
-            self.last_consumed_ms = now_ms = self._host.now_ms()
-            for consumer in dispatcher.consumers:
-                consumer.note_sent(now_ms)
+            self.last_consumed_ms = now_ms
+        group = self._membership.group
+        if group is None and self._reserved is None and not is_throttled:
+            return
+        if is_throttled:
+            for throttle in self.throttles:
+                throttle.spend(messages, size_bytes, now_ms)
+        if group is not None:
+            group.count_dispatched(messages, size_bytes)
+        self._settle(messages, size_bytes)
+        if entries and messages:
+            self._messages_per_entry = max(messages / len(entries), 1.0)
 
     def _settle(self, messages: int, size_bytes: int) -> None:
         """So much of what was reserved was dispatched; the rest is free again."""

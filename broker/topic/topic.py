@@ -19,6 +19,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,7 @@ from broker.ownership.rules import Ownership
 from broker.policies import NamespacePolicies
 from broker.policy_types import CAUGHT_UP, STORAGE
 from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
-from broker.topic.compactor import Compactor
+from broker.topic.compactor import Compactor, unpacked
 from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.entry_metadata import EntryMetadata
 from broker.topic.host import TopicHost
@@ -53,9 +54,15 @@ from broker.wire.frames import Send
 from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.distribution import Distribution
-from magnetar_core.runtime.tasks import Bell, Tasks, attempt
-from magnetar_core.runtime.types import do_nothing
-from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
+from magnetar_core.runtime.tasks import Bell, Tasks, attempt, in_turns
+from magnetar_core.runtime.types import Corruption, do_nothing
+from managed_ledger.errors import (
+    EntryRefused,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    StorageUnavailable,
+)
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -69,6 +76,10 @@ WITHHELD_RETRY_S: Final = 0.1
 
 # How long closing a topic waits for storage to answer, so that clients need not send stored messages again.
 CLOSING_GRACE_S: Final = 1.0
+
+
+# A seek that takes longer is one of a broker that stood still, or whose bookies did: another may have the topic now.
+SEEK_DOUBTED_S: Final = 1.0
 
 
 class Topic:
@@ -410,8 +421,20 @@ class Topic:
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None:
-        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
+        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError.
+
+        NotReady: it took so long that another broker may serve the topic by now, and one does. Its consumer may have
+        subscribed there already; a client that hears of success then (the official C++ client) throws away what it
+        was sent since.
+        """
+        began_s = self._clock.monotonic()
         await self._subscriptions.seek(subscription, position, ack_set, batch_size)
+        if self._clock.monotonic() - began_s >= SEEK_DOUBTED_S:
+            with contextlib.suppress(StorageUnavailable):
+                try:
+                    await self.ledger.check_owner()
+                except ManagedLedgerFenced as error:
+                    raise storage_error(error) from error
 
     async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
@@ -480,7 +503,12 @@ class Topic:
             kept = await self.compactor.last_message()
         except ManagedLedgerError as error:
             raise storage_error(error) from error
-        return (EARLIEST, -1) if kept is None else (kept.position, last_kept_index(kept))
+        if kept is None:
+            return EARLIEST, -1
+        try:
+            return kept.position, await in_turns(last_kept_index(await unpacked(kept)))
+        except Corruption:
+            return kept.position, -1
 
     def _on_new_entries(self) -> None:
         if not self.is_closed:

@@ -5,20 +5,25 @@
 
 The last message of a key counts. `change_events.avsc` is the schema that Apache's brokers register, byte for byte: with
 another text the topic would get a second version of the same schema.
+
+Without authorization anybody can write here, and with any schema: what cannot be read within the bounds below is passed
+over and told, as by Apache's brokers, and what stands behind it counts.
 """
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import fastavro
 
 from broker.topic_policies.record import NONE_SET, Record
-from magnetar_core.runtime.types import Buffer, Corruption
-from managed_ledger.messages import messages_of
+from broker.topic_policies.values import read_value
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from managed_ledger.messages import Message
 from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.schemas.avro import AvroType, InvalidSchema, parse
 from managed_ledger.topic_name import TopicName, TopicNameError
 
 CHANGES: Final = "__change_events"
@@ -31,6 +36,13 @@ SCHEMA_PROPERTIES: Final = {"__jsr310ConversionEnabled": "false", "__alwaysAllow
 """With which Apache's clients register a schema that they made from a class."""
 
 _PARSED: Final = fastavro.parse_schema(json.loads(SCHEMA))
+_EVENT: Final = parse(SCHEMA.encode())
+
+# An event: some hundred bytes, and fifty more for each subscription with a rate of its own.
+EVENT_BYTES_MAX: Final = 1 * MIB
+
+# The schema with which events were written; that of Apache's brokers has 9 KB.
+SCHEMA_BYTES_MAX: Final = 256 * KIB
 
 
 class Change(NamedTuple):
@@ -66,7 +78,7 @@ def encode(topic: TopicName, policies: Record, *, is_global: bool, cluster: str)
     return out.getvalue()
 
 
-def metadata_of(topic: TopicName, *, is_global: bool, cluster: str, is_removal: bool) -> MessageMetadata:
+def event_metadata(topic: TopicName, *, is_global: bool, cluster: str, is_removal: bool) -> MessageMetadata:
     """The metadata of such a message, without what its producer adds."""
     made = MessageMetadata(partition_key=key_of(topic, is_global=is_global), partition_key_b64_encoded=False)
     if not is_global:
@@ -76,37 +88,41 @@ def metadata_of(topic: TopicName, *, is_global: bool, cluster: str, is_removal: 
     return made
 
 
-def changes_in(entry: Buffer, schemas: Mapping[bytes, Any]) -> list[Change]:
-    """The changes that an entry holds, in order; a message that is no such event is passed over.
+class Unreadable(NamedTuple):
+    """A message of the system topic that is passed over, and why."""
 
-    *schemas*: version → schema with which values were written, for versions other than ours.
+    problem: str
 
-    Raises Corruption.
+
+def changes_in(
+    metadata: MessageMetadata, messages: Iterator[Message], written: AvroType | Unreadable
+) -> Iterator[Change | Unreadable]:
+    """The changes that an entry with *metadata* and *messages* holds, in order, and what cannot be read of it.
+
+    *written*: the schema with which its values were written. Raises Corruption where its batch is damaged.
     """
-    metadata, messages = messages_of(entry)
-    found = []
     for message in messages:
         single = message.single
         key = metadata.partition_key if single is None else single.partition_key
         is_removal = metadata.null_value if single is None else single.null_value
-        is_global = key.startswith(GLOBAL)
         try:
             topic = TopicName.parse(key.removeprefix(GLOBAL))
-        except TopicNameError:
-            continue
-        written = schemas.get(metadata.schema_version)
-        policies = None if is_removal or not message.payload else _decode(bytes(message.payload), written)
-        found.append(Change(topic, is_global, policies))
-    return found
+            policies = None if is_removal or not message.payload else _decode(message.payload, written)
+        except (TopicNameError, Corruption) as error:
+            yield Unreadable(str(error))
+        else:
+            yield Change(topic, key.startswith(GLOBAL), policies)
 
 
-def _decode(value: bytes, written: Any) -> Record | None:
-    try:
-        event: Any = fastavro.schemaless_reader(io.BytesIO(value), written or _PARSED, _PARSED)
-        policies = (event.get("topicPoliciesEvent") or {}).get("policies")
-    except Exception as error:  # the library raises what the bytes lead it to
-        raise Corruption(f"an event of {CHANGES} cannot be decoded: {type(error).__name__}: {error}") from error
-    if event.get("eventType") not in (None, "TOPIC_POLICY") or event.get("actionType") == "DELETE":
+def _decode(value: Buffer, written: AvroType | Unreadable) -> Record | None:
+    """Raises Corruption."""
+    if isinstance(written, Unreadable):
+        raise Corruption(written.problem)
+    if len(value) > EVENT_BYTES_MAX:
+        raise Corruption(f"an event of {len(value)} bytes is larger than {EVENT_BYTES_MAX}")
+    event = read_value(value, written, _EVENT)
+    policies = (event["topicPoliciesEvent"] or {}).get("policies")
+    if event["eventType"] not in (None, "TOPIC_POLICY") or event["actionType"] == "DELETE":
         return None
     return _known(policies) if policies else None
 
@@ -116,9 +132,13 @@ def _known(record: Mapping[str, Any]) -> Record:
     return {name: value for name, value in record.items() if value is not None and name != "isGlobal"}
 
 
-def parse_schema(text: str) -> Any:
-    """A schema with which other brokers have written. Raises Corruption."""
+def parse_schema(data: bytes) -> AvroType | Unreadable:
+    """A schema with which others have written."""
+    if data == SCHEMA.encode():
+        return _EVENT
+    if len(data) > SCHEMA_BYTES_MAX:
+        return Unreadable(f"its schema has {len(data)} bytes, more than {SCHEMA_BYTES_MAX}")
     try:
-        return fastavro.parse_schema(json.loads(text))
-    except Exception as error:
-        raise Corruption(f"a schema of {CHANGES} cannot be read: {type(error).__name__}: {error}") from error
+        return parse(data)
+    except InvalidSchema as error:
+        return Unreadable(f"its schema {error}")

@@ -11,22 +11,28 @@ Rules:
 3. Of the messages of one key the one with the highest position counts. A change that this broker has stored holds at
    once; reading older messages later does not take it back. What is read anew holds when all is read.
 4. A namespace without a system topic costs one look into the metadata store and a watch on the place where it would be.
+5. An event that cannot be read is passed over and told, also one of a schema that is not there: it never keeps a
+   namespace closed. A broker that cannot be asked for a schema now is asked again: an event that can be read counts.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
+from itertools import islice
+from typing import Final
 
 from broker.errors import MetadataFailure, NotReady
-from broker.system_client import SystemClient, SystemClientError
+from broker.system_client import NoSuchSchema, SystemClient, SystemClientError
 from broker.topic_policies.events import (
     CHANGES,
     SCHEMA,
     SCHEMA_PROPERTIES,
+    Change,
+    Unreadable,
     changes_in,
     encode,
-    metadata_of,
+    event_metadata,
     parse_schema,
 )
 from broker.topic_policies.record import NONE_SET, SUBSCRIPTION_CREATION, Record
@@ -34,11 +40,12 @@ from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
-from magnetar_core.runtime.types import Corruption
-from managed_ledger.messages import parse_metadata
+from magnetar_core.runtime.types import KIB, Corruption
+from managed_ledger.messages import messages_in, metadata_of, split_entry
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.names import ledger_path
 from managed_ledger.position import Position
+from managed_ledger.schemas.avro import AvroType
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -49,6 +56,16 @@ READ_S: Final = 15.0
 # The first and the longest pause before a system topic that could not be followed is tried again.
 RETRY_FIRST_S: Final = 0.1
 RETRY_LONGEST_S: Final = 10.0
+
+# Entries of a system topic that are larger, also unpacked, are read on another thread; an event has some hundred bytes,
+# and one of this size may hold the loop 30 ms.
+INLINE_BYTES_MAX: Final = 8 * KIB
+
+# Events of one batch after which others have their turn.
+EVENTS_PER_TURN: Final = 100
+
+# Schemas with which the events of one topic were written; each is asked for. Brokers of one version have one.
+SCHEMAS_MAX: Final = 1_000
 
 Changed = Callable[[TopicName], None]
 
@@ -69,6 +86,8 @@ class TopicPolicies:
         self._cluster = cluster
         self._changed = changed
         self.is_on = is_on
+        self.unreadable = 0
+        """Events that could not be read, since the start."""
         self._tasks = Tasks("topic policies")
         self._namespaces: dict[str, _Namespace] = {}
 
@@ -107,7 +126,7 @@ class TopicPolicies:
             if after is None and before is None:
                 return
             value = b"" if after is None else encode(base, after, is_global=is_global, cluster=self._cluster)
-            metadata = metadata_of(base, is_global=is_global, cluster=self._cluster, is_removal=after is None)
+            metadata = event_metadata(base, is_global=is_global, cluster=self._cluster, is_removal=after is None)
             try:
                 position = await self._client.publish(_changes_of(base.namespace), _SCHEMA, metadata, value)
             except SystemClientError as error:
@@ -177,24 +196,64 @@ class TopicPolicies:
 
     async def _follow_topic(self, topic: TopicName, namespace: "_Namespace") -> None:
         """Raises SystemClientError, MetadataError."""
-        schemas: dict[bytes, Any] = {}
+        writers: dict[bytes, AvroType | Unreadable] = {b"": parse_schema(_SCHEMA.schema_data)}
         namespace.begin()
 
         async def on_entry(position: Position, entry: memoryview) -> None:
             try:
-                version = parse_metadata(entry).schema_version
-                if version not in schemas:
-                    schema = await self._client.schema(topic, version) if version else _SCHEMA
-                    ours = schema.schema_data == _SCHEMA.schema_data
-                    schemas[version] = None if ours else parse_schema(schema.schema_data.decode("utf-8", "replace"))
-                changes = changes_in(entry, schemas)
+                async for change in self._changes(topic, entry, writers):
+                    if isinstance(change, Unreadable):
+                        self._pass_over(namespace, topic, position, change.problem)
+                    else:
+                        namespace.note((change.topic, change.is_global), position, change.policies)
             except Corruption as error:
-                log.error("%s: the entry at %s is passed over: %s", topic, position, error)
-                return
-            for change in changes:
-                namespace.note((change.topic, change.is_global), position, change.policies)
+                self._pass_over(namespace, topic, position, str(error))
 
         await self._client.follow(topic, _SCHEMA, on_entry, namespace.on_read)
+
+    async def _changes(
+        self, topic: TopicName, entry: memoryview, writers: dict[bytes, AvroType | Unreadable]
+    ) -> AsyncIterator[Change | Unreadable]:
+        """What an entry of the system topic holds; others get their turn meanwhile. Raises Corruption,
+        SystemClientError."""
+        parts = split_entry(entry)
+        metadata = metadata_of(parts)
+        version = metadata.schema_version[:8]  # old clients send 64 bytes
+        if version not in writers:
+            writers[version] = await self._writer(topic, version, len(writers))
+        is_large = max(len(entry), metadata.uncompressed_size) > INLINE_BYTES_MAX
+        open_entry = partial(messages_in, parts, metadata)
+        messages = await asyncio.to_thread(open_entry) if is_large else open_entry()
+        changes = changes_in(metadata, messages, writers[version])
+        while True:
+            take: Callable[[], list[Change | Unreadable]] = partial(list, islice(changes, EVENTS_PER_TURN))
+            run = await asyncio.to_thread(take) if is_large else take()
+            for change in run:
+                yield change
+            if len(run) < EVENTS_PER_TURN:
+                return
+            await asyncio.sleep(0)
+
+    async def _writer(self, topic: TopicName, version: bytes, known: int) -> AvroType | Unreadable:
+        """The schema with which events were written (rule 5). Raises SystemClientError."""
+        if known >= SCHEMAS_MAX:
+            return Unreadable(f"events of {topic} have more than {SCHEMAS_MAX} schemas")
+        try:
+            schema = await self._client.schema(topic, version)
+        except NoSuchSchema as error:
+            return Unreadable(f"its schema is not there: {error}")
+        return await asyncio.to_thread(parse_schema, schema.schema_data)
+
+    def _pass_over(self, namespace: "_Namespace", topic: TopicName, position: Position, problem: str) -> None:
+        """Tell of an event that cannot be read: the first of a topic in the log, all by their number."""
+        self.unreadable += 1
+        if not namespace.has_unreadable:
+            log.error(
+                "%s: the event at %s is passed over, and those like it are counted "
+                "(magnetar_topic_policies_unreadable_events_total): %s",
+                topic, position, problem,
+            )  # fmt: skip
+        namespace.has_unreadable = True
 
 
 class _Namespace:
@@ -210,6 +269,8 @@ class _Namespace:
         self.is_read = False
         self.is_wanted = True
         self.has_advanced = False
+        self.has_unreadable = False
+        """An event could not be read, which was said."""
         self.problem = ""
         self._unseen: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from typing import Any, Final, Generic, TypeVar
 
 from magnetar_core.runtime.clock import Clock
@@ -50,6 +50,18 @@ def report_failure(what: str, error: Exception) -> None:
         log.warning("%s failed: %s", what, error)
     else:
         log.error("%s failed: %r", what, error, exc_info=error)
+
+
+async def in_turns(steps: Generator[None, None, T]) -> T:
+    """What *steps* return: long work on the loop, in which others get their turn wherever it yields. Raises what it
+    raises."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await asyncio.sleep(0)
 
 
 class Bell:

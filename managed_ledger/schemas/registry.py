@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
 from managed_ledger.schemas.compatibility import (
+    AVRO_BASED,
     Schema,
     SchemaType,
     Strategy,
@@ -84,18 +86,44 @@ def version_of(data: bytes) -> int | None:
     return int.from_bytes(data[:8], "big", signed=True) if len(data) >= 8 else None
 
 
-# Definitions that are larger than this together are compared on another thread: Avro takes 0.15 s for 1 MB.
-INLINE_BYTES_MAX: Final = 64 * KIB
+# Definitions that are larger than this together are compared on another thread. What stands in so few bytes has some
+# ten thousand pairs of types at most, 40 ms.
+INLINE_BYTES_MAX: Final = 4 * KIB
+
+# Threads for that: each takes turns with the loop, and makes it as much slower as one of two.
+_APART_AT_ONCE: Final = 1
+_threads = ThreadPoolExecutor(_APART_AT_ONCE, "schemas")
 
 
 async def apart(work: Callable[..., R], *arguments: Any) -> R:
-    """Call *work*; on another thread if the schemas among its arguments are large. Raises what *work* raises."""
+    """Call *work*; on another thread if the schemas among its arguments are large. Others get their turn before it
+    returns. Raises what *work* raises."""
     size = sum(len(one.data) for one in arguments if isinstance(one, Schema))
-    return work(*arguments) if size <= INLINE_BYTES_MAX else await asyncio.to_thread(work, *arguments)
+    if size > INLINE_BYTES_MAX:
+        return await asyncio.get_running_loop().run_in_executor(_threads, work, *arguments)
+    await asyncio.sleep(0)
+    return work(*arguments)
 
 
-def _check_compatible(strategy: Strategy, new: Schema, *old: Schema) -> None:
-    check_compatible(new, old, strategy)
+async def _find_same(schema: Schema, live: Sequence[StoredSchema]) -> int | None:
+    """The version that is *schema* already: most often byte for byte, else as JSON."""
+    for known in live:
+        if (known.schema.type, known.schema.data) == (schema.type, schema.data):
+            return known.version
+    for known in live:
+        if schema.type in AVRO_BASED and await apart(same_schema, schema, known.schema):
+            return known.version
+    return None
+
+
+async def _check_compatible(schema: Schema, live: Sequence[StoredSchema], strategy: Strategy) -> None:
+    """Each version by itself, so that a topic with many of them keeps nobody waiting. Raises IncompatibleSchema."""
+    for known in live if strategy.transitive else live[-1:]:
+        await apart(_check_one, strategy, schema, known.schema)
+
+
+def _check_one(strategy: Strategy, new: Schema, old: Schema) -> None:
+    check_compatible(new, (old,), strategy)
 
 
 class SchemaRegistry:
@@ -138,10 +166,11 @@ class SchemaRegistry:
                     return True
         return False
 
-    async def versions(self, schema_id: str) -> list[StoredSchema]:
-        """All versions since the last deletion, oldest first."""
+    async def versions(self, schema_id: str, *, bytes_max: int | None = None) -> list[StoredSchema]:
+        """All versions since the last deletion, oldest first. Raises Corruption if their definitions have more than
+        *bytes_max* together."""
         _, locator = await self._locator(schema_id)
-        return [] if locator is None else await self._live(schema_id, locator)
+        return [] if locator is None else await self._live(schema_id, locator, bytes_max)
 
     async def put_if_absent(
         self,
@@ -157,18 +186,17 @@ class SchemaRegistry:
         Without *allow_update* only schemas that are there are found, and none is registered, not even the first.
         Raises IncompatibleSchema, StorageUnavailable.
         """
-        await apart(check_valid, schema)
         async with self._locks.setdefault(schema_id, asyncio.Lock()):
             for _ in range(ATTEMPTS_MAX):
                 record, locator = await self._locator(schema_id)
                 live = [] if locator is None else await self._live(schema_id, locator)
-                for known in live:
-                    if await apart(same_schema, schema, known.schema):
-                        return known.version
+                version = await _find_same(schema, live)
+                if version is not None:
+                    return version
+                await apart(check_valid, schema)
                 if not allow_update:  # the first schema too, as in Apache's broker
                     raise IncompatibleSchema(f"{schema_id} does not take new schemas by itself")
-                if live:
-                    await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
+                await _check_compatible(schema, live, strategy)
                 version = await self._append(schema_id, record, locator, schema, user, deleted=False)
                 if version is not None:
                     return version
@@ -176,13 +204,10 @@ class SchemaRegistry:
 
     async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
         """Whether *schema* could be registered now. Raises IncompatibleSchema."""
-        await apart(check_valid, schema)
         live = await self.versions(schema_id)
-        for known in live:
-            if await apart(same_schema, schema, known.schema):
-                return
-        if live:
-            await apart(_check_compatible, strategy, schema, *(known.schema for known in live))
+        if await _find_same(schema, live) is None:
+            await apart(check_valid, schema)
+            await _check_compatible(schema, live, strategy)
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None:
         """Add a tombstone, or with *force* remove every trace; returns the tombstone's (or last) version."""
@@ -231,7 +256,7 @@ class SchemaRegistry:
         except DecodeError as error:
             raise Corruption(f"the locator of schema {schema_id} cannot be decoded: {error}") from None
 
-    async def _live(self, schema_id: str, locator: SchemaLocator) -> list[StoredSchema]:
+    async def _live(self, schema_id: str, locator: SchemaLocator, bytes_max: int | None = None) -> list[StoredSchema]:
         found: list[StoredSchema] = []
         for entry in locator.index:
             stored = await self._read(schema_id, entry)
@@ -241,6 +266,8 @@ class SchemaRegistry:
                 found.clear()
             else:
                 found.append(stored)
+            if bytes_max is not None and sum(len(one.schema.data) for one in found) > bytes_max:
+                raise Corruption(f"the versions of schema {schema_id} have more than {bytes_max} bytes together")
         return found
 
     async def _read(self, schema_id: str, entry: IndexEntry) -> StoredSchema | None:

@@ -97,6 +97,26 @@ async def test_a_route_without_a_declared_right_cannot_be_added(admin: tuple[Adm
     assert not missing
 
 
+async def test_the_brokers_own_topics_are_changed_and_read_by_super_users_alone(admin: tuple[AdminWorld, Side]) -> None:
+    """Not as Apache's brokers, to which they are topics like others."""
+    own = "/t1/n1/__change_events"
+    tells = re.compile(r"/position/|/ledger/|examinemessage|/subscriptions$|/permissions$|/backlogSize")
+    asked = [
+        call._replace(path=re.sub(r"/t1/n1/top[^/?]*", own, call.path))
+        for call in http_calls(CLUSTER)
+        if "/t1/n1/top" in call.path and (call.method != "GET" or tells.search(call.path.partition("?")[0]))
+    ]
+    asked = [call for call in asked if not call.path.endswith("/version")]  # it asks for one by its definition
+    assert {call.method for call in asked} == {"GET", "PUT", "POST", "DELETE"}
+    for call in asked:
+        for role in ("nobody", "anonymous", "producer", "consumer", "boss"):
+            status, text = await ask(*admin, call, role)
+            assert status in (*REFUSALS, 405), (role, call, status, text)  # 405: nobody may do it by this method
+        assert (await ask(*admin, call, "admin"))[0] not in REFUSALS, call
+    told = Call("GET", f"/admin/v2/persistent{own}/stats")
+    assert (await ask(*admin, told, "producer"))[0] not in REFUSALS
+
+
 async def test_what_is_refused_by_name_is_told_to_those_who_might_do_it(admin: tuple[AdminWorld, Side]) -> None:
     calls = [
         Call("POST", f"/admin/v2/{path}") for path in ("clusters/standalone/migrate", "namespaces/t1/n1/migration")

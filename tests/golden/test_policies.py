@@ -7,7 +7,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from broker.dynamic_settings import DYNAMIC
-from broker.topic_policies.events import SCHEMA, SCHEMA_PROPERTIES, changes_in, encode, key_of, metadata_of
+from broker.topic_policies.events import (
+    SCHEMA,
+    SCHEMA_PROPERTIES,
+    Change,
+    changes_in,
+    encode,
+    event_metadata,
+    key_of,
+    parse_schema,
+)
 from managed_ledger.messages import messages_of
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, golden, load, rows
 from tests.support.policy_calls import Step, made
@@ -88,14 +97,15 @@ def test_events_of_topic_policies(report: Report) -> None:
         entry = b64(row["entry"])
         metadata, messages = messages_of(entry)
         (message,) = messages
-        (change,) = changes_in(entry, {})
+        (change,) = changes_in(*messages_of(entry), parse_schema(SCHEMA.encode()))
+        assert isinstance(change, Change)
         with report.row(str(number)):
             assert metadata.partition_key == key_of(change.topic, is_global=change.is_global)
             value = b""
             if change.policies is not None:
                 value = encode(change.topic, change.policies, is_global=change.is_global, cluster=CLUSTER)
             assert value == bytes(message.payload)
-            ours = metadata_of(
+            ours = event_metadata(
                 change.topic, is_global=change.is_global, cluster=CLUSTER, is_removal=change.policies is None
             )
             for field, told in ours.ListFields():

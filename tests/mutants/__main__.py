@@ -24,6 +24,8 @@ from typing import NamedTuple
 from tests.mutants import (
     auto_recovery,
     broker,
+    clients_bytes,
+    http,
     ledger_client,
     managed_ledger,
     older_metadata,
@@ -38,6 +40,7 @@ from tests.mutants.catalogue import Mutant
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
     *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS, *older_metadata.MUTANTS,
+    *http.MUTANTS, *clients_bytes.MUTANTS,
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent.parent

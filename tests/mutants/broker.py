@@ -9,6 +9,7 @@ ACKS = (f"{UNIT}/topic/test_acks_over_ledgers.py",)
 DISPATCH_PROPERTIES = ("tests/property/test_broker_dispatch.py",)
 WHOLE = (f"{UNIT}/test_broker.py",)
 OWNERSHIP = (f"{UNIT}/ownership/test_ownership.py",)
+READY = f"{UNIT}/topic/test_ready.py"
 RIGHTS = (f"{UNIT}/security/test_authorization.py",)
 ACCESS = (f"{UNIT}/security/test_access.py",)
 ROLES = ("tests/golden/test_permissions.py",)
@@ -569,8 +570,8 @@ MUTANTS = (
     Mutant(
         "what a consumer leaves behind is lost",
         "broker/topic/dispatchers/shared.py",
-        "        self.consumers.remove(consumer)\n        self._give_back(consumer, list(consumer.pending))\n",
-        "        self.consumers.remove(consumer)\n",
+        "        self._served.pop(consumer, None)\n        self._give_back(consumer, list(consumer.pending))\n",
+        "        self._served.pop(consumer, None)\n",
         DISPATCH,
     ),
     Mutant(
@@ -597,6 +598,69 @@ MUTANTS = (
         DISPATCH,
     ),
     Mutant(
+        "a consumer that acknowledged enough has no turn",
+        "broker/topic/dispatchers/shared.py",
+        "                consumer.is_blocked = False\n                self.wake(consumer)\n",
+        "                consumer.is_blocked = False\n",
+        (READY,),
+    ),
+    Mutant(
+        "a consumer that has left is woken",
+        "broker/topic/dispatchers/ready.py",
+        "        if consumer not in self._members or not consumer.is_available:\n",
+        "        if not consumer.is_available:\n",
+        (READY, *DISPATCH_PROPERTIES),
+    ),
+    Mutant(
+        "all consumers are looked at before a read",
+        "broker/topic/dispatchers/ready.py",
+        "                if len(met) >= LOOKED_AT_MAX or (permits <= 0 and room_bytes <= 0):\n",
+        "                if False:\n",
+        (READY,),
+    ),
+    Mutant(
+        "a turn has no end",
+        "broker/topic/dispatchers/ready.py",
+        "        if current is not None and self._left > 0 and current.is_available:\n",
+        "        if current is not None and current.is_available:\n",
+        (READY, *DISPATCH),
+    ),
+    Mutant(
+        "room again wakes nobody",
+        "broker/topic/subscription.py",
+        "                dispatcher.wake(consumer)\n",
+        "                pass\n",
+        (READY, *DISPATCH),
+    ),
+    Mutant(
+        "a seek that took long is a success although another broker has the topic",
+        "broker/topic/topic.py",
+        "                    await self.ledger.check_owner()\n",
+        "                    pass\n",
+        ("tests/unit/broker/test_broker.py",),
+    ),
+    Mutant(
+        "a key that is free again is not looked for",
+        "broker/topic/dispatchers/key_shared.py",
+        "            if hash_ in self._replay.waiting_by_hash:\n                self._look_again()\n",
+        "",
+        (READY, *DISPATCH, *DISPATCH_PROPERTIES),
+    ),
+    Mutant(
+        "permits of a consumer that keys wait for are not noticed",
+        "broker/topic/dispatchers/key_shared.py",
+        "        if consumer in self._wanted:\n",
+        "        if False:\n",
+        (READY, *DISPATCH),
+    ),
+    Mutant(
+        "all that waits for its keys is looked at each time",
+        "broker/topic/dispatchers/key_shared.py",
+        "        if self._nothing_goes:\n            return None\n",
+        "",
+        (READY,),
+    ),
+    Mutant(
         "a key overtakes itself",
         "broker/topic/dispatchers/key_shared.py",
         "        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) "
@@ -621,8 +685,8 @@ MUTANTS = (
     Mutant(
         "a key's last entry leaves its holder behind",
         "broker/topic/dispatchers/key_shared.py",
-        "            del self._holders[hash_]\n            if self._draining",
-        "            if self._draining",
+        "            del self._holders[hash_]\n            if hash_ in",
+        "            if hash_ in",
         DISPATCH,
     ),
     Mutant(
@@ -657,8 +721,8 @@ MUTANTS = (
     Mutant(
         "limits of a subscription stop within a message",
         "broker/topic/dispatchers/shared.py",
-        "        if self._chunked and len(available) < len(self.consumers):\n",
-        "        if self._chunked and not is_blocked:\n",
+        "        if self._chunked:\n            waiting =",
+        "        if self._chunked and not self.is_blocked:\n            waiting =",
         CHUNKS,
     ),
     Mutant(
@@ -685,7 +749,7 @@ MUTANTS = (
     Mutant(
         "a message comes back to who gave it back, where there are others",
         "broker/topic/dispatchers/shared.py",
-        "        return next((one for one in equals if one is not unwanted), chosen)\n",
+        "        return self._ready.other_than(chosen) or chosen\n",
         "        return chosen\n",
         CHUNKS,
     ),
@@ -784,7 +848,7 @@ MUTANTS = (
     Mutant(
         "a flow wakes nobody",
         "broker/topic/subscription.py",
-        "        consumer.add_permits(permits)\n        self.pump()\n",
+        "        consumer.add_permits(permits)\n        self.resume((consumer,))\n",
         "        consumer.add_permits(permits)\n",
         DISPATCH,
     ),
@@ -1084,7 +1148,7 @@ MUTANTS = (
     Mutant(
         "calls of the admin API are not asked about",
         "broker/admin/rights.py",
-        "                await access.check(caller_of(request), need_of(request, operation))\n",
+        "                await access.check(caller, need_of(request, operation))\n",
         "                pass\n",
         ROLES,
     ),

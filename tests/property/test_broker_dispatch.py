@@ -60,9 +60,8 @@ async def test_every_entry_is_acknowledged_in_the_end(kind: int, seed: int) -> N
                 await bench.host.finish_fetching()
                 bench.check()
             case "pause" if present:
-                peer = bench.peers[rng.choice(present)]
-                peer.is_writable = not peer.is_writable
-                bench.subscription.pump()
+                number = rng.choice(present)
+                bench.write(number, may=not bench.peers[number].is_writable)
         if kind == KEY_SHARED:
             _check_keys(bench)
     await _drain(bench, kind, joined)
@@ -233,9 +232,8 @@ async def test_every_message_in_chunks_is_put_together_by_one_consumer(kind: int
                 await bench.host.finish_fetching()
                 bench.check()
             case "pause" if present:
-                peer = bench.peers[rng.choice(present)]
-                peer.is_writable = not peer.is_writable
-                bench.subscription.pump()
+                number = rng.choice(present)
+                bench.write(number, may=not bench.peers[number].is_writable)
     # The faults are over: producers send the rest, all consumers read and acknowledge. Nobody has to leave for it.
     for number, (name, _) in enumerate(producers):
         while sending.get(name):
@@ -243,7 +241,7 @@ async def test_every_message_in_chunks_is_put_together_by_one_consumer(kind: int
     if not clients:
         join(0)
     for number in clients:
-        bench.peers[number].is_writable = True
+        bench.write(number, may=True)
     for _ in range(300):
         for number, client in clients.items():
             bench.flow(number, 3)

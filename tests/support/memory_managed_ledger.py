@@ -23,6 +23,7 @@ from managed_ledger.errors import (
     CursorNotFound,
     IncompatibleSchema,
     ManagedLedgerError,
+    ManagedLedgerFenced,
     ManagedLedgerNotFound,
     ManagedLedgerTerminated,
     StorageUnavailable,
@@ -178,6 +179,8 @@ class MemoryManagedLedger:
         self.index = -1
         self.is_terminated = False
         self.is_open = True
+        self.is_taken_over = False
+        """Another owner has it, of which this one has not heard."""
         self.hold = False
         self.cold = False
         self.fail_with: ManagedLedgerError | None = None
@@ -342,6 +345,10 @@ class MemoryManagedLedger:
             await self.reads_held.wait()
         else:
             await asyncio.sleep(0)
+
+    async def check_owner(self) -> None:
+        if self.is_taken_over:
+            raise ManagedLedgerFenced(f"{self.name}: another owner took over")
 
     async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
         if self.answers_held is not None:

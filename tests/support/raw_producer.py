@@ -3,7 +3,7 @@
 import select
 import socket
 import time
-from typing import Final
+from typing import Any, Final
 
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame, simple_frame
@@ -30,10 +30,12 @@ class RawProducer:
         answer = self._ask(command)
         assert answer.type == wire.BaseCommand.PRODUCER_SUCCESS, answer
 
-    def send(self, sequence_id: int, payload: bytes) -> None:
+    def send(self, sequence_id: int, payload: bytes, **fields: Any) -> None:
+        """*fields*: of the metadata, whatever they say."""
         command = wire.BaseCommand(type=wire.BaseCommand.SEND)
         command.send.producer_id, command.send.sequence_id = 1, sequence_id
-        metadata = MessageMetadata(producer_name=self._name, sequence_id=sequence_id, publish_time=1)
+        known = {"producer_name": self._name, "sequence_id": sequence_id, "publish_time": 1}
+        metadata = MessageMetadata(**{**known, **fields})
         entry = encode_entry(metadata, payload)
         head = simple_frame(command)
         self._socket.sendall((len(head) - 4 + len(entry)).to_bytes(4, "big") + head[4:] + entry)

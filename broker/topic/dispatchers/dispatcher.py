@@ -13,8 +13,9 @@ Rules all dispatchers keep:
 4. Acknowledged entries and markers of the broker are never sent; markers are acknowledged when they are met.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple, Protocol
 
 from broker.topic.batch_sizes import BatchSizes
@@ -106,6 +107,14 @@ class Dispatcher(Protocol):
 
     def remove(self, consumer: Consumer) -> None: ...
 
+    def wake(self, consumer: Consumer) -> None:
+        """*consumer* has more permits, or its connection has room again."""
+        ...
+
+    def take_served(self) -> Collection[Consumer]:
+        """The consumers that entries were sent to since the last call."""
+        ...
+
     def next_read(self) -> Read | None:
         """What should be read now: bytes that the consumers have room for, at least one entry. None: nothing."""
         ...
@@ -153,6 +162,10 @@ class Average:
 
     def entries_for(self, permits: int, entries_max: int) -> int:
         return max(1, min(int(permits / self._messages_per_entry), entries_max))
+
+    def permits_for(self, entries: int) -> int:
+        """The permits that so many entries take."""
+        return ceil(entries * self._messages_per_entry)
 
     def note(self, entries: int, messages: int) -> None:
         if entries:

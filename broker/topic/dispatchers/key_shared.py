@@ -13,7 +13,7 @@ from typing import Final
 
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
-from broker.topic.dispatchers.shared import LOOK_AHEAD_MAX, Round, SharedDispatcher
+from broker.topic.dispatchers.shared import LOOK_AHEAD_MAX, SharedDispatcher
 from broker.topic.ports import CursorPort, EntryLike
 from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.unacked import UnackedShare
@@ -54,11 +54,16 @@ class KeySharedDispatcher(SharedDispatcher):
         # that have joined or left since.
         self._has_moved = False
         self._is_leaving = False
+        # Nothing that waits can go out, as was seen when all of it was looked at; and the consumers that keep it from
+        # that because they can take nothing. Twenty thousand entries are not looked at again for each event.
+        self._nothing_goes = False
+        self._wanted: set[Consumer] = set()
 
     def add(self, consumer: Consumer) -> None:
         self._selector.add(consumer, consumer.name, consumer.hash_ranges)
         super().add(consumer)
         self._has_moved = True
+        self._look_again()
 
     def remove(self, consumer: Consumer) -> None:
         self._selector.remove(consumer)
@@ -67,6 +72,16 @@ class KeySharedDispatcher(SharedDispatcher):
         self._is_leaving = False
         self._drained.pop(consumer, None)
         self._has_moved = True
+        self._look_again()
+
+    def wake(self, consumer: Consumer) -> None:
+        super().wake(consumer)
+        if consumer in self._wanted:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._nothing_goes = False
+        self._wanted.clear()
 
     def _note_draining(self) -> None:
         """Compute `_draining` anew if keys have moved since."""
@@ -101,6 +116,7 @@ class KeySharedDispatcher(SharedDispatcher):
         super().reset()
         self._holders.clear()
         self._draining.clear()
+        self._look_again()
 
     def _hash_of(self, facts: Facts) -> int:
         return 1 if facts.metadata is None else self._selector.hash_of(sticky_key(facts.metadata))
@@ -108,7 +124,10 @@ class KeySharedDispatcher(SharedDispatcher):
     def _takes(self, hash_: int) -> Consumer | None:
         """The consumer that may be sent an entry with this hash now; None: nobody."""
         consumer = self._selector.select(hash_)
-        if consumer is None or not consumer.is_available:
+        if consumer is None:
+            return None
+        if not consumer.is_available:
+            self._wanted.add(consumer)
             return None
         holder = self._holders.get(hash_)
         if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:
@@ -121,9 +140,22 @@ class KeySharedDispatcher(SharedDispatcher):
     def _give_back(self, consumer: Consumer, positions: Iterable[Position]) -> None:
         super()._give_back(consumer, positions)
         self._is_overtaken = True
+        self._look_again()
+
+    def _wake_delayed(self) -> None:
+        waiting = len(self._replay)
+        super()._wake_delayed()
+        if len(self._replay) != waiting:
+            self._look_again()
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
-        return self._first_that_go(entries_max, bytes_max)
+        if self._chunked or self._is_held:
+            return self._first_that_go(entries_max, bytes_max)
+        if self._nothing_goes:
+            return None
+        read = self._first_that_go(entries_max, bytes_max)
+        self._nothing_goes = read is None
+        return read
 
     def _goes(self, hash_: int) -> bool:
         return super()._goes(hash_) and self._takes(hash_) is not None
@@ -138,9 +170,7 @@ class KeySharedDispatcher(SharedDispatcher):
             return False
         return super()._may_read_on() and waiting < LOOK_AHEAD_MAX
 
-    def _choose(
-        self, position: Position, hash_: int, round_: Round, unwanted: Consumer | None = None
-    ) -> Consumer | None:
+    def _choose(self, position: Position, hash_: int, unwanted: Consumer | None = None) -> Consumer | None:
         # An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them
         # only the keys that were held back in this call count.
         if self._is_held or hash_ in self._stuck:
@@ -152,12 +182,10 @@ class KeySharedDispatcher(SharedDispatcher):
             self._stuck.add(hash_)
         return consumer
 
-    def _send(
-        self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int, round_: Round
-    ) -> None:
+    def _send(self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int) -> None:
         holder = self._holders.get(hash_)
         self._holders[hash_] = (consumer, holder[1] + 1) if holder is not None else (consumer, 1)
-        super()._send(consumer, entry, position, messages, hash_, round_)
+        super()._send(consumer, entry, position, messages, hash_)
 
     def _release(self, owner: Consumer, position: Position) -> int:
         hash_ = super()._release(owner, position)
@@ -168,6 +196,8 @@ class KeySharedDispatcher(SharedDispatcher):
             if not self._is_leaving:  # a consumer that leaves has not finished the hash
                 self._note_draining()
             del self._holders[hash_]
+            if hash_ in self._replay.waiting_by_hash:
+                self._look_again()
             if self._draining.pop(hash_, None) is not None and not self._is_leaving:
                 self._drained[consumer] = self._drained.get(consumer, 0) + 1
         return hash_

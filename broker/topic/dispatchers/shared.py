@@ -1,14 +1,16 @@
 """Shared: entries go to the consumers in turn; the chunks of a message to one consumer. No IO and no clock."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from bisect import insort
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from broker.topic.batch_sizes import BatchSizes
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, priority_of
 from broker.topic.delayed import LONGEST_STEP_MS, DelayedMessages
 from broker.topic.dispatchers.chunked import ChunkedMessage, ChunkedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
+from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from broker.topic.replay_set import ReplaySet
 from broker.topic.unacked import UnackedShare
@@ -55,7 +57,8 @@ class SharedDispatcher:
         """Whether an entry at a lower position may have been given back since the last read was asked for."""
         self._is_held = False
         """Whether only what is left of messages in chunks may be sent."""
-        self._turn = 0
+        self._ready = ReadyConsumers()
+        self._served: dict[Consumer, None] = {}
         self._unacked = 0
         self._is_full = False
         """Whether the subscription has as many unacknowledged messages as it may have."""
@@ -70,13 +73,15 @@ class SharedDispatcher:
         if not self.consumers:
             self.reset()
             self._cursor.rewind()
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda one: one.priority_level)
+        insort(self.consumers, consumer, key=priority_of)
+        self._ready.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        self._ready.remove(consumer)
+        self._served.pop(consumer, None)
         self._give_back(consumer, list(consumer.pending))
         if self._chunked:
             self._chunked.on_left(consumer)
@@ -92,6 +97,7 @@ class SharedDispatcher:
         if most != former.unacked_per_consumer_max:
             for consumer in self.consumers:
                 consumer.is_blocked = 0 < most <= consumer.unacked_messages
+                self.wake(consumer)
         most = limits.unacked_per_subscription_max
         if most != former.unacked_per_subscription_max:
             self._is_full = 0 < most <= self._unacked
@@ -104,6 +110,7 @@ class SharedDispatcher:
             consumer.pending.clear()
             consumer.unacked_messages = 0
             consumer.is_blocked = False
+            self.wake(consumer)
         self._owner_of.clear()
         self._replay.clear()
         self._delayed.clear()
@@ -112,6 +119,13 @@ class SharedDispatcher:
         self._unacked = 0
         self._is_full = False
         self._share.clear()
+
+    def wake(self, consumer: Consumer) -> None:
+        self._ready.wake(consumer)
+
+    def take_served(self) -> Collection[Consumer]:
+        served, self._served = self._served, {}
+        return served
 
     # -------------------------------------------------------------------------------- reading
 
@@ -153,19 +167,22 @@ class SharedDispatcher:
 
     def next_read(self) -> Read | None:
         self._is_overtaken = False
-        is_blocked = self.is_blocked
-        available = [] if is_blocked else [consumer for consumer in self.consumers if consumer.is_available]
+        if not self._replay and not self._delayed and not self._cursor.has_more():
+            return None
+        limits = self.limits
+        permits_wanted = self._average.permits_for(limits.read_entries_max)
+        available = [] if self.is_blocked else self._ready.some(permits_wanted, limits.read_bytes_max)
         self._is_held = not available
-        if self._chunked and len(available) < len(self.consumers):
-            waiting = self._chunked.unfinished_owners()
-            available += [one for one in waiting if one.can_be_sent and one not in available]
+        if self._chunked:
+            waiting = dict.fromkeys(one for one in self._chunked.unfinished_owners() if one.can_be_sent)
+            available = list({**dict.fromkeys(available), **waiting})
         budget = sum(consumer.permits for consumer in available)
         if budget <= 0:
             return None
         room_bytes = sum({one.sink: one.sink.room_bytes for one in available}.values())
         if room_bytes <= 0:
             return None
-        bytes_max = min(room_bytes, self.limits.read_bytes_max)
+        bytes_max = min(room_bytes, limits.read_bytes_max)
         if self._delayed:
             self._wake_delayed()
         entries_max = self._average.entries_for(budget, self.limits.read_entries_max)
@@ -248,7 +265,7 @@ class SharedDispatcher:
             self._drop_unreadable(read, entries)
         if not self.consumers:
             return  # the next consumer begins with a rewind
-        round_ = Round(self.consumers, self._turn, self.limits.round_robin_messages)
+        self._ready.end_turn()
         unacked_before = self._unacked
         self._is_held = self.is_blocked
         for entry in entries:
@@ -276,16 +293,15 @@ class SharedDispatcher:
                 if message is not None:
                     message.delayed.add(position)
                 continue
-            consumer = self._consumer_for(position, hash_, round_, message)
+            consumer = self._consumer_for(position, hash_, message)
             if consumer is None:
                 self._replay.add(position, hash_)
                 continue
-            self._send(consumer, entry, position, facts.messages, hash_, round_)
+            self._send(consumer, entry, position, facts.messages, hash_)
             if message is not None:
                 message.on_sent(position, consumer)
                 consumer.chunks_out += 1
         assert self._unacked >= 0, f"{self._unacked} messages are not acknowledged"
-        self._turn = round_.turn
         self._average.note(len(entries), self._unacked - unacked_before)
 
     def _drop_unreadable(self, read: Read, entries: Entries) -> None:
@@ -320,38 +336,31 @@ class SharedDispatcher:
     def _hash_of(self, facts: Facts) -> int:
         return 0
 
-    def _consumer_for(
-        self, position: Position, hash_: int, round_: "Round", message: ChunkedMessage | None
-    ) -> Consumer | None:
+    def _consumer_for(self, position: Position, hash_: int, message: ChunkedMessage | None) -> Consumer | None:
         """The consumer that gets an entry, which is a chunk of *message*, now; None: it waits."""
         if message is None:
-            return self._choose(position, hash_, round_)
+            return self._choose(position, hash_)
         is_next = position in self._replay or message.waiting == 1
         if not is_next or message in self._stuck:
             consumer = None
         elif message.owner is None:
-            consumer = self._choose(position, hash_, round_, message.unwanted)
+            consumer = self._choose(position, hash_, message.unwanted)
         else:
             consumer = message.owner if self._may_go_on(message.owner, hash_) else None
         if consumer is None:
             self._stuck.add(message)
         return consumer
 
-    def _choose(
-        self, position: Position, hash_: int, round_: "Round", unwanted: Consumer | None = None
-    ) -> Consumer | None:
+    def _choose(self, position: Position, hash_: int, unwanted: Consumer | None = None) -> Consumer | None:
         """A consumer for an entry that any may have; not *unwanted* if there is another."""
         if self._is_held:
             return None
-        chosen = round_.next()
+        chosen = self._ready.next(self.limits.round_robin_messages)
         if chosen is None or chosen is not unwanted:
             return chosen
-        equals = (one for one in self.consumers if one.is_available and one.priority_level == chosen.priority_level)
-        return next((one for one in equals if one is not unwanted), chosen)
+        return self._ready.other_than(chosen) or chosen
 
-    def _send(
-        self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int, round_: "Round"
-    ) -> None:
+    def _send(self, consumer: Consumer, entry: EntryLike, position: Position, messages: int, hash_: int) -> None:
         ack_set = None
         if self.limits.batch_index_acks and messages > 1:
             self.batch_sizes.note(position, messages)
@@ -363,7 +372,8 @@ class SharedDispatcher:
         self._owner_of[position] = consumer
         self._count_unacked(consumer, messages)
         consumer.send(position, entry.data, messages, self.redelivery_counts.get(position, 0), ack_set)
-        round_.sent(messages)
+        self._ready.sent(messages)
+        self._served[consumer] = None
 
     # -------------------------------------------------------------------------------- acknowledging
 
@@ -410,6 +420,7 @@ class SharedDispatcher:
                 consumer.is_blocked = True
             elif consumer.is_blocked and consumer.unacked_messages <= limit // 2:
                 consumer.is_blocked = False
+                self.wake(consumer)
         limit = self.limits.unacked_per_subscription_max
         if limit:
             if self._unacked >= limit:
@@ -438,34 +449,3 @@ class SharedDispatcher:
             again.append((position, self._release(consumer, position)))
             counts[position] = counts.get(position, 0) + 1
         self._replay.update(again)
-
-
-class Round:
-    """Round robin over the available consumers of the best priority, *share* messages each."""
-
-    __slots__ = ("_at", "_available", "_consumers", "_left", "_share", "turn")
-
-    def __init__(self, consumers: Sequence[Consumer], turn: int, share: int) -> None:
-        self._consumers = consumers
-        self._share = share
-        self.turn = turn
-        self._available: list[Consumer] = []
-        self._at = 0
-        self._left = share
-
-    def next(self) -> Consumer | None:
-        """The consumer that gets the next entry; None if no consumer is available."""
-        available = self._available
-        if available and self._left > 0 and available[self._at].is_available:
-            return available[self._at]
-        best = next((one.priority_level for one in self._consumers if one.is_available), None)
-        if best is None:
-            return None
-        self._available = [one for one in self._consumers if one.priority_level == best and one.is_available]
-        self.turn += 1
-        self._at = self.turn % len(self._available)
-        self._left = self._share
-        return self._available[self._at]
-
-    def sent(self, messages: int) -> None:
-        self._left -= messages

@@ -1,7 +1,7 @@
 """Exclusive and Failover: one consumer gets all entries. No IO and no clock."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -51,8 +51,7 @@ class SingleActiveDispatcher:
 
     def add(self, consumer: Consumer) -> None:
         consumer.sends_epoch = consumer.epoch is not None
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda one: (one.priority_level, one.name))
+        insort(self.consumers, consumer, key=lambda one: (one.priority_level, one.name))
         if not self._choose() and self._is_failover:
             tell_active(consumer, False)
 
@@ -84,6 +83,12 @@ class SingleActiveDispatcher:
         if self._is_failover:
             for consumer in self.consumers:
                 tell_active(consumer, consumer is self.active)
+
+    def wake(self, consumer: Consumer) -> None:
+        pass  # there is one to look at
+
+    def take_served(self) -> Collection[Consumer]:
+        return () if self.active is None else (self.active,)
 
     def next_timer_ms(self) -> int | None:
         return self._active_from_ms

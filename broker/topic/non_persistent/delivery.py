@@ -12,14 +12,15 @@ Rules:
    nobody can put the message together.
 """
 
+from bisect import insort
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.errors import ConsumerBusy
-from broker.topic.consumer import Consumer
+from broker.topic.consumer import Consumer, priority_of
 from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
-from broker.topic.dispatchers.shared import Round
+from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.dispatchers.single_active import choose_active, tell_active
 from broker.topic.sticky_keys import sticky_key
 
@@ -43,6 +44,10 @@ class Delivery(Protocol):
 
     def remove(self, consumer: Consumer) -> None: ...
 
+    def wake(self, consumer: Consumer) -> None:
+        """*consumer* has more permits, or its connection has room again."""
+        ...
+
     def consumer_for(self, facts: Facts) -> Consumer | None:
         """The consumer that gets the message now; None: the message is dropped."""
         ...
@@ -63,8 +68,7 @@ class OneActive:
             raise ConsumerBusy("Exclusive consumer is already connected")
 
     def add(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda one: (one.priority_level, one.name))
+        insort(self.consumers, consumer, key=lambda one: (one.priority_level, one.name))
         if not self._choose() and self._is_failover:
             tell_active(consumer, False)
 
@@ -72,6 +76,9 @@ class OneActive:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self._choose()
+
+    def wake(self, consumer: Consumer) -> None:
+        pass  # there is one to look at
 
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed. Nothing is waited for: no ack can be under way."""
@@ -123,28 +130,30 @@ class InTurn:
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
         self._begun = Begun()
-        self._turn = 0
+        self._ready = ReadyConsumers()
 
     def check_newcomer(self, consumer: Consumer) -> None:
         pass
 
     def add(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
-        self.consumers.sort(key=lambda one: one.priority_level)
+        insort(self.consumers, consumer, key=priority_of)
+        self._ready.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            self._ready.remove(consumer)
             self._begun.on_left(consumer)
+
+    def wake(self, consumer: Consumer) -> None:
+        self._ready.wake(consumer)
 
     def consumer_for(self, facts: Facts) -> Consumer | None:
         return self._begun.consumer_for(facts, self._choose)
 
     def _choose(self, facts: Facts) -> Consumer | None:
-        round_ = Round(self.consumers, self._turn, 1)
-        consumer = round_.next()
-        self._turn = round_.turn
-        return consumer
+        self._ready.end_turn()
+        return self._ready.next(1)
 
 
 class ByKey:
@@ -169,6 +178,9 @@ class ByKey:
             self.consumers.remove(consumer)
             self._selector.remove(consumer)
             self._begun.on_left(consumer)
+
+    def wake(self, consumer: Consumer) -> None:
+        pass  # a key says which one to look at
 
     def consumer_for(self, facts: Facts) -> Consumer | None:
         return self._begun.consumer_for(facts, self._choose)

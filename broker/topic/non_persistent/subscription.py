@@ -9,7 +9,7 @@ Rules:
    said about durability.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.errors import ConsumerBusy
@@ -147,11 +147,18 @@ class NonPersistentSubscription:
             consumer.send(POSITION, entry, facts.messages)
 
     def pump(self) -> None:
-        """Nothing waits for room."""
+        """Nothing waits."""
+
+    def resume(self, consumers: Iterable[Consumer]) -> None:
+        """*consumers* have permits, or room in their connections, again."""
+        if self._delivery is not None:
+            for consumer in consumers:
+                self._delivery.wake(consumer)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.last_flow_ms = self._now_ms()
         consumer.add_permits(permits)
+        self.resume((consumer,))
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         """Rule 2."""

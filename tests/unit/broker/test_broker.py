@@ -10,6 +10,7 @@ import pytest
 
 from broker.binary.connection import BrokerPort
 from broker.binary.flow import Arrivals
+from broker.binary.handshake import hears_the_end
 from broker.binary.server import BinaryServer
 from broker.broker import Broker
 from broker.errors import NotReady, TopicNotFound
@@ -25,7 +26,7 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually, settle
@@ -478,6 +479,14 @@ async def test_a_terminated_topic_refuses_messages_and_producers(world: BrokerIn
     assert (answer.sequence_id, answer.error) == (7, wire.TopicTerminatedError)
     raw.send(BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=1)
     assert await raw.refused() == wire.TopicTerminatedError
+
+
+@pytest.mark.timeout(30)
+def test_a_version_of_a_million_digits_is_looked_at_once() -> None:
+    """A search that went over the rest of it for each digit would take an hour."""
+    for version, hears_it in (("1" * 1_000_000 + "-incubating", True), ("1." * 500_000, False)):
+        connect = wire.CommandConnect(client_version=version, protocol_version=21)
+        assert hears_the_end(connect) is hears_it
 
 
 @pytest.mark.parametrize(
@@ -1000,3 +1009,21 @@ async def test_a_stopped_broker_has_closed_its_topics_and_told_its_clients(
         ownership=world.ownership, ledgers=world.ledgers, schemas=world.schemas,
     )  # fmt: skip
     await world.broker.start()
+
+
+@pytest.mark.parametrize("is_taken_over", [True, False])
+async def test_a_seek_that_took_long_is_no_success_if_another_broker_has_the_topic(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, is_taken_over: bool
+) -> None:
+    """Its consumer may be there already, and forgets what it was sent there when it hears of success here."""
+    monkeypatch.setattr("broker.topic.topic.SEEK_DOUBTED_S", 0.0)
+    await raw.subscribe("persistent://public/default/t")
+    world.ledger("t").is_taken_over = is_taken_over
+    first = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+    raw.send(BaseCommand.SEEK, consumer_id=1, request_id=3, message_id=first)
+    await raw.expect(BaseCommand.CLOSE_CONSUMER)
+    if is_taken_over:
+        answer = await raw.expect(BaseCommand.ERROR)
+        assert (answer.error.request_id, answer.error.error) == (3, wire.ServiceNotReady)
+    else:
+        assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 3

@@ -599,3 +599,28 @@ async def test_a_terminated_topic_ends_behind_what_only_compaction_has(kept: Kep
     raw.send(BaseCommand.ACK, consumer_id=1, ack_type=wire.CommandAck.Cumulative, message_id=[ids[-1]])
     await raw.expect(BaseCommand.REACHED_END_OF_TOPIC)
     raw.close()
+
+
+async def test_the_cursor_of_compaction_is_no_subscription_of_clients(broker: Broker) -> None:
+    """With a retention of nothing its acknowledgement would take what compaction has kept."""
+    await run(broker, lambda c: publish(c, ("a", "1"), ("b", "2"), ("a", "3")))
+    await compact(broker)
+    cursor = broker.topics[NAME].ledger.cursors[COMPACTION_CURSOR]
+    before = (cursor.mark_delete_position, dict(cursor.properties))
+    raw = await RawClient.connect(broker.port)
+    wanted = {"topic": NAME.full, "subscription": COMPACTION_CURSOR, "consumer_id": 1, "request_id": 1}
+    for kind in (wire.CommandSubscribe.Exclusive, wire.CommandSubscribe.Shared):
+        for durable in (True, False):
+            raw.send(BaseCommand.SUBSCRIBE, subType=kind, durable=durable, read_compacted=not durable, **wanted)
+            assert await raw.refused() in (wire.ProducerBusy, wire.NotAllowedError)
+    raw.send(
+        BaseCommand.PRODUCER, topic=NAME.full, producer_id=1, request_id=2,
+        initial_subscription_name=COMPACTION_CURSOR,
+    )  # fmt: skip
+    assert await raw.refused() == wire.ProducerBusy
+    raw.send(BaseCommand.UNSUBSCRIBE, consumer_id=1, request_id=3)
+    assert await raw.refused() == wire.MetadataError
+    raw.close()
+    assert (cursor.mark_delete_position, dict(cursor.properties)) == before
+    assert COMPACTION_CURSOR not in broker.topics[NAME].subscriptions
+    assert await run(broker, view) == [("b", "2"), ("a", "3")]

@@ -1,13 +1,16 @@
 """What compaction may take at a time."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from broker.topic.compactor import Compactor
+from broker.topic.compaction import Opened
+from broker.topic.compactor import CompactionStatus, Compactor
 from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
+from managed_ledger.messages_pb2 import LZ4
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading import Entry
 from managed_ledger.topic_name import TopicName
@@ -15,7 +18,7 @@ from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.broker.topic.test_compaction import single
+from tests.unit.broker.topic.test_compaction import batch, single
 
 TOPIC = "persistent://public/default/t"
 
@@ -65,6 +68,38 @@ async def test_a_compaction_reads_so_much_at_a_time(
     await eventually(lambda: topic.compactor.facts.succeeded_ms)
     assert sum(sizes) == 2 * 20
     assert max(sizes) == (3 if limit == "_READ_ENTRIES" else 1)
+    raw.close()
+
+
+@pytest.mark.parametrize("inline_bytes", [1 << 20, 100])
+async def test_a_compressed_batch_is_compacted_in_turns(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr("broker.topic.compaction.MESSAGES_PER_TURN", 100)
+    monkeypatch.setattr("broker.topic.compactor.INLINE_BYTES_MAX", inline_bytes)
+    loop_thread, elsewhere = threading.get_ident(), 0
+    unpacked = Opened.unpacked
+
+    def noting(entry: Opened) -> Opened:
+        nonlocal elsewhere
+        elsewhere += threading.get_ident() != loop_thread
+        return unpacked(entry)
+
+    monkeypatch.setattr(Opened, "unpacked", noting)
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC)
+    raw.publish(1, 0, data=batch(*((f"k{number % 7}", b"v" * 9) for number in range(2_000)), codec=LZ4))
+    await raw.answer()
+    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
+    assert topic.compactor.start()
+    turns = 0
+    while topic.compactor.facts.status is CompactionStatus.RUNNING:
+        turns += 1
+        await asyncio.sleep(0)
+    assert topic.compactor.facts.status is CompactionStatus.SUCCESS
+    assert turns > 2 * 2_000 / 100
+    assert topic.compactor.facts.removed_messages == 1_993
+    assert bool(elsewhere) is (inline_bytes == 100)
     raw.close()
 
 

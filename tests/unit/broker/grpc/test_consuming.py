@@ -425,6 +425,27 @@ async def test_a_large_batch_goes_out_in_pieces(
         assert subscription(world).cursor.backlog() == 0
 
 
+async def test_of_a_batch_that_is_acknowledged_but_for_its_end_the_end_comes(
+    world: BrokerInMemory, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.grpc.deliveries.LOOKED_AT_MAX", 10)
+    async with client.consumer("t", "s", type="shared", queue_size=2_000) as consumer:
+        await publish_raw(world, batch_entry(plain_batch(105, b"x"), 105))
+        messages = await take(consumer, 105)
+        consumer.ack(messages[:-1])
+        await consumer.flush()
+        await consumer.nack(messages[-1], delay_s=0)
+        (again,) = await take(consumer, 1)
+        assert again.id.batch_index == 104
+
+
+@pytest.mark.parametrize("name", ["__compaction", "pulsar.dedup", "pulsar.repl.other"])
+async def test_the_brokers_own_cursors_are_no_subscriptions(client: AsyncClient, name: str) -> None:
+    for kind in ("exclusive", "shared"):
+        with pytest.raises(TopicError, match="reserved subscription name"):
+            await client.consumer("t", name, type=kind).open()
+
+
 async def test_entries_that_cannot_be_unpacked_cost_one_message_and_name_the_entry(
     world: BrokerInMemory, client: AsyncClient
 ) -> None:

@@ -132,3 +132,18 @@ def test_only_metadata_without_anything_else_are_plain() -> None:
         assert not is_plain(SingleMessageMetadata(payload_size=size, sequence_id=sequence_id, partition_key="k"))
     # As many bytes as sequence id 0 takes.
     assert not is_plain(SingleMessageMetadata(payload_size=0, null_value=True))
+
+
+def test_messages_that_are_left_out_are_passed_over_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "LOOKED_AT_MAX", 10)
+    unpacked = batch(45, compacted=[*range(5, 40)])
+    calls: list[list[list[int]]] = []
+    while not unpacked.is_done:
+        answer = api.ConsumeResponse()
+        unpacked.fill(answer, TOPIC)
+        calls.append([[one.batch_index for one in delivery.messages] for delivery in answer.deliveries])
+    assert calls == [[[0, 1, 2, 3, 4]], [], [], [], [[40, 41, 42, 43, 44]]]
+    assert (unpacked.delivered, unpacked.compacted) == (10, (1 << 40) - (1 << 5))
+    partly = batch(45, ack_set=[1 << 44])
+    partly.leave_out(PartialBatches(), 0, in_order=False)
+    assert filled(partly) == [[44]]

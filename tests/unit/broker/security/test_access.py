@@ -312,6 +312,7 @@ REQUESTS: dict[str, Any] = {
     "CreateTopic": api.CreateTopicRequest(topic=TOP + "2"),
     "DeleteTopic": api.DeleteTopicRequest(topic=TOP + "3"),
     "ListTopics": api.ListTopicsRequest(),
+    "ListBrokers": api.ListBrokersRequest(),
     "GetTopicStats": api.GetTopicStatsRequest(topic=TOP),
     "Publish": api.PublishRequest(open=api.PublishRequest.Open(topic=TOP)),
     "Consume": api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=TOP, subscription="s", type=api.SHARED)),
@@ -325,6 +326,7 @@ MAY = {
     "CreateTopic": set(),
     "DeleteTopic": set(),
     "ListTopics": {"producer", "consumer"},
+    "ListBrokers": {"anonymous", "producer", "consumer"},
     "GetTopicStats": {"producer", "consumer"},
     "Publish": {"producer"},
     "Consume": {"consumer"},
@@ -362,6 +364,43 @@ async def test_each_call_of_the_topic_api_asks(port: GrpcServer, role: str) -> N
             assert status not in ("UNAUTHENTICATED", "PERMISSION_DENIED"), method
         else:
             assert status == "PERMISSION_DENIED", method
+
+
+OWN = "persistent://public/default/__change_events"
+
+
+async def test_at_the_binary_port_the_brokers_own_topics_are_for_super_users(guarded: BrokerInMemory) -> None:
+    await grant(guarded, ann=["produce", "consume"])
+    await eventually(lambda: _may(guarded, "ann"))
+    client, root = await connect(guarded, "ann"), await connect(guarded, "root")
+    await root.produce(OWN)
+    for kind, fields in (
+        (_T.PRODUCER, {"producer_id": 1}),
+        (_T.SUBSCRIBE, {"consumer_id": 1, "subscription": "s", "subType": wire.CommandSubscribe.Exclusive}),
+        (_T.SUBSCRIBE, {"consumer_id": 1, "subscription": "r", "subType": wire.CommandSubscribe.Exclusive,
+                        "durable": False}),
+    ):  # fmt: skip
+        for topic in (OWN, f"{OWN}-partition-0"):
+            assert await is_refused(client, kind, topic=topic, **fields)
+    assert not guarded.broker.topics[TopicName.parse(OWN)].subscriptions
+    client.send(_T.LOOKUP, topic=OWN, request_id=4)
+    assert (await client.answer()).lookupTopicResponse.response == wire.CommandLookupTopicResponse.Connect
+    await root.subscribe(OWN)
+    client.close()
+    root.close()
+
+
+async def test_over_grpc_the_brokers_own_topics_are_for_super_users(port: GrpcServer) -> None:
+    requests: dict[str, Any] = {
+        "Publish": api.PublishRequest(open=api.PublishRequest.Open(topic=OWN)),
+        "Consume": api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=OWN, subscription="s")),
+        "CreateTopic": api.CreateTopicRequest(topic=OWN),
+        "DeleteTopic": api.DeleteTopicRequest(topic=OWN, force=True),
+    }
+    for method, request in requests.items():
+        for role in ("producer", "consumer", "boss"):
+            assert await status_of(port, method, request, role) == "PERMISSION_DENIED", (method, role)
+        assert await status_of(port, method, request, "root") in ("OK", "ALREADY_EXISTS"), method
 
 
 async def reflected(port: GrpcServer, role: str) -> str:

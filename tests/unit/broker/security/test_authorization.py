@@ -231,3 +231,52 @@ def test_who_may_consume_is_told_why_a_subscription_is_not_for_it() -> None:
     stranger = denial(RULES, Caller("cid"), wanted, Known(permissions=of_others))
     assert stranger is not None
     assert stranger.endswith("that needs the permission consume")
+
+
+OWN_TOPICS: Final = (
+    "persistent://shop/web/__change_events",
+    "persistent://shop/web/__change_events-partition-3",
+    "non-persistent://shop/web/__change_events",
+    "persistent://shop/web/__transaction_buffer_snapshot",
+    "persistent://shop/web/__transaction_buffer_snapshot_segments",
+    "persistent://shop/web/orders-sub__transaction_pending_ack",
+    "persistent://pulsar/system/__transaction_log_0",
+    "persistent://pulsar/system/transaction_coordinator_assign-partition-1",
+    "persistent://pulsar/system/loadbalancer-service-unit-state",
+    "non-persistent://pulsar/system/resource-usage",
+    "persistent://pulsar/broker-1.example:8080/healthcheck",
+)
+
+
+@pytest.mark.parametrize("name", OWN_TOPICS)
+def test_the_brokers_own_topics_are_for_super_users_however_much_was_granted(name: str) -> None:
+    topic = TopicName.parse(name)
+    everything = Permissions(namespace={"ann": frozenset(PERMISSIONS)}, topics={name: {"ann": frozenset(PERMISSIONS)}})
+    for operation in Operation:
+        if RIGHTS[operation] not in (*ON_TOPICS, Right.TENANT_ADMIN):
+            continue
+        wanted = about_topic(operation, topic, "s")
+        is_told = operation in (Operation.LOOKUP, Operation.GET_METADATA, Operation.GET_STATS, Operation.GET_SCHEMA)
+        assert may("ann", wanted, everything) == is_told, operation
+        assert may("boss", wanted, everything, admins="boss") == is_told, operation
+        assert may("root", wanted)
+        assert may(TRUSTED, wanted)
+        assert may(
+            Caller("proxy", "root"), wanted, everything, replace(RULES, super_users=frozenset({"root", "proxy"}))
+        )
+        assert not may(NOBODY, wanted)
+        assert needs_records(RULES, Caller("ann"), wanted) == is_told
+    refusal = denial(
+        RULES, Caller("boss"), about_topic(Operation.PRODUCE, topic), Known(frozenset({"boss"}), everything)
+    )
+    assert refusal == f"boss may not produce to {name}; that needs a role of superUserRoles"
+
+
+@pytest.mark.parametrize(
+    "name", ["my__change_events", "__change_events2", "__transaction", "t-__change_events", "pulsar"]
+)
+def test_topics_of_users_may_have_names_like_theirs(name: str) -> None:
+    topic = TopicName.parse(f"persistent://shop/web/{name}")
+    granted = Permissions(namespace=grants(ann="produce consume"))
+    assert may("ann", about_topic(Operation.PRODUCE, topic), granted)
+    assert may("ann", about_topic(Operation.CONSUME, TopicName.parse(f"persistent://shop/host:8080/{name}")), granted)

@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from broker.topic.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
+from broker.topic.dispatchers.key_shared import KeySharedDispatcher
+from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
 from broker.topic.resource_group import Membership
 from broker.topic.subscription import KeySharedPolicy, Subscription
@@ -31,12 +33,15 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
 )
 
 
+ROOM_BYTES = 1 << 20
+
+
 class Peer:
     """The connection of one consumer."""
 
     def __init__(self, log: list[int] | None = None) -> None:
         self.is_writable = True
-        self.room_bytes = 1 << 20
+        self.room_bytes = ROOM_BYTES
         self.is_idle = True
         self.log = [] if log is None else log  # of all consumers of the bench
         self.got: list[int] = []  # entry ids, in order
@@ -194,6 +199,13 @@ class Bench:
         self.subscription.flow(self.consumers[number], permits)
         self.check()
 
+    def write(self, number: int, *, may: bool) -> None:
+        """The connection of a consumer is full, or has room again."""
+        peer = self.peers[number]
+        peer.is_writable, peer.room_bytes = may, ROOM_BYTES if may else 0
+        self.subscription.resume([self.consumers[number]])
+        self.check()
+
     def ack(self, number: int, *entry_ids: int, cumulative: bool = False, ack_set: list[int] | None = None) -> None:
         ack = wire.CommandAck(consumer_id=number, ack_type=1 if cumulative else 0)  # type: ignore[arg-type]
         for entry_id in entry_ids:
@@ -213,3 +225,11 @@ class Bench:
     def check(self) -> None:
         """The invariant of the flow: permits and backlog, so a read is under way or a frame has just left."""
         assert not self.subscription.is_stuck
+        dispatcher = self.subscription._dispatcher
+        if isinstance(dispatcher, SharedDispatcher):
+            able = [one for one in dispatcher.consumers if one.is_available and one.sink.room_bytes > 0]
+            asleep = [one for one in able if one not in dispatcher._ready]
+            assert not asleep, "they can be sent something, and have no turn"
+        if isinstance(dispatcher, KeySharedDispatcher) and dispatcher._nothing_goes:
+            dispatcher._nothing_goes = False
+            assert not self.subscription.is_stuck, "something can go out, and is not looked for"

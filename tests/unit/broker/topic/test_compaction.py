@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.topic.compaction import LastOfKeys
+from broker.topic.compaction import LastOfKeys, opened
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import compress, encode_entry, messages_of, parse_metadata, payload_of, split_entry
 from managed_ledger.messages_pb2 import (
@@ -20,6 +20,7 @@ from managed_ledger.messages_pb2 import (
     SingleMessageMetadata,
 )
 from managed_ledger.position import Position
+from tests.support.steps import counted, done
 
 
 def metadata(key: str | None = None, **fields: object) -> MessageMetadata:
@@ -54,8 +55,9 @@ def batch(*messages: tuple[str | None, bytes], codec: int = NONE, keys: bool = F
 def compacted(entries: Sequence[bytes]) -> tuple[list[bytes | None], LastOfKeys]:
     keys = LastOfKeys()
     for number, data in enumerate(entries):
-        keys.note(Position(7, number), data)
-    return [keys.kept(Position(7, number), data) for number, data in enumerate(entries)], keys
+        done(keys.note(opened(Position(7, number), data).unpacked()))
+    kept = [done(keys.kept(opened(Position(7, number), data).unpacked())) for number, data in enumerate(entries)]
+    return [None if one is None else one.entry() for one in kept], keys
 
 
 def test_the_last_message_of_each_key_is_kept_as_it_is() -> None:
@@ -148,3 +150,16 @@ def test_an_entry_that_cannot_be_understood_ends_the_compaction_with_its_positio
 def test_what_is_kept_can_be_read_by_those_who_read_the_topic() -> None:
     kept, _ = compacted([batch(("a", b"1"), ("b", b"2")), single("a", b"3")])
     assert [parse_metadata(one).sequence_id for one in kept if one is not None] == [1, 1]
+
+
+def test_others_have_their_turn_after_so_many_messages_also_within_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.topic.compaction.MESSAGES_PER_TURN", 10)
+    keys = LastOfKeys()
+    large = opened(Position(7, 0), batch(*((f"k{n}", b"v") for n in range(95)), codec=LZ4)).unpacked()
+    small = [opened(Position(7, n), single(f"s{n}", b"v")).unpacked() for n in range(1, 26)]
+    assert counted(keys.note(large))[0] == 9
+    assert sum(counted(keys.note(one))[0] for one in small) == 3, "they are counted over all entries"
+    turns, kept = counted(keys.kept(large))
+    assert (turns, keys.kept_messages) == (9, 95)
+    assert kept is not None
+    assert sum(counted(keys.kept(one))[0] for one in small) == 3

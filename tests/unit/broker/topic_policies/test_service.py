@@ -1,7 +1,9 @@
 """Policies of topics on brokers of one cluster: stored in `__change_events`, and in force at each of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import json
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -9,12 +11,15 @@ from typing import Any
 import pytest
 
 import broker.topic_policies.service as service
+from broker.admin.metrics import broker_samples
 from broker.errors import NotReady
-from broker.system_client import SystemClient, SystemClientError
+from broker.system_client import Refused, SystemClient, SystemClientError
+from broker.topic_policies.events import SCHEMA, encode
 from broker.topic_policies.record import Record
 from broker.wire import pulsar_pb2 as wire
+from magnetar_core.runtime.observe import Sample
 from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.messages_pb2 import MessageMetadata, SingleMessageMetadata
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
@@ -308,6 +313,139 @@ async def test_what_others_wrote_into_the_system_topic_and_is_no_event_is_passed
     fresh = await world.side()
     assert await told(world, fresh, "maxProducers") == "2"
     assert await told(world, fresh, "maxConsumers") == "4"
+
+
+async def write_events(side: Side, *values: bytes, schema: bytes = b"", version: bytes = b"") -> None:
+    """Events of the topic that anybody wrote, with a schema of its own, or a version that is said to be there."""
+    client = await RawClient.connect(side.broker.port)
+    if schema:
+        own = wire.Schema(name="x", type=wire.Schema.Avro, schema_data=schema)
+        version = (await client.produce(str(CHANGES), schema=own)).schema_version
+    else:
+        await client.produce(str(CHANGES))
+    for number, value in enumerate(values):
+        made = MessageMetadata(producer_name="x", sequence_id=number, publish_time=1, partition_key=str(NAME))
+        made.schema_version = version
+        client.publish(1, number, data=encode_entry(made, value))
+        await client.expect(wire.BaseCommand.SEND_RECEIPT)
+    client.close()
+
+
+def events_with(kind: object) -> bytes:
+    """The schema of events with one more field in front."""
+    made = json.loads(SCHEMA)
+    made["fields"].insert(0, {"name": "more", "type": kind})
+    return json.dumps(made).encode()
+
+
+async def test_events_that_cannot_be_read_close_no_namespace(
+    world: AdminWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An array of 2^60 nulls; a schema that is not there; one that names a type which it does not have."""
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    nulls = events_with({"type": "array", "items": "null"})
+    await write_events(side, b"\x80\x80\x80\x80\x80\x80\x80\x80\x20" + bytes(7), schema=nulls)
+    await write_events(side, b"x", b"y", version=(77).to_bytes(8, "big"))
+    await write_events(side, b"x", version=b"short")
+    await write_events(side, b"x", schema=events_with("Nothing"))
+    await put(world, side, "maxConsumers", 4)
+    fresh = await world.side()
+    (found,) = await fresh.broker.topic_policies.of(NAME)
+    assert (found["maxProducerPerTopic"], found["maxConsumerPerTopic"]) == (2, 4)
+    assert fresh.broker.topic_policies.unreadable == 5
+    await eventually(lambda: side.broker.topic_policies.unreadable == 5)
+    lines = [one.getMessage() for one in caplog.records if "is passed over" in one.getMessage()]
+    assert len(lines) == 2, "one of each broker"
+    assert "__change_events: the event at" in lines[0]
+    samples = {one.name: one.value for one in broker_samples(fresh.broker, []) if isinstance(one, Sample)}
+    assert samples["magnetar_topic_policies_unreadable_events_total"] == 5
+
+
+async def test_events_have_a_limited_number_of_schemas(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "SCHEMAS_MAX", 4)
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    for number in range(9):
+        await write_events(side, b"x", version=(50 + number).to_bytes(8, "big"))
+    asked: list[bytes] = []
+    ask = SystemClient.schema
+
+    async def noting(client: SystemClient, topic: TopicName, version: bytes) -> wire.Schema:
+        asked.append(version)
+        return await ask(client, topic, version)
+
+    monkeypatch.setattr(SystemClient, "schema", noting)
+    fresh = await world.side()
+    (found,) = await fresh.broker.topic_policies.of(NAME)
+    assert found["maxProducerPerTopic"] == 2
+    assert len(asked) == 3, "beside the one of events without a version"
+    assert fresh.broker.topic_policies.unreadable == 9
+
+
+@pytest.mark.parametrize("inline_bytes", [service.INLINE_BYTES_MAX, 10])
+async def test_events_of_a_batch_are_read_in_turns(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
+) -> None:
+    monkeypatch.setattr(service, "EVENTS_PER_TURN", 3)
+    monkeypatch.setattr(service, "INLINE_BYTES_MAX", inline_bytes)
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 1)
+    sizes: list[int] = []
+
+    def noting(values: Iterable[Any]) -> list[Any]:
+        found = [*values]
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(service, "list", noting, raising=False)
+    values = [encode(NAME, {"maxProducerPerTopic": number}, is_global=False, cluster="c") for number in range(8)]
+    metadata, payload = batched(values, str(NAME))
+    client = await RawClient.connect(side.broker.port)
+    await client.produce(str(CHANGES))
+    client.publish(1, 0, data=encode_entry(metadata, payload), num_messages=8)
+    await client.expect(wire.BaseCommand.SEND_RECEIPT)
+    client.close()
+    topic = side.broker.topics[NAME]
+    await eventually(lambda: topic.policies.max_producers_per_topic == 7)
+    assert sizes[-3:] == [3, 3, 2]
+
+
+def batched(values: list[bytes], key: str) -> tuple[MessageMetadata, bytes]:
+    payload = bytearray()
+    for value in values:
+        head = SingleMessageMetadata(payload_size=len(value), partition_key=key).SerializeToString()
+        payload += struct.pack(">I", len(head)) + head + value
+    made = MessageMetadata(producer_name="x", sequence_id=0, publish_time=1, num_messages_in_batch=len(values))
+    return made, bytes(payload)
+
+
+async def test_a_schema_that_cannot_be_asked_for_now_is_asked_for_again(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await make(world, side)
+    await put(world, side, "maxProducers", 2)
+    await side.broker.topic_policies._client.schema(CHANGES, bytes(8))
+    ask, is_away = SystemClient.schema, True
+
+    async def away(client: SystemClient, topic: TopicName, version: bytes) -> wire.Schema:
+        if is_away:
+            raise Refused("storage is away")
+        return await ask(client, topic, version)
+
+    monkeypatch.setattr(SystemClient, "schema", away)
+    monkeypatch.setattr(service, "READ_S", 0.3)
+    fresh = await world.side()
+    with pytest.raises(NotReady, match="storage is away"):
+        await fresh.broker.topic_policies.of(NAME)
+    is_away = False
+    monkeypatch.setattr(service, "READ_S", 10.0)
+    (found,) = await fresh.broker.topic_policies.of(NAME)
+    assert (found["maxProducerPerTopic"], fresh.broker.topic_policies.unreadable) == (2, 0)
 
 
 async def test_a_topic_whose_policies_cannot_be_read_is_not_opened(

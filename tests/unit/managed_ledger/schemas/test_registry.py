@@ -1,5 +1,7 @@
 import asyncio
 import json
+import threading
+import time
 
 import pytest
 
@@ -8,7 +10,7 @@ from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavail
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
-from managed_ledger.schemas.registry import SchemaRegistry, version_bytes, version_of
+from managed_ledger.schemas.registry import SchemaRegistry, apart, version_bytes, version_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
@@ -201,3 +203,40 @@ async def test_what_is_kept_of_schemas_has_a_limit_in_bytes(monkeypatch: pytest.
     assert 500 < max(sizes) <= 1_000
     with pytest.raises(IncompatibleSchema):
         await registry.put_if_absent("public/default/t", Schema(SchemaType.AVRO, b"{" * 200), Strategy.FULL)
+
+
+async def test_large_schemas_are_looked_at_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not on the loop, whose threads they would share."""
+    monkeypatch.setattr("managed_ledger.schemas.registry.INLINE_BYTES_MAX", 100)
+    running, most, threads = 0, 0, set()
+
+    def compare(*_: object) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        threads.add(threading.get_ident())
+        time.sleep(0.002)
+        running -= 1
+
+    large = Schema(SchemaType.AVRO, bytes(101))
+    await asyncio.gather(*(apart(compare, large) for _ in range(9)))
+    assert (most, len(threads - {threading.get_ident()})) == (1, 1)
+    await apart(compare, Schema(SchemaType.AVRO, bytes(100)))
+    assert threading.get_ident() in threads
+
+
+async def test_a_schema_that_the_topic_has_byte_for_byte_is_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SchemaRegistry(MemoryBookKeeper().client, MemoryStore(LoopClock()), LoopClock())
+    versions = [avro(record(("a", "int"), *((f"b{n}", "int", 0) for n in range(count)))) for count in range(3)]
+    for one in versions:
+        await registry.put_if_absent("p/d/t", one, Strategy.FULL_TRANSITIVE)
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("nothing has to be parsed")
+
+    monkeypatch.setattr("managed_ledger.schemas.registry.same_schema", refuse)
+    monkeypatch.setattr("managed_ledger.schemas.registry.check_valid", refuse)
+    monkeypatch.setattr("managed_ledger.schemas.avro.DEFINITION_BYTES_MAX", 1)
+    for number, one in enumerate(versions):
+        assert await registry.put_if_absent("p/d/t", one, Strategy.FULL_TRANSITIVE) == number
+        await registry.check("p/d/t", one, Strategy.FULL_TRANSITIVE)

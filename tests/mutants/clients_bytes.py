@@ -1,0 +1,207 @@
+"""Seeded bugs of what clients' bytes decide about: system topics, schemas, batches, names of the brokers' own."""
+
+from typing import Final
+
+from tests.mutants.catalogue import Mutant
+
+_UNIT: Final = "tests/unit/broker"
+_EVENTS: Final = (f"{_UNIT}/topic_policies/test_events.py",)
+_SERVICE: Final = (f"{_UNIT}/topic_policies/test_service.py",)
+_RIGHTS: Final = (f"{_UNIT}/security/test_authorization.py", "-k", "own_topics or names_like_theirs")
+_AVRO: Final = ("tests/unit/managed_ledger/schemas/test_avro.py",)
+_REGISTRY: Final = ("tests/unit/managed_ledger/schemas/test_registry.py",)
+_COMPACTION: Final = (f"{_UNIT}/topic/test_compaction.py",)
+_IN_TURNS: Final = (f"{_UNIT}/test_compaction_limits.py", "-k", "in_turns")
+_DELIVERIES: Final = (f"{_UNIT}/grpc/test_deliveries.py",)
+_RESERVED: Final = (f"{_UNIT}/test_compacted_topics.py", "-k", "no_subscription_of_clients")
+
+MUTANTS: Final = (
+    # -- events of system topics
+    Mutant(
+        "items of an event that take no bytes are not counted before they are read",
+        "broker/topic_policies/values.py",
+        "            if abs(count) > self._left:\n                self._take(abs(count))\n",
+        "            if abs(count) > self._left:\n                count = self._left = 0\n",
+        _EVENTS,
+    ),
+    Mutant(
+        "a small event may have as many items as a large one",
+        "broker/topic_policies/values.py",
+        "min(ITEMS_FREE + ITEMS_PER_BYTE * len(self._data), ITEMS_MAX)",
+        "ITEMS_MAX",
+        _EVENTS,
+    ),
+    Mutant(
+        "a large event may have any number of items",
+        "broker/topic_policies/values.py",
+        "min(ITEMS_FREE + ITEMS_PER_BYTE * len(self._data), ITEMS_MAX)",
+        "ITEMS_FREE + ITEMS_PER_BYTE * len(self._data)",
+        _EVENTS,
+    ),
+    Mutant(
+        "an event nests as deep as its bytes say",
+        "broker/topic_policies/values.py",
+        "        if depth > DEPTH_MAX:\n",
+        "        if depth > 20 * DEPTH_MAX:\n",
+        _EVENTS,
+    ),
+    Mutant(
+        "what an event does not have is missing although it has a default",
+        "broker/topic_policies/values.py",
+        "                made[wanted.name] = wanted.default\n",
+        "",
+        _EVENTS,
+    ),
+    Mutant(
+        "an event of a schema that is not there closes its namespace",
+        "broker/topic_policies/service.py",
+        "        except NoSuchSchema as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        _SERVICE,
+    ),
+    Mutant(
+        "an event is passed over while its schema cannot be asked for",
+        "broker/topic_policies/service.py",
+        "        except NoSuchSchema as error:\n",
+        "        except SystemClientError as error:\n",
+        _SERVICE,
+    ),
+    Mutant(
+        "one event that cannot be read takes the others of its entry with it",
+        "broker/topic_policies/events.py",
+        "        except (TopicNameError, Corruption) as error:\n            yield Unreadable(str(error))\n",
+        "        except (TopicNameError, Corruption) as error:\n            yield Unreadable(str(error))\n"
+        "            return\n",
+        _EVENTS,
+    ),
+    Mutant(
+        "each event that cannot be read is a line in the log",
+        "broker/topic_policies/service.py",
+        "        namespace.has_unreadable = True\n",
+        "",
+        _SERVICE,
+    ),
+    Mutant(
+        "a batch of events is read in one turn",
+        "broker/topic_policies/service.py",
+        "islice(changes, EVENTS_PER_TURN)",
+        "changes",
+        _SERVICE,
+    ),
+    # -- topics and cursors of the brokers
+    Mutant(
+        "who may produce to a namespace writes the policies of its topics",
+        "broker/security/authorization.py",
+        "        if right in _NOT_WITH_BROKERS_TOPICS and",
+        "        if right is Right.CONSUME and",
+        _RIGHTS,
+    ),
+    Mutant(
+        "a tenant's administrator may delete the policies of all topics at once",
+        "broker/security/authorization.py",
+        "frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN})",
+        "frozenset({Right.PRODUCE, Right.CONSUME})",
+        _RIGHTS,
+    ),
+    Mutant(
+        "clients that want transactions may not look up who coordinates them",
+        "broker/security/authorization.py",
+        "frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN})",
+        "frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN, Right.PRODUCE_OR_CONSUME})",
+        _RIGHTS,
+    ),
+    Mutant(
+        "the health checks of brokers belong to whom they were granted",
+        "broker/security/system_topics.py",
+        'topic.tenant == "pulsar"',
+        'topic.tenant == "public"',
+        _RIGHTS,
+    ),
+    Mutant(
+        "clients move the cursor of compaction",
+        "broker/names.py",
+        "    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)\n",
+        "    return name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)\n",
+        _RESERVED,
+    ),
+    # -- schemas
+    Mutant(
+        "a type that holds by one that fails still holds",
+        "managed_ledger/schemas/avro.py",
+        "        for pair in needed_by.get(wave.pop(), ()):\n            if pair in failed:\n",
+        "        for pair in needed_by.get(wave.pop(), ()):\n            if pair in failed or pair in open_ways:\n",
+        _AVRO,
+    ),
+    Mutant(
+        "a union fails with the first of its branches",
+        "managed_ledger/schemas/avro.py",
+        "                if open_ways[pair]:\n                    continue\n",
+        "",
+        _AVRO,
+    ),
+    Mutant(
+        "a name means the first type that is called so anywhere",
+        "managed_ledger/schemas/avro.py",
+        "self._full.get(_full_name(name, namespace)) or self._full.get(name)",
+        "self._short.get(name.rpartition('.')[2])",
+        _AVRO,
+    ),
+    Mutant(
+        "a comparison has no end",
+        "managed_ledger/schemas/avro.py",
+        "        if count > COMPARISONS_MAX:\n",
+        "        if count < 0:\n",
+        _AVRO,
+    ),
+    Mutant(
+        "a definition may have any size",
+        "managed_ledger/schemas/avro.py",
+        "    if len(data) > DEFINITION_BYTES_MAX:\n",
+        "    if len(data) > 2 * DEFINITION_BYTES_MAX:\n",
+        _AVRO,
+    ),
+    Mutant(
+        "what a topic has byte for byte is parsed again",
+        "managed_ledger/schemas/registry.py",
+        "        if (known.schema.type, known.schema.data) == (schema.type, schema.data):\n"
+        "            return known.version\n",
+        "        pass\n",
+        _REGISTRY,
+    ),
+    Mutant(
+        "large schemas share the processor with each other",
+        "managed_ledger/schemas/registry.py",
+        "run_in_executor(_threads, work, *arguments)",
+        "run_in_executor(None, work, *arguments)",
+        _REGISTRY,
+    ),
+    # -- batches
+    Mutant(
+        "a compaction looks at a whole batch in one turn",
+        "broker/topic/compaction.py",
+        "        if self._in_turn < MESSAGES_PER_TURN:\n            return False\n",
+        "        if self._in_turn:\n            return False\n",
+        (*_COMPACTION, "-k", "have_their_turn"),
+    ),
+    Mutant(
+        "a large batch is unpacked on the loop",
+        "broker/topic/compactor.py",
+        "    if found.unpacked_bytes <= INLINE_BYTES_MAX:\n",
+        "    if found.unpacked_bytes:\n",
+        _IN_TURNS,
+    ),
+    Mutant(
+        "all that is left out of a batch is passed over in one turn",
+        "broker/grpc/deliveries.py",
+        "                    or looked_at >= LOOKED_AT_MAX\n",
+        "",
+        _DELIVERIES,
+    ),
+    Mutant(
+        "a batch whose first messages are left out comes no more",
+        "broker/grpc/consume_call.py",
+        "            elif answer.deliveries:  # the rest goes with the next frame\n",
+        "            elif answer is not None:  # the rest goes with the next frame\n",
+        (f"{_UNIT}/grpc/test_consuming.py", "-k", "but_for_its_end"),
+    ),
+)
