@@ -48,6 +48,7 @@ from magnetar_core.bookkeeper.metadata.damage_rules import Source
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.descriptors import guarded
 from magnetar_core.runtime.files import DiskUsage, Files
 from magnetar_core.runtime.tasks import Parts, Tasks
 from magnetar_core.runtime.types import MIB, MagnetarError
@@ -289,7 +290,7 @@ class Bookie:
             new_connection = parts.tls_listener.new_connection
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
-                new_connection, sock=listening, backlog=_ACCEPT_BACKLOG
+                guarded(new_connection), sock=listening, backlog=_ACCEPT_BACKLOG
             )
         except OSError as error:
             raise self._port_error(error) from error

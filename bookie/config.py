@@ -8,6 +8,7 @@ from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
+from magnetar_core.runtime.http_hosts import names_setting
 from magnetar_core.runtime.types import MIB
 from magnetar_core.security.tls_files import (
     APACHE_FACTORY,
@@ -379,6 +380,7 @@ class BookieConfig:
     http_host: str = setting(
         "httpServerHost", "127.0.0.1", help="address that the HTTP admin listens on; Apache's default is 0.0.0.0"
     )
+    http_names: tuple[str, ...] = names_setting()
     stats_provider: str = setting(
         "statsProviderClass",
         "",

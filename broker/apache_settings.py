@@ -147,7 +147,6 @@ managedLedgerStorageClassName=org.apache.pulsar.broker.ManagedLedgerClientFactor
 managedLedgerTraceTaskExecution=true
 maxActiveTransactionsPerCoordinator=0
 maxConsumerMetadataSize=1024
-maxHttpServerConnections=2048
 maxInflightSaslContext=50000
 maxSecondsToClearTopicNameCache=7200
 metadataStoreAllowReadOnlyOperations=false

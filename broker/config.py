@@ -26,6 +26,7 @@ from magnetar_core.bookkeeper.client import regions
 from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.topology import RACKS_MIN
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX, load, loop_stall_setting, processes_setting, setting
+from magnetar_core.runtime.http_hosts import names_setting
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.identity import DEFAULT_ALGORITHM, DEFAULT_CLAIM
@@ -680,6 +681,10 @@ class BrokerConfig:
     )
     http_requests_per_s: float = setting(
         "httpRequestsMaxPerSecond", 100.0, help="HTTP requests a second, of all clients; more are answered with 429"
+    )
+    http_names: tuple[str, ...] = names_setting()
+    http_connections_max: int = setting(
+        "maxHttpServerConnections", 2048, help="connections to the HTTP ports; 0 = no limit"
     )
     http_header_bytes: int = setting(
         "httpMaxRequestHeaderSize", 8192, help="one header, or the first line, of an HTTP request", least=1024

@@ -18,8 +18,6 @@ Rules:
 4. Calls that read all records, and calls in all, are limited in number; who comes too much is told to come again.
 """
 
-import asyncio
-import ipaddress
 import json
 import logging
 import re
@@ -27,9 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import aiohttp
 from aiohttp import web
 
 from autorecovery.admin.calls import PREFIX, Access, Asked, Call, Caller, Refused, Subject
@@ -41,6 +37,9 @@ from magnetar_core.bookkeeper.metadata.bookie_states import UnknownBookie
 from magnetar_core.bookkeeper.metadata.lifecycle import IllegalMove
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
 from magnetar_core.pages.serving import INDEX, files_of, serve_file
+from magnetar_core.runtime.descriptors import descriptor_samples
+from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
+from magnetar_core.runtime.http_hosts import is_loopback, name_in
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.loop_watch import loop_stall_samples
@@ -165,6 +164,7 @@ class ManagementServer:
         metrics = Metrics()
         metrics.add(lambda: found)
         metrics.add(loop_stall_samples)
+        metrics.add(descriptor_samples)
         return web.Response(body=metrics.exposition(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
 
     # -- one call
@@ -206,7 +206,7 @@ class ManagementServer:
                 "nothing is changed through an address that other hosts reach while no tokens are configured: set "
                 f"{SETTING}, or listen on 127.0.0.1",
             )
-        if self._tokens is None and not _is_this_host(request.host):
+        if self._tokens is None and not is_loopback(name_in(request.host)):
             raise Refused(403, f"Host {request.host[:200]!r} is not a loopback address, and no tokens are configured")
         if not caller.may_write:
             raise Refused(403, f"the token of {caller.name} may only read")
@@ -248,42 +248,18 @@ async def _body_of(request: web.Request, call: Call) -> Mapping[str, Any]:
     assert call.body is not None
     if (reason := unwanted_type(request)) is not None:
         raise Refused(415, reason)
-    data = bytearray()
     try:
-        async with asyncio.timeout(_BODY_S):
-            async for chunk in request.content.iter_any():
-                data += chunk
-                if len(data) > BODY_BYTES_MAX:
-                    raise Refused(413, f"the body has more than {BODY_BYTES_MAX} bytes")
-    except TimeoutError:
-        raise Refused(400, f"the body did not come within {_BODY_S:.0f} s") from None
-    except (OSError, web.RequestPayloadError, aiohttp.ClientError) as error:
-        raise Refused(400, f"the body broke off: {error}") from None
+        data = await BODIES.read(request, BODY_BYTES_MAX, body_s=_BODY_S)
+    except BodyRefused as error:
+        raise Refused(error.status, str(error)) from None
     try:
-        body = parse_json(bytes(data))
+        body = parse_json(data)
     except ValueError as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
     if (problem := problem_of(call.body, body)) is not None:
         raise Refused(400, problem)
     assert isinstance(body, dict)
     return body
-
-
-def _is_this_host(host: str) -> bool:
-    """The text of a Host header is a loopback address, or `localhost`."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Only this host can reach a listener at *host*."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # ------------------------------------------------------------------------------------------ answers
@@ -327,6 +303,11 @@ def _refusal(status: int, reason: str, facts: Mapping[str, Any]) -> web.Response
     if status == 413:
         headers["Connection"] = "close"  # the rest of the body is not read
     return _json({"reason": reason, **facts}, status, headers)
+
+
+def json_refusal(_: web.Request, status: int, text: str) -> web.Response:
+    """How the server in front refuses."""
+    return _refusal(status, text, {})
 
 
 @web.middleware

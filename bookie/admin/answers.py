@@ -61,6 +61,12 @@ def json_answer(value: object) -> web.Response:
     )
 
 
+def json_refusal(text: str, status: int) -> web.Response:
+    """A refusal as applications of others make it."""
+    body = (json.dumps({"reason": text}) + "\n").encode()
+    return web.Response(body=body, status=status, content_type="application/json", headers=HEADERS)
+
+
 def text_answer(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type=_TEXT, headers=HEADERS)
 

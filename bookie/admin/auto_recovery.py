@@ -21,7 +21,7 @@ from aiohttp import web
 
 from bookie.admin.answers import json_answer, text_answer
 from bookie.admin.cluster_view import ClusterView
-from bookie.admin.questions import Refused, flag, json_body
+from bookie.admin.questions import Refused, bytes_of, flag, json_body
 from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
 from magnetar_core.bookkeeper.metadata.marks import MarkBoard
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
@@ -192,7 +192,7 @@ class AutoRecoveryCalls:
             log.error("recovery of %s has failed: %s", names, error)
 
     async def _body(self, request: web.Request) -> dict[str, Any]:
-        if not (await request.read()).strip():
+        if not (await bytes_of(request)).strip():
             raise Refused(404, "No request body provide.")
         return await json_body(request)
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from bookie.admin.operations import BookieOperations
 from bookie.disks.read_only import DiskState
 from bookie.latency import Outcomes
+from magnetar_core.runtime.descriptors import descriptor_samples
 from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.loop_watch import loop_stall_samples
 from magnetar_core.runtime.observe import Labels, Sample, Summary
@@ -69,6 +70,7 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     yield from _latencies(operations)
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     yield from loop_stall_samples()
+    yield from descriptor_samples()
     state = operations.state()
     writable = not state.read_only and state.running
     yield Sample("bookie_SERVER_STATUS", writable, (), "1: writable, 0: read-only")

@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
+from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
 from magnetar_core.runtime.json_text import parse_json
 
 
@@ -16,8 +17,16 @@ class Refused(Exception):
         self.status = status
 
 
+async def bytes_of(request: web.Request) -> bytes:
+    """The body of a request. Raises Refused."""
+    try:
+        return await BODIES.read(request, request.client_max_size)
+    except BodyRefused as error:
+        raise Refused(error.status, str(error)) from None
+
+
 async def json_body(request: web.Request, *, optional: bool = False) -> dict[str, Any]:
-    data = await request.read()
+    data = await bytes_of(request)
     if not data.strip():
         if optional:
             return {}

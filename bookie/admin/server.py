@@ -11,7 +11,8 @@
 Rules:
 
 1. There is no authentication, as with Apache: every client that reaches the port may do everything. The port is on
-   loopback unless configured otherwise. Nothing changes with a GET or POST that a web page could make a browser send.
+   loopback unless configured otherwise. Nothing changes with a GET or POST that a web page could make a browser send,
+   and nothing is answered there under a name that may be another's (`http_hosts`).
    Applications of others have rules and errors of their own.
 2. A refusal is text for people, with Apache's status: 404 for a wrong method, 500 for missing things and for errors.
 3. Answers that grow with the cluster are streamed: no answer holds a whole ledger, or all records, in memory.
@@ -20,12 +21,20 @@ Rules:
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from aiohttp import web
 
-from bookie.admin.answers import RawHandler, answer_errors, is_of_others, json_answer, stream_answer, text_answer
+from bookie.admin.answers import (
+    RawHandler,
+    answer_errors,
+    is_of_others,
+    json_answer,
+    json_refusal,
+    stream_answer,
+    text_answer,
+)
 from bookie.admin.auto_recovery import AutoRecoveryCalls, RecoveryAccess
 from bookie.admin.bodies import (
     gc_details_json,
@@ -47,6 +56,7 @@ from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
+from magnetar_core.runtime.http_hosts import HostRules, is_loopback
 from magnetar_core.runtime.http_server import HttpServer, foreign_origin
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.types import KIB, MagnetarError
@@ -107,10 +117,13 @@ class AdminServer:
         certificates: Certificates | None = None,
         recovery: RecoveryAccess | None = None,
         mounted: Mapping[str, web.Application] | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         """*metrics_only*: /metrics and /heartbeat, and nothing else. *certificates*: other bookies are asked over
         TLS. *recovery* None: ledgers cannot be copied from here. *mounted*: prefix → application of others, which is
-        served from the start on, also while the bookie is not ready."""
+        served from the start on, also while the bookie is not ready. *names* by which it may be called, beside its
+        addresses."""
+        self._names = tuple(names)
         self._mounted = dict(mounted or {})
         self._records = LedgerStore(store, root)
         self._cluster = ClusterView(store, root, clock, certificates)
@@ -133,7 +146,14 @@ class AdminServer:
         """Listen on a bound socket."""
         app = web.Application(middlewares=[answer_errors, _no_foreign_pages], client_max_size=BODY_BYTES_MAX)
         self._routes(app)
-        self._http = HttpServer(app)
+        hosts = HostRules(self._names, is_local=is_loopback(str(listening.getsockname()[0])))
+        self._http = HttpServer(
+            app,
+            hosts=hosts,
+            refusal=lambda request, status, text: (
+                json_refusal(text, status) if is_of_others(request) else text_answer(text, status)
+            ),
+        )
         await self._http.start(listening)
 
     async def stop(self) -> None:

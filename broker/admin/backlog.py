@@ -8,10 +8,10 @@ Rules:
 """
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
+from broker.admin.deputies import twice
 from broker.admin.http import ADMIN, Refused, done, namespace_of
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
@@ -68,7 +68,7 @@ class BacklogApi:
         by_bundle = await self._topics(namespace)
         if wanted is None:
             name = _subscription(request)
-            suffix = "" if name is None else f"/{quote(quote_plus(name), safe='')}"
+            suffix = "" if name is None else f"/{twice(name)}"
             for bundle, topics in by_bundle.items():  # rule 3
                 base = await self._owners.url_of(topics[0])
                 await self._owners.ask("POST", f"{base}{ADMIN}/namespaces/{namespace}/{bundle}/{call}{suffix}", bundle)

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from broker.binary.proxy_header import missing_bytes, parse_proxy_header
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.descriptors import guarded
 from magnetar_core.security.tls_contexts import HANDSHAKE_S
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class ForwardedConnections:
         """Accept connections of a bound socket, without TLS. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Beginning(self._admitted, self._clock, self.waiting), sock=listening, backlog=backlog
+            guarded(lambda: _Beginning(self._admitted, self._clock, self.waiting)), sock=listening, backlog=backlog
         )
 
     async def before_tls(self, accepted: socket.socket) -> Callable[[], asyncio.BaseProtocol]:

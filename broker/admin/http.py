@@ -34,6 +34,7 @@ from broker.policy_values import NotAValue
 from broker.records import InvalidRecord, NoRecord, RecordError
 from broker.tenancy import ClusterInUse, ResourceGroupInUse
 from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
+from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
 from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
@@ -194,10 +195,23 @@ def refusing(refused: Refused) -> Handler:
 # ------------------------------------------------------------------------------------------ bodies
 
 
+async def bytes_of(request: web.Request) -> bytes:
+    """The body of a request; who sends it is known by now. Raises Refused."""
+    try:
+        return await BODIES.read(request, request.client_max_size)
+    except BodyRefused as error:
+        raise Refused(error.status, str(error)) from None
+
+
+async def text_of(request: web.Request) -> str:
+    """The body as text. Raises Refused; ValueError or LookupError if it is none."""
+    return (await bytes_of(request)).decode(request.charset or "utf-8")
+
+
 async def body_of(request: web.Request) -> Any:
     """The JSON of a request; None if its body is empty. Raises Refused (400)."""
     try:
-        text = await request.text()
+        text = await text_of(request)
         return parse_json(text) if text.strip() else None
     except (ValueError, LookupError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
@@ -267,7 +281,8 @@ def status_of(error: BrokerError | RecordError | BadJson) -> int:
     return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
-def _refusal(status: int, reason: str) -> web.Response:
+def refusal(status: int, reason: str) -> web.Response:
+    """How all calls are refused."""
     return json_answer({"reason": reason}, status=status)
 
 
@@ -277,18 +292,18 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     try:
         return await handler(request)
     except Refused as error:
-        return _refusal(error.status, str(error))
+        return refusal(error.status, str(error))
     except (BrokerError, RecordError, BadJson) as error:
-        return _refusal(status_of(error), str(error))
+        return refusal(status_of(error), str(error))
     except VersionConflict as error:
-        return _refusal(409, f"changed at the same time: {error}")
+        return refusal(409, f"changed at the same time: {error}")
     except (MetadataError, ManagedLedgerError, Corruption) as error:
         log.warning("%s %s: %s", request.method, request.path, error)
-        return _refusal(500, str(error))
+        return refusal(500, str(error))
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return _refusal(error.status, error.text or error.reason)
+        return refusal(error.status, error.text or error.reason)
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
-        return _refusal(500, f"{type(error).__name__}: {error}")
+        return refusal(500, f"{type(error).__name__}: {error}")

@@ -8,7 +8,18 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.http import ADMIN, Refused, body_of, done, json_answer, namespace_of, not_there, word_answer
+from broker.admin.http import (
+    ADMIN,
+    Refused,
+    body_of,
+    bytes_of,
+    done,
+    json_answer,
+    namespace_of,
+    not_there,
+    text_of,
+    word_answer,
+)
 from broker.admin.rights import Routes
 from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP
 from broker.policies import RESOURCE_GROUP
@@ -142,8 +153,8 @@ class NamespacePoliciesApi:
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
         """The body is the name itself: Apache takes quotation marks as a part of it, and pulsar-admin sends none."""
         try:
-            value = (await request.text()).strip()
-        except ValueError:
+            value = (await text_of(request)).strip()
+        except (ValueError, LookupError):
             raise Refused(400, "the name of the anti-affinity group is not text") from None
         if not value:
             raise Refused(412, "namespaceAntiAffinityGroup can't be empty")
@@ -184,7 +195,7 @@ def quota_type(request: web.Request) -> str:
 
 async def given_value(request: web.Request) -> Any:
     """The value in the body. Raises Refused."""
-    if not request.can_read_body or not (await request.read()).strip():
+    if not request.can_read_body or not (await bytes_of(request)).strip():
         raise Refused(400, "The request entity cannot be empty.")
     return await body_of(request)
 

@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from broker.admin.bundles import BundlesApi
+from broker.admin.deputies import by_itself
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -93,11 +94,13 @@ class NamespacesApi:
                 break
             if not force:
                 raise Refused(409, "Cannot delete non empty namespace")
-            await self._delete_all(namespace, topics)
+            with by_itself():
+                await self._delete_all(namespace, topics)
             if not left and not await self._is_empty(namespace, await self._topics_in(namespace)):
                 raise Refused(409, "Topics are made in the namespace while it is deleted; stop its clients")
         for topic in await self._topics_in(namespace):
-            await self._owners.delete(topic)
+            with by_itself():
+                await self._owners.delete(topic)
         await self._bundles.unload_all(namespace)
         await self._tenancy.delete_namespace(namespace)
 

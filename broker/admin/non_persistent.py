@@ -11,6 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from broker.admin.bodies import topic_properties_from_json
+from broker.admin.deputies import twice
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -201,7 +202,7 @@ class NonPersistentTopicsApi:
     async def delete_subscription(self, request: web.Request) -> web.Response:
         name, subscription = topic_of(request), request.match_info["subscription"]
         if count := await self._partitioned.count(name):
-            suffix = f"/subscription/{subscription}"
+            suffix = f"/subscription/{twice(decode(subscription))}"
             if not await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,)):
                 raise Refused(404, f"Subscription {decode(subscription)} not found for topic {name}")
         else:

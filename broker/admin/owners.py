@@ -7,13 +7,16 @@ from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
+from broker.admin import deputies
 from broker.admin.http import ADMIN, Refused, topic_of
 from broker.broker import Broker
 from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
 from broker.topic.topic import Topic
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
@@ -21,6 +24,9 @@ log = logging.getLogger(__name__)
 
 # A partition's owner may first have to take its bundle over from a dead broker.
 FORWARD_TIMEOUT_S: Final = 30.0
+
+# Owners of a topic that may change while one of them is asked.
+REDIRECTS_MAX: Final = 5
 
 # Apache's brokers refuse a PUT of another type, also one without a body.
 _JSON: Final = {"Content-Type": "application/json"}
@@ -123,22 +129,48 @@ class Owners:
 
     async def ask(self, method: str, url: str, about: str, body: Any = None) -> Any:
         """The answer of another broker (or of this one) to a request. Raises Refused with its status."""
-        timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
         data = None if body is None else json.dumps(body).encode()
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout, headers=self._client.headers() | _JSON) as session,
-                session.request(method, url, data=data, ssl=self._client.context) as answer,
-            ):
-                text, status = await answer.text(), answer.status
-        except ConfigurationError as error:
-            raise Refused(500, str(error)) from None
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
+        for _ in range(REDIRECTS_MAX):
+            status, text, elsewhere = await self._answer_of(method, url, about, data)
+            if status not in (301, 302, 307, 308):
+                break
+            url = await self._known(elsewhere, url, about)
+        else:
+            raise Refused(503, f"{about}: the owner changes too often; ask again")
         if status >= 400:
             try:
                 reason = json.loads(text).get("reason", text)
             except (ValueError, AttributeError):
                 reason = text
             raise Refused(status, f"{about}: {str(reason).strip().partition(_LINE_END)[0]}")
-        return json.loads(text) if text else None
+        try:
+            return parse_json(text) if text else None
+        except ValueError:
+            raise Refused(502, f"{about}: {url} answers {status} with what is not JSON: {text[:100]!r}") from None
+
+    async def _answer_of(self, method: str, url: str, about: str, data: bytes | None) -> tuple[int, str, str]:
+        """Status, text, and where it says to ask instead."""
+        timeout = aiohttp.ClientTimeout(total=FORWARD_TIMEOUT_S)
+        try:
+            shown = self._client.headers() | deputies.headers() | _JSON
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=shown) as session,
+                # The URL as it is: the library would follow a `..` in it. Redirects are followed by `ask`.
+                session.request(
+                    method, URL(url, encoded=True), data=data, ssl=self._client.context, allow_redirects=False
+                ) as answer,
+            ):
+                return answer.status, await answer.text(), answer.headers.get("Location", "")
+        except ConfigurationError as error:
+            raise Refused(500, str(error)) from None
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise Refused(503, f"{about}: {url} does not answer: {str(error) or 'time-out'}") from error
+
+    async def _known(self, elsewhere: str, url: str, about: str) -> str:
+        """*elsewhere*, where a broker sends this one, if it is at a broker of the cluster: credentials go there."""
+        base = "/".join(elsewhere.split("/", 3)[:3])
+        if base in [self.web_url(one) for one in (await self._ownership.brokers()).values()]:
+            return elsewhere
+        raise Refused(
+            502, f"{about}: {url} sends this broker on to {base or 'nowhere'}, which is no broker of the cluster"
+        )

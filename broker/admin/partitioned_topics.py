@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
 from broker.admin.bodies import topic_properties_from_json
+from broker.admin.deputies import twice
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -115,7 +115,7 @@ class PartitionedTopicsApi:
         partitions is kept for them, as by Apache's brokers. Raises Refused."""
         for partition in partitions:
             for subscription, one in subscriptions.items():
-                path = f"{partition.rest_path}/subscription/{quote(quote_plus(subscription), safe='')}"
+                path = f"{partition.rest_path}/subscription/{twice(subscription)}"
                 query = f"replicated={str(one['isReplicated']).lower()}"
                 body = {**_BEGINNING, "properties": one["subscriptionProperties"]}
                 try:

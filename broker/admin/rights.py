@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.http import Handler, Refused, caller_of, namespace_of, topic_of
+from broker.admin.deputies import HEADER, asks_for, named_in
+from broker.admin.http import CALLER, Handler, Refused, caller_of, namespace_of, topic_of
 from broker.errors import NotAuthenticated, NotAuthorized
 from broker.security.access import Access
 from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
@@ -100,7 +101,11 @@ def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
             wanted = operations[route.handler]
             operation = wanted if isinstance(wanted, Operation) else wanted(request)
             try:
-                await access.check(caller_of(request), need_of(request, operation))
+                caller = caller_of(request)
+                if (named := request.headers.get(HEADER)) is not None:
+                    caller = request[CALLER] = access.spoken_for(caller, named_in(named))
+                asks_for(caller)
+                await access.check(caller, need_of(request, operation))
             except NotAuthenticated as error:
                 raise Refused(401, str(error)) from None
             except NotAuthorized as error:

@@ -7,6 +7,7 @@ brokers serve and this one does not are refused by name (`refusals.py`). The pag
 
 import socket
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -18,7 +19,7 @@ from broker.admin.brokers import BrokersApi
 from broker.admin.bundles import BundlesApi
 from broker.admin.clusters import ClustersApi
 from broker.admin.forwarded import ForwardedConnections
-from broker.admin.http import answer_errors, check_request
+from broker.admin.http import answer_errors, check_request, refusal
 from broker.admin.limiting import limiting
 from broker.admin.load import LoadApi
 from broker.admin.lookups import LookupsApi
@@ -44,6 +45,7 @@ from broker.bundles import BundleWork
 from broker.health import HealthCheck
 from broker.load_manager import LoadManager
 from broker.ownership.ownership import BundleOwnership
+from magnetar_core.runtime.http_hosts import HostRules, is_loopback, name_in
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.tasks import Tasks
@@ -112,11 +114,17 @@ class AdminServer:
         """Serve on bound sockets; *secure* is for HTTPS."""
         await self.load.start()
         self._tasks.spawn(self._page.remember(), "the last hour")
-        header_bytes_max = self._broker.config.http_header_bytes
-        self._http = HttpServer(self.application(), header_bytes_max=header_bytes_max)
+        config = self._broker.config
+        self._http = HttpServer(
+            self.application(),
+            header_bytes_max=config.http_header_bytes,
+            connections_max=config.http_connections_max,
+            hosts=self.hosts(),
+            refusal=lambda _, status, text: refusal(status, text),
+        )
         admit = await self._http.new_connection()
         before = None
-        if self._broker.config.web_proxy_protocol:
+        if config.web_proxy_protocol:
             self._forwarded = ForwardedConnections(admit, self._broker.clock)
             before = self._forwarded.before_tls
             if listening is not None:
@@ -127,6 +135,22 @@ class AdminServer:
             assert self._broker.web_certificates is not None, "HTTPS needs certificates"
             self._tls = TlsPort(self._broker.web_certificates, admit, self._broker.clock, before=before)
             self._tls.serve(secure, BACKLOG)
+
+    def hosts(self) -> HostRules:
+        """Under which names calls are answered where nobody is asked for a token."""
+        config = self._broker.config
+        address = self._broker.address
+        urls = [
+            address.service_url,
+            address.service_url_tls,
+            *(url for pair in address.listeners.values() for url in pair),
+        ]
+        told = {name_in(urlsplit(url).netloc) for url in urls}
+        return HostRules(
+            {*config.http_names, *told, config.advertised_host, socket.gethostname()},
+            is_local=is_loopback(config.bind_address),
+            asks_callers=self._broker.doors is not None and not config.anonymous_role,
+        )
 
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""

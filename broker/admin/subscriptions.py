@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 from aiohttp import web
 
 from broker.admin.bodies import partition_from_json, position_from_json, properties_from_json, reset_from_json
+from broker.admin.deputies import twice
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.namespace_policies import given_value
 from broker.admin.owners import Owners
@@ -250,7 +250,7 @@ def _name_of(request: web.Request) -> str:
 
 def _encoded(request: web.Request) -> str:
     """The name of the subscription as it stands in paths."""
-    return quote(quote_plus(_name_of(request)), safe="")
+    return twice(_name_of(request))
 
 
 def subscription_of(request: web.Request, topic: Topic) -> Subscription:

@@ -20,6 +20,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.descriptors import guarded
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, MIB, Buffer
 from magnetar_core.security.certificates import common_name
@@ -401,7 +402,7 @@ class BinaryServer:
             number = await secure.listen(host, port, BACKLOG)
             self._tls_ports.append(secure)
             return number
-        server = await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG)
+        server = await asyncio.get_running_loop().create_server(guarded(make), host, port, backlog=BACKLOG)
         self._servers.append(server)
         opened: int = server.sockets[0].getsockname()[1]
         return opened

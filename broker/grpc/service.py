@@ -29,6 +29,7 @@ from broker.records import RecordExists, RecordInUse
 from broker.security.authorization import Need, Operation, about_namespace, about_topic
 from broker.security.doors import Doors
 from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.runtime.descriptors import DESCRIPTORS
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
 
@@ -81,6 +82,8 @@ class GrpcServer:
                     max(REQUEST_BYTES_MIN, self._broker.config.max_message_bytes + REQUEST_PADDING_BYTES),
                 ),
                 ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                # gRPC accepts by itself: it gets half of what connections may have, and the ports share it.
+                ("grpc.max_allowed_incoming_connections", DESCRIPTORS.for_connections // 4),
                 # Without these two the library buffers as much as the network can carry while a stream is not read.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
@@ -155,6 +158,7 @@ class GrpcServer:
                 "CreateTopic": unary(self._create_topic, api.CreateTopicRequest, Operation.CREATE_TOPIC),
                 "DeleteTopic": unary(self._delete_topic, api.DeleteTopicRequest, Operation.DELETE_TOPIC),
                 "ListTopics": unary(self._list_topics, api.ListTopicsRequest, Operation.GET_TOPICS),
+                "ListBrokers": unary(self._list_brokers, api.ListBrokersRequest, Operation.ASK_BROKER),
                 "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest, Operation.GET_STATS),
             },
         )
@@ -233,6 +237,12 @@ class GrpcServer:
         topics = await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=False)
         return api.ListTopicsResponse(topics=topics)
 
+    async def _list_brokers(self, request: api.ListBrokersRequest) -> api.ListBrokersResponse:
+        found = [self._broker.address, *(await self._broker.ownership.brokers()).values()]
+        pairs = (one.listeners.get(GRPC_LISTENER, ("", "")) for one in found)
+        urls = (pair[1] if is_secure() else pair[0] for pair in pairs)
+        return api.ListBrokersResponse(addresses=sorted({url.partition("://")[2] for url in urls if url}))
+
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
         topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
@@ -262,6 +272,8 @@ def _need(operation: Operation, request: Any) -> Need:
         namespace = request.namespace or _DEFAULT_NAMESPACE
         parse_namespace(namespace)
         return about_namespace(operation, namespace)
+    if isinstance(request, api.ListBrokersRequest):
+        return Need(operation)
     return about_topic(operation, parse_topic(request.topic))
 
 

@@ -70,6 +70,10 @@ class Ownership(Protocol):
         """Find the broker that serves *topic*; may acquire its bundle for this one. Raises NoBrokerAvailable."""
         ...
 
+    async def brokers(self) -> dict[str, BrokerAddress]:
+        """The registered brokers by id; some may have just died. Raises Corruption."""
+        ...
+
     def owns(self, topic: TopicName) -> bool:
         """Whether the topic's bundle is ours now."""
         ...

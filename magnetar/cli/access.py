@@ -22,8 +22,9 @@ def access_options(group: F) -> F:
         tls_certificate: str | None,
         tls_key: str | None,
         tls_any_host: bool,
+        trusted_hosts: str | None,
     ) -> Any:
-        _set_access(profile, token, user, tls_trust, tls_certificate, tls_key, tls_any_host)
+        _set_access(profile, token, user, tls_trust, tls_certificate, tls_key, tls_any_host, trusted_hosts)
         return group()
 
     made: Any = with_access
@@ -37,6 +38,8 @@ def access_options(group: F) -> F:
                          help="Certificates that brokers may have behind theirs, PEM."),
             click.option("--tls-certificate", envvar="MAGNETAR_TLS_CERTIFICATE", help="Certificate to show, PEM."),
             click.option("--tls-key", envvar="MAGNETAR_TLS_KEY", help="Its key, PEM."),
+            click.option("--trusted-hosts", envvar="MAGNETAR_TRUSTED_HOSTS",
+                         help="Hosts that get the credentials too when a broker sends there: names, *.domain, *."),
             click.option("--tls-any-host", is_flag=True, help="Do not compare certificates with the names of hosts."),
         )
     ):  # fmt: skip
@@ -53,8 +56,9 @@ def _set_access(
     certificate: str | None,
     key: str | None,
     any_host: bool,
+    hosts: str | None,
 ) -> None:
-    if not any((profile, token, user, trust, certificate, key, any_host)):
+    if not any((profile, token, user, trust, certificate, key, any_host, hosts)):
         return  # nothing is imported for a command that needs none of this
     from magnetar.inspect.access import CURRENT, Access, read_profile
 
@@ -70,6 +74,8 @@ def _set_access(
     access = Access(**{**access._asdict(), **{name: value for name, value in changes.items() if value}})
     if any_host:
         access = access._replace(verify_hostname=False)
+    if hosts:
+        access = access._replace(hosts=tuple(hosts.split(",")))
     former = CURRENT.set(access)
     context = click.get_current_context()
     context.call_on_close(lambda: CURRENT.reset(former))

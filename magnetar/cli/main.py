@@ -31,6 +31,12 @@ AT_LEAST_ONE = click.IntRange(min=1)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+def _answered() -> str:
+    """The URL of the server that has answered this command last; empty: none has."""
+    asked = sys.modules.get("magnetar_core.runtime.http_client")  # it is loaded by commands that ask one
+    return "" if asked is None else str(asked.ANSWERED.get())
+
+
 class _Commands(Guessing):
     """Turns our errors into one line and an exit code."""
 
@@ -44,6 +50,12 @@ class _Commands(Guessing):
         except MagnetarError as error:
             click.echo(f"magnetar: {error}", err=True)
             ctx.exit(1 if isinstance(error, ConfigurationError) else 2)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            if not (server := _answered()):
+                raise
+            text = f"the answer of {server} is none that it should give ({type(error).__name__}: {error})"
+            click.echo(f"magnetar: {text}; is it a server of Magnetar? If so, please report this.", err=True)
+            ctx.exit(2)
 
 
 @click.group(cls=_Commands, context_settings=CONTEXT)

@@ -19,6 +19,8 @@ class Access(NamedTuple):
     """Certificates that brokers may have behind theirs, PEM; None: those that gRPC brings."""
     tls_certificate_file: str | None = None
     tls_key_file: str | None = None
+    trusted_hosts: tuple[str, ...] = ()
+    """Hosts that get the token although no broker of the cluster lists them."""
 
     @property
     def uses_tls(self) -> bool:

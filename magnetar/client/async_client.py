@@ -35,6 +35,9 @@ class AsyncClient:
 
     *token* says who the program is; a function that returns it is called anew for each call, so it may be renewed. The
     files *tls_…* (PEM), or *tls* alone, mean that brokers are reached over TLS: whom to trust, and what to show.
+
+    A token goes to brokers of the cluster only, wherever a lookup points; *trusted_hosts* (names, `*.domain`, `*`) get
+    it, too.
     """
 
     def __init__(
@@ -47,10 +50,11 @@ class AsyncClient:
         tls_trust_certs_file: str | None = None,
         tls_certificate_file: str | None = None,
         tls_key_file: str | None = None,
+        trusted_hosts: Sequence[str] = (),
     ) -> None:
         if isinstance(addresses, str):
             addresses = [one.strip() for one in addresses.split(",") if one.strip()]
-        access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file)
+        access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, tuple(trusted_hosts))
         self._brokers = Brokers(addresses, operation_timeout_s, access)
         self._open: set[AsyncProducer | AsyncConsumer] = set()
         self._producers: dict[str, AsyncProducer] = {}

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any, Final
 
-from magnetar.client.brokers import Brokers
+from magnetar.client.brokers import Brokers, garbage
 from magnetar.client.errors import TopicDoesNotExist, TopicError
 from magnetar_core.topics import topics_pb2 as api
 
@@ -91,5 +91,8 @@ class AsyncTopics:
     async def _stats(self, topic: str) -> dict[str, Any]:
         request = api.GetTopicStatsRequest(topic=topic)
         answer = await self._brokers.ask_owner(topic, "GetTopicStats", request, api.GetTopicStatsResponse)
-        found: dict[str, Any] = json.loads(answer.json)
+        try:
+            found: dict[str, Any] = json.loads(answer.json)
+        except ValueError:
+            raise garbage(f"the broker that serves {topic}") from None
         return found

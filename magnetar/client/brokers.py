@@ -12,6 +12,7 @@ import grpc
 
 from magnetar.client.access import Access
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
+from magnetar_core.security.followed import KnownHosts
 from magnetar_core.topics import topics_pb2 as api
 
 SERVICE: Final = "magnetar.topics.v1.Topics"
@@ -101,6 +102,7 @@ class Brokers:
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
         self._access = access or Access()
+        self._known = KnownHosts(addresses, self._access.trusted_hosts)
         self.is_closed = False
         self._at = 0
         self._channels: dict[str, Any] = {}
@@ -127,9 +129,12 @@ class Brokers:
             response_deserializer=answer.FromString,
         )
         try:
-            return await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
+            found = await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
             raise topic_error(error) from None
+        if found is None:  # the library gives None for what it cannot decode
+            raise garbage(address)
+        return found
 
     async def ask_any(self, method: str, request: Any, answer: Any) -> Any:
         """The answer of any broker; while none can be reached, all are tried again. Raises TopicError."""
@@ -177,6 +182,7 @@ class Brokers:
             for _ in range(LOOKUPS_MAX):
                 request = api.LookupRequest(topic=topic, authoritative=authoritative)
                 found = await self.ask(address, "Lookup", request, api.LookupResponse)
+                await self._check(found.address, address)
                 address = found.address
                 if not found.ask_there:
                     return str(address)
@@ -185,6 +191,28 @@ class Brokers:
             self._at += 1
             raise
         raise TopicUnavailable(f"{topic}: {LOOKUPS_MAX} brokers sent us on; try again later", "UNAVAILABLE")
+
+    async def _check(self, target: str, server: str) -> None:
+        """Whether this client may go on to *target*, to which *server* sends it. Raises TopicError."""
+        try:
+            check_address(target)
+        except ValueError:
+            raise garbage(server) from None
+        access = self._access
+        if access.token is None or access.tls_trust_certs_file is not None or self._known.has(target):
+            return
+        try:
+            listed = await self.ask(server, "ListBrokers", api.ListBrokersRequest(), api.ListBrokersResponse)
+            self._known.learn(listed.addresses)
+        except TopicError as error:
+            if error.code != "UNIMPLEMENTED":  # an older broker
+                raise
+        if not self._known.has(target):
+            raise error_of(
+                "PERMISSION_DENIED",
+                f"{server} sends this client on to {target}, which is no broker of the cluster ({self._known}); the "
+                "token is not sent there. If it is one, name its host in addresses or trusted_hosts",
+            )
 
     async def open(self, topic: str, method: str, first: Any, request: Any, answer: Any) -> tuple[Any, Any]:
         """One attempt to open a stream at the topic's owner: (call, first answer). Raises TopicError."""
@@ -200,6 +228,8 @@ class Brokers:
                 opened = await call.read()
             if opened is grpc.aio.EOF:
                 raise await ended(call, topic)
+            if opened is None:
+                raise garbage(address)
             return call, opened
         except BaseException as error:
             call.cancel()
@@ -208,6 +238,11 @@ class Brokers:
             if isinstance(error, grpc.aio.AioRpcError | asyncio.InvalidStateError):
                 raise await ended(call, topic) from None
             raise
+
+
+def garbage(server: str) -> TopicError:
+    """The error for an answer that cannot be read."""
+    return TopicError(f"{server} answers what no broker says; is it the gRPC port of a Magnetar broker?", "INTERNAL")
 
 
 async def ended(call: Any, topic: str) -> TopicError:

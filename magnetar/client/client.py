@@ -64,6 +64,9 @@ class Client:
 
     *token* says who the program is; a function that returns it is called anew for each call, so it may be renewed. The
     files *tls_…* (PEM), or *tls* alone, mean that brokers are reached over TLS: whom to trust, and what to show.
+
+    A token goes to brokers of the cluster only, wherever a lookup points; *trusted_hosts* (names, `*.domain`, `*`) get
+    it, too.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Client:
         tls_trust_certs_file: str | None = None,
         tls_certificate_file: str | None = None,
         tls_key_file: str | None = None,
+        trusted_hosts: Sequence[str] = (),
     ) -> None:
         self._loop = _Loop()
 
@@ -88,6 +92,7 @@ class Client:
                 tls_trust_certs_file=tls_trust_certs_file,
                 tls_certificate_file=tls_certificate_file,
                 tls_key_file=tls_key_file,
+                trusted_hosts=trusted_hosts,
             )
 
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from magnetar.client.brokers import Backoff, Brokers, ended, is_retried
+from magnetar.client.brokers import Backoff, Brokers, ended, garbage, is_retried
 from magnetar.client.errors import TopicError
 
 # How long closing waits for the broker to release a producer name or a subscription.
@@ -89,6 +89,8 @@ class Stream(abc.ABC):
                 answer = grpc.aio.EOF
             if answer is grpc.aio.EOF:
                 raise await ended(call, self.topic)
+            if answer is None:  # the library gives None for what it cannot decode
+                raise garbage(f"the broker that serves {self.topic}")
             backoff.reset()
             self._on_answer(answer)
 

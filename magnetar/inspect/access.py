@@ -57,6 +57,8 @@ class Access(NamedTuple):
     certificate: str = ""
     key: str = ""
     verify_hostname: bool = True
+    hosts: tuple[str, ...] = ()
+    """That get the credentials although no broker lists them: names, `*.domain`, `*`."""
 
     def token_text(self) -> str:
         """The token itself. Raises AccessError."""

@@ -3,12 +3,16 @@
 import json
 import urllib.parse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from magnetar.inspect.access import CURRENT, Access
 from magnetar_core.runtime.http_client import Answer, ask
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.security.followed import KnownHosts, redirect_problem
 from managed_ledger.topic_name import TopicName, TopicNameError
+
+BROKERS_PATH: Final = "/page/brokers"
+"""The addresses of the HTTP of all brokers, told by ours to whoever is authenticated."""
 
 # Every call is small; a takeover that it has to wait for takes a few seconds.
 TIMEOUT_S = 30.0
@@ -36,6 +40,7 @@ class AdminClient:
         if not self._urls:
             raise AdminError("there is no address in --admin-url: write http://host:port[,http://host:port…]")
         self._timeout_s = timeout_s
+        self._known = KnownHosts(self._urls, self._access.hosts)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON (or text) of an answer, None if it is empty. Raises AdminError."""
@@ -63,7 +68,7 @@ class AdminClient:
                     context=self._context if url.startswith("https:") else None,
                 )  # fmt: skip
                 if answer.status in (301, 302, 307, 308):
-                    url = urllib.parse.urljoin(url, answer.headers.get("Location") or "")
+                    url = self._followed(url, urllib.parse.urljoin(url, answer.headers.get("Location") or ""))
                     continue
             except (OSError, ValueError) as error:
                 raise AdminError(
@@ -75,6 +80,33 @@ class AdminClient:
             reason = reason.get("reason", reason) if isinstance(reason, dict) else reason
             raise AdminError(f"{reason or answer.reason} (HTTP {answer.status} from {url})", answer.status)
         raise AdminError(f"{url} redirects in a circle", 508)
+
+    def _followed(self, url: str, target: str) -> str:
+        """*target*, to which the broker at *url* sends this command, if it may go there. Raises AdminError."""
+        problem = redirect_problem(url, target)
+        if problem is None and self._access.headers() and not self._is_known(url, target):
+            problem = (
+                f"that is no broker of the cluster ({self._known}), and the credentials are not sent there; if it is "
+                "one, add it to --admin-url, or its host to --trusted-hosts"
+            )
+        if problem is not None:
+            raise AdminError(f"{url} sends this command on to {target}: {problem}", 502)
+        return target
+
+    def _is_known(self, url: str, target: str) -> bool:
+        """Whether credentials may go to *target*. Who sends there is asked for all brokers, if need be."""
+        if self._known.has(target) or (self._access.trusted and target.startswith("https:")):
+            return True
+        base = "/".join(url.split("/", 3)[:3])
+        try:
+            answer = ask("GET", base + BROKERS_PATH, timeout_s=self._timeout_s, headers=self._access.headers(),
+                         context=self._context if base.startswith("https:") else None)  # fmt: skip
+            listed = json.loads(answer.body) if answer.status == 200 else []
+        except (OSError, ValueError):
+            listed = []
+        if isinstance(listed, list):
+            self._known.learn(one for one in listed if isinstance(one, str))
+        return self._known.has(target)
 
     # --------------------------------------------------------------------------------- topics
 

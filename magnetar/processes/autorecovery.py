@@ -151,16 +151,20 @@ async def serve_management(
     """Serve the management interface where the settings want it; its URL, or nothing. Raises MagnetarError."""
     if not node.http_enabled:
         return ""
-    from autorecovery.admin.server import root_application
+    from autorecovery.admin.server import json_refusal, root_application
     from magnetar.processes.bookie import bind_http, url_of
     from magnetar.processes.management import start_management
+    from magnetar_core.runtime.http_hosts import HostRules, is_loopback
     from magnetar_core.runtime.http_server import HttpServer
 
     listening = bind_http(node.http_host, node.http_port, ("httpServerHost", "httpServerPort"))
     try:
         host, port = listening.getsockname()[:2]
         server = await start_management(config, store, bookkeeper, clock, parts, root=root, host=host, tls=tls)
-        http = HttpServer(root_application(server.mounts()))
+        hosts = HostRules(
+            {*node.http_names, socket.gethostname()}, is_local=is_loopback(host), asks_callers=bool(config.tokens_file)
+        )
+        http = HttpServer(root_application(server.mounts()), hosts=hosts, refusal=json_refusal)
         parts.add("HTTP", http.stop)
         await http.start(listening)
     except BaseException:

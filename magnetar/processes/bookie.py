@@ -151,6 +151,7 @@ async def start_bookie(
             f"recovery-{socket.gethostname()}-{os.getpid()}", store, clock, reader, root, recovery_rate
         ),
         mounted=mounted,
+        names={*config.http_names, config.advertised_address, socket.gethostname()},
     )
     await admin.start(listening)
     parts.add("admin", admin.stop)

@@ -10,6 +10,7 @@ from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
 from bookie.config import BookieConfig
 from magnetar_core.runtime.config import names_of, setting
 from magnetar_core.runtime.daemon import read_settings
+from magnetar_core.runtime.http_hosts import names_setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class NodeConfig:
     http_host: str = setting(
         "httpServerHost", "127.0.0.1", help="address that it listens on; Apache's default is 0.0.0.0"
     )
+    http_names: tuple[str, ...] = names_setting()
 
 
 # Settings of Apache's auto-recovery that mean nothing here: reads are as many as the node may have under way, and

@@ -54,12 +54,13 @@ async def start_management(
     from autorecovery.admin.recovery_calls import RecoveryCalls
     from autorecovery.admin.removal_calls import RemovalCalls
     from autorecovery.admin.report_calls import ReportCalls
-    from autorecovery.admin.server import ManagementServer, is_loopback
+    from autorecovery.admin.server import ManagementServer
     from autorecovery.admin.serving_calls import ServingCalls
     from autorecovery.admin.state_calls import StateCalls
     from autorecovery.admin.token_file import TokenFile
     from autorecovery.callback_registry import CallbackRegistry
     from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+    from magnetar_core.runtime.http_hosts import is_loopback
     from magnetar_core.security.tls_contexts import Certificates, client_context
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None

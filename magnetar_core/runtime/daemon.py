@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from magnetar_core.runtime.clock import LoopClock, block
 from magnetar_core.runtime.config import load, parse_properties, with_origin
+from magnetar_core.runtime.descriptors import raise_limit
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
@@ -94,6 +95,7 @@ def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
     *start* starts the parts and registers how each is stopped. An error in it is shown as one line.
     """
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    raise_limit()
     try:
         import uvloop
     except ImportError:  # not built for every platform; asyncio's own loop does the same, slower

@@ -5,17 +5,23 @@ A proxy from the environment (http_proxy) is used for other machines only: serve
 
 import functools
 import http.client
-import ipaddress
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
+
+from magnetar_core.runtime import http_hosts
 
 # Longer answers do not come from our servers: the metrics of ten thousand topics are some 50 MiB.
 ANSWER_BYTES_MAX: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20
+
+
+ANSWERED: Final[ContextVar[str]] = ContextVar("answered", default="")
+"""The URL that has answered the running command last."""
 
 
 class Answer(NamedTuple):
@@ -50,6 +56,8 @@ def ask(
 
     Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is no URL.
     """
+    if urllib.parse.urlsplit(url).scheme.lower() not in ("http", "https"):
+        raise ValueError(f"{url} is neither http nor https")
     sent = {**({} if method == "GET" else {"Content-Type": "application/json"}), **(headers or {})}
     request = urllib.request.Request(url, data=body, method=method, headers=sent)
     try:
@@ -63,6 +71,7 @@ def ask(
                 data += piece
                 if len(data) > max_bytes or is_late():
                     raise OSError(f"the answer of {url} does not come to an end")
+            ANSWERED.set(url)
             return Answer(answer.status, bytes(data), answer.headers, answer.reason or "")
     except http.client.HTTPException as error:
         raise OSError(f"what listens there does not speak HTTP ({type(error).__name__})") from None
@@ -72,13 +81,7 @@ def ask(
 
 def is_loopback(host: str) -> bool:
     """Whether *host*, with or without a port, is this machine."""
-    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return http_hosts.is_loopback(http_hosts.name_in(host))
 
 
 def _opener_of(host: str, context: ssl.SSLContext | None) -> urllib.request.OpenerDirector:

@@ -4,7 +4,8 @@ A connection that was handed over is served by the same object as one in clear t
 
 Rules:
 
-1. A handshake has a time limit, and so many may be under way; the connections above that are closed.
+1. A handshake has a time limit, and so many may be under way; the connections above that are closed, and those that
+   would take a descriptor of storage (`descriptors`).
 2. A handshake that failed ends its own connection only. It is counted, and logged at most once a second. A client that
    closes the connection without a word is none.
 3. Each connection uses the certificates that are in the files when it begins (`tls_contexts.Certificates`).
@@ -21,6 +22,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.descriptors import DESCRIPTORS
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates
 
@@ -108,6 +110,9 @@ class TlsPort:
                 await self._clock.sleep(_ACCEPT_AGAIN_S)
                 continue
             name = f"{peer[0]}:{peer[1]}"
+            if DESCRIPTORS.refuses(accepted.fileno(), name, self._clock.monotonic()):
+                accepted.close()
+                continue
             if self.waiting >= HANDSHAKES_MAX:
                 self.refused += 1
                 self._say(f"{name} is closed: {self.waiting} TLS handshakes are under way")

@@ -8,9 +8,11 @@ Rules:
 3. A token without the claim that names the role is refused; so is one that expires or begins at something that is no
    number.
 4. No text of an error holds a part of a token.
+5. A token is three parts of base64url without padding (RFC 7515, 2), and nothing else: the library passes over what is
+   no such character, so one token would have many forms.
 """
 
-import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -38,6 +40,9 @@ from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
 # work before its signature is known to be valid. (aiohttp takes headers of 8 KiB.)
 TOKEN_BYTES_MAX: Final = 16 * 1024
 
+# Seconds since 1970, beyond all years: a number of 400 digits is no float.
+_TIME_MAX: Final = 1e15
+
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _RSA_BITS_MIN: Final = 2048
@@ -45,6 +50,8 @@ _CURVES: Final = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
 
 ALGORITHMS: Final = (*_SECRET_BYTES, *_RSA, *_CURVES.values())
 """All that can be configured."""
+
+_FORM: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 # Checked below, against the time that the caller gives.
 _OPTIONS: Final = {
@@ -138,6 +145,8 @@ class TokenRules:
         """Whose token it is at the time *now_s* (seconds since 1970). Raises NotValid."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NotValid(f"the token has {len(token)} bytes; at most {TOKEN_BYTES_MAX} are read")
+        if _FORM.fullmatch(token) is None:  # rule 5
+            raise NotValid("the token is not three parts of base64url")
         try:
             claims = jwt.decode(token, self._key.key, algorithms=list(self._key.algorithms), options=_OPTIONS)  # type: ignore[arg-type]
         except jwt.ExpiredSignatureError:
@@ -180,7 +189,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_TIME_MAX < value < _TIME_MAX:
         raise NotValid(f"the token's claim {name} is no time")
     return float(value)
 

@@ -14,6 +14,7 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from magnetar_core.runtime.http_hosts import HostRules, is_loopback
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.runtime.types import GIB
 from managed_ledger.state_log.errors import LogUnavailable
@@ -37,13 +38,18 @@ class SnapshotServer:
         self._secret = secret
         application = web.Application()
         application.router.add_get("/snapshot", self._snapshot)
-        self._server = HttpServer(application)
+        self._application = application
+        self._server: HttpServer | None = None
 
     async def start(self, listening: socket.socket) -> None:
+        is_local = is_loopback(str(listening.getsockname()[0]))
+        hosts = HostRules(is_local=is_local, asks_callers=self._secret is not None)
+        self._server = HttpServer(self._application, hosts=hosts)
         await self._server.start(listening)
 
     async def stop(self) -> None:
-        await self._server.stop()
+        if self._server is not None:
+            await self._server.stop()
 
     async def _snapshot(self, request: web.Request) -> web.Response:
         if self._secret is not None and not hmac.compare_digest(

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Protobuf
 
+from broker.topic import compaction
 from broker.topic.compaction import LastOfKeys
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
@@ -34,6 +35,7 @@ from managed_ledger.records import batches_in, decode_cursor_info, decode_positi
 from managed_ledger.records_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
 from managed_ledger.schemas.compatibility import SchemaType
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load, names
+from tests.support.steps import done
 
 PASSWORD: Final = b""  # of every ledger of that broker
 
@@ -172,11 +174,11 @@ def test_compaction_keeps_what_apaches_broker_kept_to_the_byte() -> None:
     ]
     keys = LastOfKeys()
     for position, data in entries:
-        keys.note(position, data)
+        done(keys.note(compaction.opened(position, data).unpacked()))
     made = [
-        compacted_entry.encode(position, -1, kept)
+        compacted_entry.encode(position, -1, kept.entry())
         for position, data in entries
-        if (kept := keys.kept(position, data)) is not None
+        if (kept := done(keys.kept(compaction.opened(position, data).unpacked()))) is not None
     ]
     compacted = vector["compactedLedger"]
     assert made == [bytes(opened(entry, compacted).payload) for entry in compacted["entries"]]

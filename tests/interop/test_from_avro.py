@@ -95,7 +95,7 @@ def ours(definition: dict[str, Any], values: list[bytes]) -> tuple[t.StructType,
     builder = RowBuilder(to_arrow_schema(fields, timezone="UTC"), TOPIC, -1, AvroValues([schema], schema, TOPIC))
     for entry_id, value in enumerate(values):
         add(builder, entry_id, single(value))
-    return fields, builder.take().to_pylist()
+    return fields, next(builder.take()).to_pylist()
 
 
 def sparks(

@@ -437,7 +437,7 @@ MUTANTS: Final = (
     Mutant(
         "without tokens a page whose name was made to point here changes things",
         "autorecovery/admin/server.py",
-        "if self._tokens is None and not _is_this_host(request.host):",
+        "if self._tokens is None and not is_loopback(name_in(request.host)):",
         "if self._tokens is None and not request.host:",
         _SERVER,
     ),

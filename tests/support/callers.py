@@ -5,11 +5,12 @@ A client says its role in the CONNECT's `auth_data`, in the header `X-Role` or i
 """
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
+from broker.admin.http import CALLER
 from broker.binary.connection import Connection
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.security.caller import Caller
@@ -25,6 +26,8 @@ def believe_everybody(monkeypatch: pytest.MonkeyPatch, own_role: str = "admin") 
         self._client = self._client._replace(caller=caller)
 
     def of_request(request: Any) -> Caller:
+        if CALLER in request:  # for whom a broker asks
+            return cast(Caller, request[CALLER])
         return Caller(request.headers.get("X-Role"), request.headers.get("X-Original"))
 
     def of_context(context: Any) -> Caller:
@@ -32,7 +35,7 @@ def believe_everybody(monkeypatch: pytest.MonkeyPatch, own_role: str = "admin") 
         return Caller(said.get("x-role"), said.get("x-original"))
 
     def session(**more: Any) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(**{**more, "headers": {"X-Role": own_role}})
+        return aiohttp.ClientSession(**{**more, "headers": {**more["headers"], "X-Role": own_role}})
 
     asked = SimpleNamespace(ClientSession=session, ClientTimeout=aiohttp.ClientTimeout, ClientError=aiohttp.ClientError)
     monkeypatch.setattr("broker.admin.owners.aiohttp", asked)

@@ -14,6 +14,9 @@ class SoleOwner:
         self.acknowledges = True
         self._lost: list[Callable[[list[str]], None]] = []
 
+    async def brokers(self) -> dict[str, BrokerAddress]:
+        return {}
+
     async def locate(self, topic: TopicName, *, authoritative: bool) -> Located:
         return self.elsewhere.get(topic) or Located(True, None)
 

@@ -5,6 +5,7 @@
     /page/namespaces/TENANT/NAMESPACE        its topics, on whichever broker; `?find=` a part of the name
     /page/topics/DOMAIN/TENANT/NAMESPACE/T   one topic, told by its owner
     /page/ledgers/DOMAIN/…                   the ledgers of a topic, and the bookies they are on
+    /page/brokers                            the addresses of all brokers, for the command line
     /page/served, /page/served/…             what this broker serves: for the other brokers, which add it to theirs
 
 Rules:
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from broker.admin.deputies import by_itself
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
 from broker.admin.metrics import topic_numbers
 from broker.admin.owners import Owners
@@ -100,6 +102,7 @@ class PageApi:
         routes.get(PREFIX + "namespaces/{tenant}/{namespace}", self.namespace, Operation.ASK_BROKER)
         routes.get(PREFIX + "topics/" + topic, self.topic, Operation.GET_STATS)
         routes.get(PREFIX + "ledgers/" + topic, self.ledgers, Operation.GET_STATS)
+        routes.get(PREFIX + "brokers", self.brokers, Operation.ASK_BROKER)
         routes.get(PREFIX + "served", self.served, Operation.BROKER)
         routes.get(PREFIX + "served/{tenant}/{namespace}", self.served_namespace, Operation.BROKER)
 
@@ -241,6 +244,12 @@ class PageApi:
 
     # -------------------------------------------------------------------------------- what brokers tell each other
 
+    async def brokers(self, request: web.Request) -> web.Response:
+        """The addresses of the HTTP of all brokers, which lookups tell one by one. A command that holds a token goes on
+        to these only."""
+        found = [self._broker.address, *(await self._ownership.brokers()).values()]
+        return json_answer(sorted({url for one in found for url in (one.http_url, one.https_url) if url}))
+
     async def served(self, request: web.Request) -> web.Response:
         return json_answer(self._served())
 
@@ -271,7 +280,8 @@ class PageApi:
         others = {
             name: one for name, one in (await self._ownership.brokers()).items() if one != self._ownership.address
         }
-        answers = await asyncio.gather(*(self._ask(name, address, path) for name, address in others.items()))
+        with by_itself():  # rule 1 is kept here, for what all of them tell
+            answers = await asyncio.gather(*(self._ask(name, address, path) for name, address in others.items()))
         found = dict(zip(others, answers, strict=True))
         return _Answers(
             {name: told for name, (told, problem) in found.items() if not problem},

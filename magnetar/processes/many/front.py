@@ -27,7 +27,8 @@ from magnetar.processes.many.calls import READING, Way, named_broker
 from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.merged import merged_json, merged_metrics
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.http_server import HttpServer
+from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
+from magnetar_core.runtime.http_server import CONNECTIONS_MAX, HttpServer
 from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.security.tls_contexts import Certificates, certificate_pem, server_context
 from magnetar_core.security.tls_files import TlsFiles
@@ -92,6 +93,7 @@ class Front:
         tls: TlsFiles | None = None,
         *,
         is_behind_proxy: bool = False,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
         """*name_of* a process: the id of its bookie. *tls*: the files of HTTPS, here and at the processes.
 
@@ -99,6 +101,7 @@ class Front:
         """
         self._clock = clock
         self._is_behind_proxy = is_behind_proxy
+        self._connections_max = connections_max
         self._forwarded: ForwardedConnections | None = None
         self._certificates = self._own = None
         if tls is not None:
@@ -132,7 +135,7 @@ class Front:
         )
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         app.router.add_route("*", "/{anything:.*}", self._answer)
-        self._http = HttpServer(app)
+        self._http = HttpServer(app, connections_max=self._connections_max)
         admit = await self._http.new_connection()
         before = None
         if self._is_behind_proxy:
@@ -158,7 +161,10 @@ class Front:
             await self._session.close()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
+        try:
+            body = await BODIES.read(request, BODY_BYTES_MAX)
+        except BodyRefused as error:
+            return _refused(error.status, str(error))
         return await self._ways[self._way_of(request.method, request.path)](request, body)
 
     # ------------------------------------------------------------------------------ one process

@@ -70,6 +70,7 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
                 clock,
                 config.web_tls,
                 is_behind_proxy=config.web_proxy_protocol,
+                connections_max=config.http_connections_max,
             )
             await front.start(listening, secure)
             parts.add("HTTP", front.stop)

@@ -23,6 +23,7 @@ CALLS: Final[dict[str, tuple[Any, Any]]] = {
     "GetLastMessageId": (api.GetLastMessageIdRequest(topic=TOPIC), api.GetLastMessageIdResponse),
     "CreateTopic": (api.CreateTopicRequest(topic=TOPIC), api.CreateTopicResponse),
     "DeleteTopic": (api.DeleteTopicRequest(topic=TOPIC, force=True), api.DeleteTopicResponse),
+    "ListBrokers": (api.ListBrokersRequest(), api.ListBrokersResponse),
     "ListTopics": (api.ListTopicsRequest(), api.ListTopicsResponse),
     "GetTopicStats": (api.GetTopicStatsRequest(topic=TOPIC), api.GetTopicStatsResponse),
 }

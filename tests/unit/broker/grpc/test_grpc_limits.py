@@ -11,6 +11,7 @@ from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
+from magnetar_core.runtime.descriptors import DESCRIPTORS
 from magnetar_core.topics import topics_pb2 as api
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
@@ -175,3 +176,28 @@ async def test_calls_of_a_connection_are_limited_and_the_others_wait(
         calls[0].cancel()
         await fourth
     await server.stop()
+
+
+async def test_the_port_leaves_descriptors_to_the_others(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DESCRIPTORS, "_limit", lambda: 16)  # 8 are for connections, a quarter of them for this port
+    server = await open_grpc(world)
+    connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+    try:
+        for _, writer in connections:
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        async with asyncio.timeout(10):
+            first = [await told(reader) for reader, _ in connections]
+        assert sorted(first) == [False, True, True], "two are answered with settings, the third is closed"
+    finally:
+        for _, writer in connections:
+            writer.close()
+        await server.stop()
+
+
+async def told(reader: asyncio.StreamReader) -> bool:
+    try:
+        return bool(await reader.read(9))
+    except ConnectionError:
+        return False

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar.inspect.access import Access
+from magnetar.inspect.broker_admin import BROKERS_PATH, AdminClient, AdminError
 from tests.support.http_fake import HttpFake, http_fake
 
 
@@ -172,3 +173,66 @@ def test_a_topic_is_itself_or_its_partitions(fake: HttpFake) -> None:
 def test_without_an_address_nobody_is_asked() -> None:
     with pytest.raises(AdminError, match="there is no address in --admin-url"):
         AdminClient([])
+
+
+# ------------------------------------------------------------------------------------------ where credentials go
+
+WITH_TOKEN = Access(token="secret")
+
+
+def elsewhere(fake: HttpFake) -> str:
+    """*fake* under a name that is none of its cluster."""
+    return fake.url.replace("127.0.0.1", OTHER_HOST)
+
+
+OTHER_HOST = socket.gethostname()
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpFake]:
+    """A server of another host, which is reached here."""
+    found = socket.getaddrinfo
+
+    def here(host: object, *more: object, **named: object) -> object:
+        return found("127.0.0.1" if host == OTHER_HOST else host, *more, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+    with http_fake() as made:
+        yield made
+
+
+def test_a_token_goes_to_no_host_of_another_cluster(fake: HttpFake, other: HttpFake) -> None:
+    fake.answer("GET", "/x", status=307, Location=elsewhere(other) + "/x")
+    fake.answer("GET", BROKERS_PATH, [fake.url, "http://b2:8080"])
+    other.answer("GET", "/x", [])
+    with pytest.raises(AdminError) as caught:
+        AdminClient(fake.url, access=WITH_TOKEN).call("GET", "/x")
+    assert fake.url in str(caught.value)
+    assert elsewhere(other) in str(caught.value)
+    assert "--trusted-hosts" in str(caught.value)
+    assert not other.asked
+    assert AdminClient(fake.url).call("GET", "/x") == [], "without credentials there is nothing to keep"
+
+
+def test_it_goes_to_brokers_that_the_cluster_lists_and_to_hosts_that_the_user_names(
+    fake: HttpFake, other: HttpFake
+) -> None:
+    fake.answer("GET", "/x", status=307, Location=elsewhere(other) + "/x")
+    other.answer("GET", "/x", ["there"])
+    for access, urls in (
+        (WITH_TOKEN._replace(hosts=(OTHER_HOST,)), [fake.url]),
+        (WITH_TOKEN, [fake.url, elsewhere(other)]),
+    ):
+        assert AdminClient(urls, access=access).call("GET", "/x") == ["there"]
+    assert [one.path for one in fake.asked] == ["/x"] * 2, "nothing more is asked for that"
+    fake.answer("GET", BROKERS_PATH, [fake.url, elsewhere(other)])
+    assert AdminClient(fake.url, access=WITH_TOKEN).call("GET", "/x") == ["there"]
+
+
+@pytest.mark.parametrize("target", ["file:///etc/hostname", "ftp://127.0.0.1/x", "data:,x"])
+def test_nothing_but_http_is_opened(fake: HttpFake, target: str) -> None:
+    fake.answer("GET", "/x", status=307, Location=target)
+    with pytest.raises(AdminError, match="only http and https are opened"):
+        AdminClient(fake.url).call("GET", "/x")
+    with pytest.raises(AdminError, match="neither http nor https"):
+        AdminClient(target).call("GET", "/x")

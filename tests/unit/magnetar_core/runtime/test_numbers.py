@@ -1,6 +1,7 @@
 """Numbers in settings of servers, and JSON from other programs."""
 
 import dataclasses
+import json
 import re
 import typing
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from bookie.config import BookieConfig
 from broker.config import BrokerConfig, load_broker_config
 from magnetar_core.runtime.config import load
-from magnetar_core.runtime.json_text import NESTING_MAX, parse_json
+from magnetar_core.runtime.json_text import DIGITS_MAX, NESTING_MAX, parse_json
 from magnetar_core.runtime.types import ConfigurationError
 
 Field = dataclasses.Field[Any]
@@ -62,6 +63,18 @@ def test_json_that_nobody_else_would_read_is_refused() -> None:
         with pytest.raises(ValueError):
             parse_json(text)
     assert parse_json(b'{"a":[1,2.5,null,"x"]}') == {"a": [1, 2.5, None, "x"]}
+
+
+def test_numbers_in_json_have_a_limit() -> None:
+    most = "9" * DIGITS_MAX
+    for text in (most, f"[{most}]", f'{{"a":-{most[1:]}}}', "1e308", f'"{most}0"', f'{{"{most}0":1}}'):
+        assert parse_json(text) == json.loads(text)
+        assert parse_json(text.encode()) == json.loads(text)
+    float(parse_json(most))
+    for text in (most + "0", f"[1, {most}0]", f'{{"a":-{most}0}}', "9" * 4_000, "9" * 5_000, "1e309", "[-1e999]"):
+        for sent in (text, text.encode()):
+            with pytest.raises(ValueError):
+                parse_json(sent)
 
 
 def test_json_nests_to_a_limit() -> None:

@@ -106,6 +106,19 @@ def test_a_token_is_not_valid_before_it_begins() -> None:
         rules().identity(made, NOW_S - 1)
 
 
+def test_a_token_has_one_form() -> None:
+    made = token()
+    assert rules().identity(made, NOW_S).role == "ann"
+    head, body, signature = made.split(b".")
+    for other in (
+        made + b"=", made + b"==", made + b"\n", made + b"!", b" " + made, head + b"=." + body + b"." + signature,
+        head + b".!" + body + b"." + signature, made.replace(b".", b"..", 1), made + b".x",
+        b".".join([head, body]), b"",
+    ):  # fmt: skip
+        with pytest.raises(NotValid):
+            rules().identity(other, NOW_S)
+
+
 @pytest.mark.parametrize("value", ["tomorrow", True, [1], {"at": 1}])
 def test_a_time_that_is_no_number_is_refused(value: Any) -> None:
     secret = secret_key(SECRET, "s")
@@ -119,7 +132,11 @@ def forged_and_signed(claims: dict[str, Any]) -> bytes:
 
 
 def test_numbers_beyond_all_bounds_are_refused() -> None:
-    for text in ('{"sub":"ann","exp":1e999}', '{"sub":"ann","exp":NaN}', '{"sub":"ann","nbf":-Infinity}'):
+    whole = "9" * 400
+    for text in (
+        '{"sub":"ann","exp":1e999}', '{"sub":"ann","exp":NaN}', '{"sub":"ann","nbf":-Infinity}',
+        f'{{"sub":"ann","exp":{whole}}}', f'{{"sub":"ann","nbf":-{whole}}}', f'{{"sub":"ann","exp":{whole * 20}}}',
+    ):  # fmt: skip
         made = jwt.api_jws.encode(text.encode(), SECRET, "HS256").encode()
         with pytest.raises(NotValid):
             rules().identity(made, NOW_S)
