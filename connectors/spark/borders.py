@@ -38,6 +38,9 @@ _SIZE: Final = struct.Struct(">I")
 # To look for a run costs as much as to walk this many messages; a run that is shorter does not pay.
 RUN_MIN: Final = 32
 
+# A length has 31 bits, in five bytes at most.
+_LENGTH_BITS_MAX: Final = 31
+
 
 class UnusualLayout(Exception):
     """Metadata are not written in the layout that the fast form reads; `columnar.normalised` rewrites them."""
@@ -133,12 +136,13 @@ def _run(at: int, head_bytes: int, stride: int, count: int) -> Numbers:
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The number at *at*, and the position behind it."""
+    """The number at *at*, and the position behind it. Raises UnusualLayout for one that is no length."""
     value = shift = 0
-    while True:
+    while shift <= _LENGTH_BITS_MAX:  # a number without an end would be made anew with each of its bytes
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
         shift += 7
+    raise UnusualLayout

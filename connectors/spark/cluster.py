@@ -33,7 +33,7 @@ from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.daemon import new_clock
-from magnetar_core.runtime.types import Allocate, ConfigurationError, Corruption, MagnetarError
+from magnetar_core.runtime.types import MIB, Allocate, ConfigurationError, Corruption, MagnetarError
 from magnetar_core.security.tls_files import directory_files
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.cursors.stored_cursor import stored_cursor
@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 
 # The driver asks about so many ledgers at once: enough to hide the latency, few enough for one ZooKeeper connection.
 CONCURRENT_MAX: Final = 64
+
+# All versions of one topic's schema. They travel with the tasks; a version has some KB, and rarely are there hundreds.
+SCHEMAS_BYTES_MAX: Final = 8 * MIB
 
 # How often what compaction kept is looked for while compactions end meanwhile.
 _COMPACTION_LOOKS: Final = 3
@@ -126,9 +129,17 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
             schemas: tuple[StoredSchema, ...] = ()
             if options.value_format not in WITHOUT_SCHEMA:
                 await store.sync()  # bookies may have told of messages that are newer than what our server has
-                schemas = tuple(await registry.versions(topic.schema_id))
+                schemas = tuple(await versions_of(registry, topic))
             found.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
         return found
+
+
+async def versions_of(registry: SchemaRegistry, topic: TopicName) -> list[StoredSchema]:
+    """All versions of a topic's schema. Raises Corruption, also if they are too much for a task."""
+    try:
+        return await registry.versions(topic.schema_id, bytes_max=SCHEMAS_BYTES_MAX)
+    except Corruption as error:
+        raise Corruption(f"{topic}: {error}; read it with valueFormat=binary") from None
 
 
 class Freezer:

@@ -46,6 +46,9 @@ PADDING: Final = bytes(16)
 
 _SIZE: Final = struct.Struct(">I")
 
+FIELDS_MAX: Final = 10_000
+"""Of the metadata of one message, and so its properties: each is a step for all messages of a record batch."""
+
 
 def normalised(payload: Buffer, count: int) -> bytes:
     """The same messages in the layout that `borders` and `Messages` know. Raises Corruption."""
@@ -60,6 +63,11 @@ def normalised(payload: Buffer, count: int) -> bytes:
             raise Corruption(f"message {number} of its batch of {count} cannot be decoded: {error}") from None
         if not single.IsInitialized():
             raise Corruption(f"message {number} of its batch of {count} lacks a required field")
+        if len(single.properties) > FIELDS_MAX:
+            raise Corruption(
+                f"message {number} of its batch of {count} has {len(single.properties)} properties, and {FIELDS_MAX} "
+                "is the limit"
+            )
         at = start + single.payload_size
         if single.payload_size < 0 or at > len(data):
             raise Corruption(f"message {number} of its batch of {count} leaves the payload of {len(data)} bytes")
@@ -113,7 +121,10 @@ def _scan(data: Numbers, starts: Numbers, ends: Numbers) -> Iterator[_Found]:
     """
     rows = np.flatnonzero(starts < ends)
     at, end = starts[rows], ends[rows]
-    while rows.size:
+    # A message has eight fields beside its properties, and a property two.
+    for _ in range(FIELDS_MAX + 10):
+        if not rows.size:
+            return
         tags = data[at]
         behind = np.empty_like(at)
         for tag in (tags[:1] if (tags == tags[0]).all() else np.unique(tags)).tolist():
@@ -137,6 +148,7 @@ def _scan(data: Numbers, starts: Numbers, ends: Numbers) -> Iterator[_Found]:
             at = behind
         else:
             rows, at, end = rows[going_on], behind[going_on], end[going_on]
+    raise UnusualLayout
 
 
 def taken(data: bytes, starts: Numbers, lengths: Numbers, absent: Numbers | None = None) -> pa.BinaryArray:
@@ -162,16 +174,28 @@ def _every_second(data: bytes, offsets: Numbers, absent: Numbers | None) -> pa.B
 class Messages:
     """All messages of some batches, as columns. Its methods raise UnusualLayout."""
 
-    def __init__(self, pieces: Sequence[Buffer], borders: Numbers, runs: Sequence[strided.Run] = ()) -> None:
+    def __init__(
+        self, pieces: Sequence[Buffer], borders: Numbers, runs: Sequence[strided.Run] = (), *, begin: int = 0
+    ) -> None:
         """*borders*: see `connectors.spark.borders`, in the *pieces* when they are joined; the last piece is PADDING.
-        *runs*: all messages, if they are alike in long runs."""
+        *runs*: all messages, if they are alike in long runs. *begin*: where the first message stands."""
         assert sum(map(len, pieces)) < 1 << 31, "Arrow's binary columns have 32 bit offsets"
         self.count = len(borders) // 2
         self._pieces = pieces
         self._runs = runs
         self._offsets = np.zeros(len(borders) + 1, np.int32)
+        self._offsets[0] = begin
         self._offsets[1:] = borders
         self._fields: _Fields | None = None
+
+    def part(self, first: int, behind: int) -> "Messages":
+        """The messages from *first* to before *behind*."""
+        offsets = self._offsets[2 * first : 2 * behind + 1]
+        return Messages([self.data], offsets[1:], begin=int(offsets[0]))
+
+    def sizes(self) -> Numbers:
+        """What each message has in its batch, with its metadata."""
+        return np.diff(self._offsets[::2].astype(np.int64))
 
     @cached_property
     def data(self) -> bytes:

@@ -5,7 +5,8 @@ one, with its entry.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -13,11 +14,18 @@ import pyarrow as pa
 
 from connectors.spark.borders import Numbers, UnusualLayout
 from connectors.spark.columnar import Messages
+from connectors.spark.entries import told
 from connectors.spark.values import Decode, Values
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import MIB, Corruption
 
 CORRUPT: Final = "__corrupt"
-"""The column of values that could not be decoded, as they are stored; only with mode=PERMISSIVE."""
+"""The column of values and entries that could not be read, as they are stored; only with mode=PERMISSIVE."""
+
+REASON: Final = "__corruptReason"
+"""The column of what was wrong with them."""
+
+# What the decoded values of so many bytes take as Python objects is made to columns before there are more.
+DECODED_BYTES_MAX: Final = MIB
 
 _LENGTH: Final = struct.Struct(">i")
 _NULL: Final = _LENGTH.pack(-1)
@@ -29,6 +37,8 @@ class Source(Protocol):
     messages: Messages
     null_value: Numbers | None
     count: int
+    first_place: int
+    """The place of the first message in its entry."""
 
     @property
     def versions(self) -> Sequence[tuple[int, int | None]]:
@@ -41,16 +51,18 @@ class Source(Protocol):
 
 
 class Decoded(NamedTuple):
-    """Columns, and where (if anywhere) a value could not be decoded: the columns are null there."""
+    """Columns, and where a value could not be decoded: the columns are null there."""
 
     columns: dict[str, pa.Array]
-    corrupt: Numbers | None = None
+    corrupt: Mapping[int, str] = MappingProxyType({})
+    """Row → what is wrong."""
 
 
 Fail = Callable[[int, str], Exception]
 """Makes the error of a row and what is wrong there: it knows the row's entry."""
 
-NO_VALUE: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
+NO_VALUE: Final = (ValueError, TypeError, OverflowError, pa.ArrowCapacityError, pa.ArrowNotImplementedError)
+"""What Arrow raises for a value that a column does not take. Half a surrogate in a text is a ValueError."""
 
 
 def decode_all(
@@ -104,11 +116,16 @@ class _OneByOne:
         self._source = source
         self._values = values
         self._wanted = wanted
-        self._left_out = set(np.flatnonzero(absent).tolist())
+        self._absent = absent
         self._fail = fail
         self._permissive = permissive
-        self._lists: dict[str, list[Any]] = {field.name: [None] * source.count for field in wanted}
-        self._corrupt: set[int] = set()
+        self._lists: dict[str, list[Any]] = {field.name: [] for field in wanted}
+        self._first = 0
+        """The row whose value is the first of the lists."""
+        self._bytes = 0
+        """Of the values in the lists."""
+        self._made: list[dict[str, pa.Array]] = []
+        self._corrupt: dict[int, str] = {}
 
     def run(self) -> Decoded:
         value = _joined(self._source) if self._values.has_keys_apart else self._source.messages.value
@@ -116,43 +133,69 @@ class _OneByOne:
         for count, version in self._source.versions if self._wanted or self._permissive else ():
             self._entry(range(begin, begin + count), version, value)
             begin += count
-        if self._permissive:
-            for field in self._wanted:
-                self._corrupt.update(_misfits(field, self._lists[field.name]))
-            for values in self._lists.values():
-                for row in self._corrupt:
-                    values[row] = None
-        columns = {field.name: self._checked(field, self._lists[field.name]) for field in self._wanted}
-        if not self._corrupt:
-            return Decoded(columns)
-        corrupt = np.zeros(self._source.count, bool)
-        corrupt[list(self._corrupt)] = True
-        return Decoded(columns, corrupt)
+        self._make()
+        pieces = {field.name: [made[field.name] for made in self._made] for field in self._wanted}
+        columns = {name: found[0] if len(found) == 1 else pa.concat_arrays(found) for name, found in pieces.items()}
+        return Decoded(columns, self._corrupt)
 
     def _entry(self, rows: range, version: int | None, value: Callable[[int], bytes]) -> None:
         """Decode the values of one entry, which all have one schema."""
-        todo = [row for row in rows if row not in self._left_out]
+        decode: Decode | None = None
+        problem = ""
         try:
-            decode: Decode = self._values.decoder(version)
+            decode = self._values.decoder(version)
         except Corruption as error:
             if not self._permissive:
                 raise self._fail(rows[0], str(error)) from None
-            self._corrupt.update(todo)
-            return
+            problem = str(error)
         lists = list(self._lists.items())
-        for row in todo:
-            try:
-                record = decode(value(row))
-            except Exception as error:  # whatever a library raises for bytes that it does not understand
-                if self._permissive:
-                    self._corrupt.add(row)
-                    continue
-                if isinstance(error, Corruption):
-                    raise self._fail(row, str(error)) from None
-                text = f"message {row - rows[0]} is not what its schema says: {error!r}"
-                raise self._fail(row, text) from error
+        place = 0 if rows[0] else self._source.first_place
+        for row in rows:
+            record: dict[str, Any] = {}
+            if not self._absent[row]:
+                if decode is None:
+                    self._corrupt[row] = problem
+                else:
+                    record = self._decoded(row, row - rows[0] + place, decode, value)
             for name, column in lists:
-                column[row] = record.get(name)
+                column.append(record.get(name))
+            if self._bytes >= DECODED_BYTES_MAX:
+                self._make()
+                lists = list(self._lists.items())
+
+    def _decoded(self, row: int, number: int, decode: Decode, value: Callable[[int], bytes]) -> dict[str, Any]:
+        """Of one message; empty if it cannot be decoded."""
+        try:
+            data = value(row)
+            self._bytes += len(data)
+            return decode(data)
+        except MemoryError:
+            raise  # says nothing about the value
+        except Exception as error:  # whatever a library raises for bytes that it does not understand
+            text = told(error)
+            if not isinstance(error, Corruption):
+                text = f"message {number} is not what its schema says: {text}"
+            if not self._permissive:
+                raise self._fail(row, text) from None
+            self._corrupt[row] = text
+            return {}
+
+    def _make(self) -> None:
+        """Columns of the lists, which begin anew."""
+        if self._permissive:
+            misfits = {
+                row: f"{field.name} is {self._lists[field.name][row]!r:.100}, which is no {field.type}"
+                for field in self._wanted
+                for row in _misfits(field, self._lists[field.name])
+            }
+            for row, text in misfits.items():
+                self._corrupt[self._first + row] = told(text)
+                for values in self._lists.values():
+                    values[row] = None
+        self._made.append({field.name: self._checked(field, self._lists[field.name]) for field in self._wanted})
+        self._first += len(next(iter(self._lists.values()), ()))
+        self._lists = {name: [] for name in self._lists}
+        self._bytes = 0
 
     def _checked(self, field: pa.Field, values: list[Any]) -> pa.Array:
         try:
@@ -160,9 +203,9 @@ class _OneByOne:
         except NO_VALUE as error:
             row = next(_misfits(field, values), None)
             if row is None:
-                raise self._fail(0, f"column {field.name}: {error}") from None
+                raise self._fail(self._first, f"column {field.name}: {told(error)}") from None
             text = f"{field.name} is {values[row]!r:.100}, which is no {field.type}"
-            raise self._fail(row, text) from None
+            raise self._fail(self._first + row, told(text)) from None
 
 
 def _misfits(field: pa.Field, values: list[Any]) -> Iterator[int]:

@@ -47,7 +47,7 @@ def check_passable(metadata: MessageMetadata, *, is_passed: bool) -> None:
     """Raises Corruption for an encrypted entry that is not to be *passed*, or of which only a chunk would be."""
     if not metadata.encryption_keys:
         return
-    names = ", ".join(sorted(key.key for key in metadata.encryption_keys))
+    names = ", ".join(sorted(str(key.key) for key in metadata.encryption_keys))  # bytes where it is no text
     if not is_passed:
         raise Corruption(
             f"it is encrypted, with the keys {names}, and this reader has none; consume it with a client, or set "

@@ -7,6 +7,9 @@ Rules (docs/formats/pulsar.md):
    those without a first chunk, or with a gap, or sent again after the message was whole.
 3. Encrypted and transactional messages are refused: their content, or whether they were committed, is not known here.
    If it is asked for, an encrypted entry is one row, as it is stored, even if it is a batch.
+4. An entry that was read and cannot be understood is a BadEntry, by what stands in it alone: so it is one whenever it
+   is read. Entries that nobody gives, or whose digest is wrong at all bookies, are not: they are lost data.
+5. What an entry unpacks to is its producer's choice. It is unpacked when its turn comes, if it is not small.
 """
 
 from collections.abc import Callable
@@ -17,6 +20,7 @@ from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
     CHUNKED_BYTES_MAX,
+    UNCOMPRESSED_BYTES_MAX,
     batch_problem,
     broker_metadata_of,
     decompress,
@@ -24,10 +28,46 @@ from managed_ledger.messages import (
     payload_of,
     split_entry,
 )
-from managed_ledger.messages_pb2 import MessageMetadata
+from managed_ledger.messages_pb2 import NONE, MessageMetadata
 
 Wants = Callable[[int, int, MessageMetadata], bool]
 """Of an entry, by its ids in the topic and its metadata."""
+
+
+WAYS_ON: Final = "To go on set mode=PERMISSIVE (a row with its bytes and what is wrong), or mode=DROPMALFORMED (no row)"
+
+
+_REASON_CHARACTERS: Final = 500
+
+
+def told(error: object) -> str:
+    """What is wrong, short and without what is no text: libraries' errors may hold the whole value."""
+    text = str(error) if isinstance(error, str | Corruption) else f"{type(error).__name__}: {error}"
+    if len(text) > _REASON_CHARACTERS:
+        text = f"{text[:_REASON_CHARACTERS]}…"
+    return text.encode(errors="backslashreplace").decode()
+
+
+class BadEntry(Corruption):
+    """An entry, or a message in it, cannot be understood. What happens then is the reader's choice."""
+
+    def __init__(
+        self,
+        topic: str,
+        ledger_id: int,
+        entry_id: int,
+        reason: object,
+        metadata: MessageMetadata | None = None,
+        stored: Buffer = b"",
+    ) -> None:
+        """*metadata*: None if they cannot be understood. *stored*: the entry, if it is to be shown."""
+        reason = told(reason)
+        super().__init__(f"{topic}, entry {ledger_id}:{entry_id}: {reason}. {WAYS_ON}")
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.reason = reason
+        self.metadata = metadata
+        self.stored = stored
 
 
 class Opened(NamedTuple):
@@ -39,6 +79,10 @@ class Opened(NamedTuple):
     last_index: int | None
     """The broker's number of the entry's last message, if the broker is configured to add one."""
     payload: Buffer
+    is_packed: bool = False
+    """The payload is still to be decompressed, by `unpacked`."""
+    stored: Buffer = b""
+    """The entry as it is stored, if it is kept."""
 
     @property
     def is_chunk(self) -> bool:
@@ -53,11 +97,15 @@ def open_entry(
     wants: Wants | None = None,
     *,
     passes_encrypted: bool = False,
+    unpacks_max: int = UNCOMPRESSED_BYTES_MAX,
+    keeps_stored: bool = False,
 ) -> Opened | None:
     """The entry with its payload; None if it holds no user's messages, or is no chunk and *wants* does not want it.
 
-    If it *passes_encrypted*, the payload of such an entry is as it is stored. Raises Corruption naming the entry.
+    If it *passes_encrypted*, the payload of such an entry is as it is stored. One that unpacks to more than
+    *unpacks_max* bytes is left packed. Raises BadEntry.
     """
+    known = None
     try:
         parts = split_entry(data)
         if parts.checksum is not None and crc32c(parts.checksummed) != parts.checksum:
@@ -65,6 +113,7 @@ def open_entry(
         metadata = metadata_of(parts)
         if not metadata.IsInitialized():
             raise Corruption("its metadata lack a required field")
+        known = metadata
         if metadata.HasField("marker_type"):
             return None
         if wants is not None and metadata.num_chunks_from_msg <= 1 and not wants(ledger_id, entry_id, metadata):
@@ -78,10 +127,24 @@ def open_entry(
         if problem is not None and metadata.num_messages_in_batch and not metadata.encryption_keys:
             raise Corruption(problem)
         is_opaque = metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
-        payload = parts.payload if is_opaque else payload_of(parts, metadata)
+        is_packed = (
+            not is_opaque
+            and metadata.compression != NONE
+            and unpacks_max < metadata.uncompressed_size <= UNCOMPRESSED_BYTES_MAX
+        )
+        payload = parts.payload if is_opaque or is_packed else payload_of(parts, metadata)
     except Corruption as error:
-        raise Corruption(f"{topic}, entry {ledger_id}:{entry_id}: {error}") from None
-    return Opened(ledger_id, entry_id, metadata, index, payload)
+        raise BadEntry(topic, ledger_id, entry_id, error, known, data if keeps_stored else b"") from None
+    return Opened(ledger_id, entry_id, metadata, index, payload, is_packed, data if keeps_stored else b"")
+
+
+def unpacked(opened: Opened) -> Opened:
+    """The entry with its payload decompressed. Raises Corruption."""
+    if not opened.is_packed:
+        return opened
+    metadata = opened.metadata
+    payload = decompress(metadata.compression, opened.payload, metadata.uncompressed_size)
+    return opened._replace(payload=payload, is_packed=False)
 
 
 class HeadlessChunk(Exception):

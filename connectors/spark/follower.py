@@ -38,7 +38,7 @@ from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.errors import ShadowTopic
-from managed_ledger.messages import parse_metadata
+from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.record import stored_record
 from managed_ledger.topic_name import TopicName
@@ -256,7 +256,8 @@ class Follower:
             try:
                 handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
                 (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
-                counts.append(max(parse_metadata(entry.payload).num_messages_in_batch, 1))
+                parts = split_entry(entry.payload)
+                counts.append(message_count(metadata_of(parts), len(parts.payload)))  # not just what its producer says
             except (BookKeeperError, DigestMismatch, Corruption) as error:  # the task that reads it will tell
                 log.info("%s, entry %s:%s: %s", found.topic, ledger_id, entry_id, error)
         return sum(counts) / len(counts) if counts else 1.0

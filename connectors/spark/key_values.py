@@ -82,6 +82,7 @@ class KeyValueValues:
         """Each half with whether it is a record, and so a struct."""
         self._halves = (key, value)
         self.has_keys_apart = is_apart
+        self.default_bytes = key[0].default_bytes + value[0].default_bytes
 
     def decoder(self, version: int | None) -> Decode:
         decode_key, decode_value = (_whole(values.decoder(version), is_record) for values, is_record in self._halves)

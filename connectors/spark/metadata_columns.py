@@ -22,3 +22,6 @@ METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
     "__schemaVersion": (t.BinaryType(), True),
 }
 DEFAULT_METADATA: Final = tuple(METADATA_COLUMNS)[:6]
+
+NOT_OF_BAD_ENTRIES: Final = ("__publishTime", "__sequenceId", "__producerName", "__messageProperties")
+"""What is null where an entry cannot be understood, and is never null otherwise."""

@@ -94,9 +94,6 @@ KEY_FORMATS: Final = ("binary", "string")
 
 ENCRYPTED: Final = ("error", "raw")
 
-MODES: Final = ("FAILFAST", "PERMISSIVE")
-"""Spark's names for what happens to a value that cannot be decoded; the first is the default."""
-
 _SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _PATTERN: Final = re.compile(
@@ -134,6 +131,17 @@ class Kind(Enum):
     STREAM = "spark.readStream"
     EITHER = "not known yet"
     """Spark asks for the columns before it says."""
+
+
+class Mode(Enum):
+    """Spark's names for what happens to entries and values that cannot be read; the first is the default."""
+
+    FAILFAST = "FAILFAST"
+    """The read fails."""
+    PERMISSIVE = "PERMISSIVE"
+    """They are rows of nulls with what is stored and what is wrong."""
+    DROPMALFORMED = "DROPMALFORMED"
+    """They are no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +201,7 @@ class ReadOptions:
     """Encrypted entries are rows, as they are; otherwise the read fails."""
     union_schemas: bool = False
     """Each topic is decoded by its own schema, into the columns of all."""
-    permissive: bool = False
-    """A value that cannot be decoded is null, with its bytes in the column `__corrupt`; otherwise the read fails."""
+    mode: Mode = Mode.FAILFAST
     read_timeout_s: float = 30.0
     frame_bytes_max: int = MAX_FRAME_BYTES
     """The largest answer of a bookie; an entry fits into it."""
@@ -243,7 +250,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     union_schemas = _flag(given, "unionSchemas", False, problems)
     if union_schemas and value_format in ("binary", "string"):
         problems.append(f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto")
-    permissive = _one_of(given, "mode", MODES, problems) == "PERMISSIVE"
+    mode = Mode(_one_of(given, "mode", tuple(Mode.__members__), problems))
     columns = _list(given.get("columns", ""))
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -313,7 +320,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         key_is_text=key_is_text,
         passes_encrypted=passes_encrypted,
         union_schemas=union_schemas,
-        permissive=permissive,
+        mode=mode,
         read_timeout_s=read_timeout_s,
         frame_bytes_max=frame_bytes_max,
         ledgers_root=given.get("ledgersRoot", ""),
@@ -471,7 +478,7 @@ def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], probl
     text = given.get(name, choices[0])
     found = next((one for one in choices if one.lower() == text.lower()), None)
     if found is None:
-        problems.append(f"{name}={text}: expected {' or '.join(choices)}")
+        problems.append(f"{name}={text}: expected {', '.join(choices[:-1])} or {choices[-1]}")
     return found or choices[0]
 
 

@@ -29,6 +29,7 @@ from pyspark.sql import types as t
 
 from connectors.spark.borders import Numbers
 from connectors.spark.columnar import Messages
+from connectors.spark.value_limits import ProtobufLimits
 from connectors.spark.values import Decode
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.registry import StoredSchema
@@ -70,7 +71,7 @@ def descriptor_of(schema: StoredSchema, topic: str) -> Descriptor:
         for file in _in_order(files):
             pool.Add(file)
         return pool.FindMessageTypeByName(definition["rootMessageTypeName"])
-    except (ValueError, KeyError, TypeError, DecodeError) as error:
+    except (ValueError, KeyError, TypeError, DecodeError, RecursionError) as error:
         raise ConfigurationError(
             f"the schema of {topic} is no description of a message ({error!r:.200}); read it with valueFormat=binary"
         ) from None
@@ -100,16 +101,16 @@ def _in_order(files: dict[str, descriptor_pb2.FileDescriptorProto]) -> list[desc
 
 
 def message_fields(schema: StoredSchema, topic: str) -> list[t.StructField]:
-    """The columns of the root message. Raises ConfigurationError where a type has none."""
-    return _fields(descriptor_of(schema, topic), topic, ())
+    """The columns of the root message. Raises ConfigurationError where a type has none, or there are too many."""
+    message = descriptor_of(schema, topic)
+    try:
+        ProtobufLimits(message)
+    except ValueError as error:
+        raise ConfigurationError(f"{topic}: {error}; use valueFormat=binary and decode it yourself") from None
+    return _fields(message, topic, ())
 
 
 def _fields(message: Descriptor, topic: str, within: tuple[str, ...]) -> list[t.StructField]:
-    if message.full_name in within:
-        raise ConfigurationError(
-            f"{topic}: message {message.full_name} contains itself, which no column does; use valueFormat=binary and "
-            "decode it yourself"
-        )
     inside = (*within, message.full_name)
     clash = [field.name for field in message.fields if not within and field.name.startswith("__")]
     if clash:
@@ -182,6 +183,7 @@ class ProtobufValues:
     """Values that are messages; unknown fields are left out."""
 
     has_keys_apart = False
+    default_bytes = 0
 
     def __init__(self, newest: StoredSchema, topic: str) -> None:
         """Raises ConfigurationError."""
@@ -195,8 +197,10 @@ class ProtobufValues:
             message = descriptor_of(self._newest, self._topic)
             read = message_factory.GetMessageClass(message).FromString
             convert = _converter(message)
+            limits = ProtobufLimits(message)
 
             def decode(data: bytes) -> dict[str, Any]:
+                limits.check(data)
                 found = read(data)
                 if not found.IsInitialized():
                     raise Corruption("a required field is missing")

@@ -7,6 +7,7 @@ until it has been idle for a minute.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections import deque
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from connectors.spark.cluster import DataLoss, connected
-from connectors.spark.entries import HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
+from connectors.spark.entries import BadEntry, HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
 from connectors.spark.laps import Laps
-from connectors.spark.options import Place, ReadOptions
+from connectors.spark.options import Mode, Place, ReadOptions
 from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
 from connectors.spark.rows import RowBuilder, signed
 from connectors.spark.values import Values
@@ -50,8 +51,10 @@ FETCH_BYTES: Final = 2 * MIB
 FETCH_ENTRIES: Final = 5_000
 # Requests under way at once: while one is answered, the bookie prepares the next.
 FETCH_WINDOW: Final = 2
-# Answers that wait to be decoded: 8 MiB, decompressed some times that.
+# Answers that wait to be decoded: 8 MiB.
 FETCH_AHEAD: Final = 4
+# What the entries of one answer are unpacked to before their turn comes; the others are when it does, one by one.
+UNPACKED_BYTES_MAX: Final = 8 * MIB
 
 # Room for answers that a worker keeps for the next ones: for those that are under way, wait, or are made to columns.
 # One for all clusters that it reads from.
@@ -142,6 +145,23 @@ class _Earlier(NamedTuple):
     """The search reached the first entry of the topic."""
 
 
+class _Place(NamedTuple):
+    """Where a chunk stands."""
+
+    ledger_id: int
+    entry_id: int
+    is_first: bool
+
+    @classmethod
+    def of(cls, chunk: Opened) -> "_Place":
+        return cls(chunk.ledger_id, chunk.entry_id, chunk.metadata.chunk_id == 0)
+
+
+def _key_of(chunk: Opened) -> bytes:
+    """The message that a chunk is of; short, whatever id its producer gave it."""
+    return hashlib.blake2b(chunk.metadata.uuid.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
 class _Task:
     """The reading of one split."""
 
@@ -161,6 +181,18 @@ class _Task:
         self._retries_before = self._bookkeeper.read_retries  # a worker runs one task at a time
         self._waited_s = self._opened_s = 0.0
         self._handle: LedgerReadHandle | None = None
+        self._plain = [run for run in (*split.before, *split.runs) if not run.is_compacted]
+        self._plain_ledgers = {run.ledger_id for run in self._plain}
+        self._seen: dict[bytes, list[_Place]] = {}
+        """Chunks by message: those of this split, and those before it that were looked at. An entry is looked at once,
+        however many messages lack their first chunks."""
+        self._steps: Iterator[Run] | None = None
+        """What is still to be looked at."""
+        self._looked = 0
+        """Entries before the split."""
+        self._read_again = 0
+        """Chunks, one by one."""
+        self._bad_before: BadEntry | None = None
         self._entries = self._bytes = self._rows = self._dropped = 0
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
@@ -173,7 +205,7 @@ class _Task:
             self._options.times,
             self._wants,
             self._split.acked,
-            permissive=self._options.permissive,
+            mode=self._options.mode,
         )
         rows = ROWS_FIRST
         laps = Laps(self._clock.monotonic)
@@ -181,31 +213,40 @@ class _Task:
             for group in fetched:
                 laps.end("fetched_s")
                 for opened in group:
-                    try:
-                        builder.add(opened)
-                    except HeadlessChunk:
-                        if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
-                            self._add_headless(builder, opened)
-                    if builder.row_count >= rows or builder.payload_bytes >= BATCH_BYTES_MAX:
-                        batch = self._take(builder)
-                        laps.end("built_s")
-                        yield batch
-                        laps.end("handed_s")
+                    self._add(builder, opened)
+                    if builder.row_count >= rows or builder.weight >= BATCH_BYTES_MAX:
+                        yield from self._taken(builder, laps)
                         rows = min(rows * 4, ROWS_MAX)
                 laps.end("built_s")
         laps.end("fetched_s")
-        if builder.row_count:
-            batch = self._take(builder)
+        yield from self._taken(builder, laps)
+        self._summarise(builder, laps)
+
+    def _add(self, builder: RowBuilder, opened: Opened | BadEntry) -> None:
+        if isinstance(opened, BadEntry):
+            builder.add_bad(opened)
+            return
+        try:
+            builder.add(opened)
+        except HeadlessChunk:
+            if self._split.acked is None or not self._split.acked.has(opened.ledger_id, opened.entry_id):
+                self._add_headless(builder, opened)
+        if opened.is_chunk:
+            self._remember(opened)
+
+    def _taken(self, builder: RowBuilder, laps: Laps) -> Iterator[pa.RecordBatch]:
+        for batch in builder.take():
+            self._rows += batch.num_rows
             laps.end("built_s")
             yield batch
             laps.end("handed_s")
-        self._summarise(builder.corrupt_count, laps)
 
-    def _summarise(self, corrupt: int, laps: Laps) -> None:
+    def _summarise(self, builder: RowBuilder, laps: Laps) -> None:
         """One line about what was read: entries and bytes as they are stored, messages in chunks that are incomplete,
-        requests for which another bookie was asked as well. Then seconds of the thread that fetches: in which nothing
-        had come from the bookies yet (`waited_s`), and of decompression (`opened_s`); and of the task's own thread: in
-        which nothing had been fetched yet, in which columns were built, and in which Spark took them."""
+        values (`corrupt`) and entries (`bad`) that could not be understood, requests for which another bookie was asked
+        as well. Then seconds of the thread that fetches: in which nothing had come from the bookies yet (`waited_s`),
+        and of decompression (`opened_s`); and of the task's own thread: in which nothing had been fetched yet, in which
+        columns were built, and in which Spark took them."""
         summary = {
             "topic": self._split.topic,
             "runs": len(self._split.runs),
@@ -213,7 +254,8 @@ class _Task:
             "bytes": self._bytes,
             "rows": self._rows,
             "incomplete": self._dropped,
-            "corrupt": corrupt,
+            "corrupt": builder.corrupt_count,
+            "bad": builder.bad_count,
             "retries": self._bookkeeper.read_retries - self._retries_before,
             "waited_s": round(self._waited_s, 3),
             "opened_s": round(self._opened_s, 3),
@@ -221,13 +263,15 @@ class _Task:
         }
         let_through()
         log.info(json.dumps(summary))
-        if corrupt:
-            log.warning("%s: %d values could not be decoded, and are null", self._split.topic, corrupt)
-
-    def _take(self, builder: RowBuilder) -> pa.RecordBatch:
-        batch = builder.take()
-        self._rows += batch.num_rows
-        return batch
+        became = "are left out" if self._options.mode is Mode.DROPMALFORMED else "are null"
+        if builder.corrupt_count:
+            log.warning("%s: %d values could not be decoded, and %s", self._split.topic, builder.corrupt_count, became)
+        bad = builder.first_bad
+        if bad is not None:
+            log.warning(
+                "%s: %d entries could not be understood, and %s; the first is %d:%d: %s",
+                self._split.topic, builder.bad_count, became, bad.ledger_id, bad.entry_id, bad.reason,
+            )  # fmt: skip
 
     def _is_wanted(self, ledger_id: int, entry_id: int, metadata: MessageMetadata) -> bool:
         """Whether there are rows in an entry whose ids in the topic are these."""
@@ -241,7 +285,7 @@ class _Task:
 
     # Entries; on the loop's thread
 
-    async def _fetch(self) -> AsyncGenerator[list[Opened], None]:
+    async def _fetch(self) -> AsyncGenerator[list[Opened | BadEntry], None]:
         """The entries of all runs that hold messages."""
         topic = self._split.topic
         runs = deque(self._split.runs)
@@ -255,9 +299,9 @@ class _Task:
                         self._bytes += sum(len(entry.payload) for entry in group)
                         begin = group[-1].entry_id + 1
                         began = self._clock.monotonic()
-                        opened = [self._open(run, entry, self._wants) for entry in group]
+                        opened = self._opened(run, group)
                         self._opened_s += self._clock.monotonic() - began
-                        yield [entry for entry in opened if entry is not None]
+                        yield opened
             except (NoSuchLedger, NoSuchEntry) as error:
                 if not self._is_synced:  # the metadata store may have answered from a server that is behind the plan
                     self._is_synced = True
@@ -286,13 +330,42 @@ class _Task:
         quorum = Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         return f"{where}, asked for at {', '.join(ensemble[index] for index in quorum.write_set(entry_id))}"
 
-    def _open(self, run: Run, entry: StoredEntry, wants: Wants | None = None) -> Opened | None:
-        """The message entry in what is stored; of a compacted ledger with the id that it had in the topic."""
+    def _opened(self, run: Run, group: list[StoredEntry]) -> list[Opened | BadEntry]:
+        found: list[Opened | BadEntry] = []
+        left = UNPACKED_BYTES_MAX
+        for entry in group:
+            try:
+                opened = self._open(run, entry, self._wants, left)
+            except BadEntry as error:
+                if self._options.mode is Mode.FAILFAST:
+                    raise
+                found.append(error)
+                continue
+            if opened is not None:
+                found.append(opened)
+                if opened.metadata.compression and not opened.is_packed:
+                    left -= len(opened.payload)
+        return found
+
+    def _open(self, run: Run, entry: StoredEntry, wants: Wants | None = None, unpacks_max: int = 0) -> Opened | None:
+        """The message entry in what is stored; of a compacted ledger with the id that it had in the topic. Raises
+        BadEntry."""
         position, payload = (entry.ledger_id, entry.entry_id), entry.payload
         if run.is_compacted:
-            original, payload = decode(entry.payload)
+            try:
+                original, payload = decode(entry.payload)
+            except Corruption as error:
+                raise BadEntry(self._split.topic, *position, error, stored=entry.payload) from None
             position = original.ledger_id, original.entry_id
-        return open_entry(self._split.topic, *position, payload, wants, passes_encrypted=self._options.passes_encrypted)
+        return open_entry(
+            self._split.topic,
+            *position,
+            payload,
+            wants,
+            passes_encrypted=self._options.passes_encrypted,
+            unpacks_max=unpacks_max,
+            keeps_stored=self._options.mode is Mode.PERMISSIVE,
+        )
 
     async def _read(self, run: Run) -> AsyncGenerator[list[StoredEntry], None]:
         """All entries of *run*, a group for each answer."""
@@ -325,9 +398,16 @@ class _Task:
     def _add_headless(self, builder: RowBuilder, chunk: Opened) -> None:
         """Find the first chunks of a message further back, then add this one."""
         uuid = chunk.metadata.uuid
-        found = self._loop.run(self._look_back(chunk))
-        for earlier in found.chunks:
-            builder.chunks.add(earlier)
+        try:
+            found = self._loop.run(self._look_back(chunk))
+            for earlier in found.chunks:
+                builder.chunks.add(earlier)
+        except BadEntry:
+            raise  # it may have been one of them, and the mode is to fail
+        except Corruption as error:
+            builder.chunks.give_up(uuid)
+            builder.add_bad(builder.bad_entry(chunk, error))
+            return
         if not found.chunks:
             text = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}: the first chunks of message {uuid} "
             if found.is_all:
@@ -342,41 +422,57 @@ class _Task:
         builder.add(chunk)
 
     async def _look_back(self, chunk: Opened) -> "_Earlier":
-        """The chunks of the same message before *chunk*, from the last first one on."""
-        plain = [run for run in (*self._split.before, *self._split.runs) if not run.is_compacted]
-        runs, _ = clip(plain, None, (chunk.ledger_id, chunk.entry_id))
+        """The chunks of the same message before *chunk*, from the last first one on. Raises Corruption if they are too
+        much for one, or cannot be known for an entry that cannot be understood."""
+        if self._steps is None:
+            runs, _ = clip(self._plain, None, (chunk.ledger_id, chunk.entry_id))
+            self._steps = _backwards(runs)
+        key = _key_of(chunk)
+        while not any(one.is_first for one in self._seen.get(key, ())):
+            step = next(self._steps, None) if self._looked < LOOK_BACK_ENTRIES else None
+            if step is None:
+                if self._bad_before is not None and self._options.mode is Mode.FAILFAST:
+                    raise self._bad_before
+                return _Earlier([], self._looked, self._looked < LOOK_BACK_ENTRIES and self._split.is_all_before)
+            await self._look_at(step)
+        places = self._seen[key]
+        first = max(number for number, one in enumerate(places) if one.is_first)
+        self._read_again += len(places) - first
+        if self._read_again > LOOK_BACK_ENTRIES:
+            raise Corruption(f"{LOOK_BACK_ENTRIES} chunks of messages that were dropped have been read again before it")
         found: list[Opened] = []
-        looked = 0
-        for step in _backwards(runs):
-            if looked >= LOOK_BACK_ENTRIES:
-                return _Earlier([], looked, False)
-            group = await self._chunks_of(step, chunk)
-            looked += step.entries
-            found[:0] = group
-            self._check_bytes(chunk, found)
-            firsts = [number for number, one in enumerate(group) if one.metadata.chunk_id == 0]
-            if firsts:
-                return _Earlier(found[firsts[-1] :], looked, False)
-        return _Earlier([], looked, self._split.is_all_before)
+        for place in places[first:]:
+            async with aclosing(self._read(Run(place.ledger_id, place.entry_id, place.entry_id, 1))) as groups:
+                async for group in groups:
+                    opened = self._open(Run(place.ledger_id, place.entry_id, place.entry_id, 1), group[0])
+                    assert opened is not None, "a chunk, as it was seen before"
+                    found.append(opened)
+            check_chunked_bytes(sum(len(one.payload) for one in found))
+        return _Earlier(found, self._looked, False)
 
-    async def _chunks_of(self, run: Run, chunk: Opened) -> list[Opened]:
-        """The chunks of the same message as *chunk* in *run*. Raises Corruption if they are too much for one."""
-        found: list[Opened] = []
-        async with aclosing(self._read(run)) as groups:
+    async def _look_at(self, step: Run) -> None:
+        """Remember the chunks in *step*, which precedes what was looked at before."""
+        found: dict[bytes, list[_Place]] = {}
+        async with aclosing(self._read(step)) as groups:
             async for group in groups:
                 for entry in group:
-                    opened = self._open(run, entry)
-                    if opened is not None and opened.is_chunk and opened.metadata.uuid == chunk.metadata.uuid:
-                        found.append(opened)
-                self._check_bytes(chunk, found)
-        return found
+                    try:
+                        opened = self._open(step, entry)
+                    except BadEntry as error:  # it is not part of this read, unless it is a chunk that is looked for
+                        self._bad_before = self._bad_before or error
+                        continue
+                    if opened is not None and opened.is_chunk:
+                        found.setdefault(_key_of(opened), []).append(_Place.of(opened))
+        self._looked += step.entries
+        for key, places in found.items():
+            self._seen[key] = [*places, *self._seen.get(key, ())]
 
-    def _check_bytes(self, chunk: Opened, found: list[Opened]) -> None:
-        try:
-            check_chunked_bytes(sum(len(one.payload) for one in found))
-        except Corruption as error:
-            where = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}"
-            raise Corruption(f"{where}: {error}") from None
+    def _remember(self, chunk: Opened) -> None:
+        """Where a chunk of this split stands: the message may be dropped for want of room, and be whole later."""
+        if chunk.ledger_id in self._plain_ledgers:
+            self._seen.setdefault(_key_of(chunk), []).append(_Place.of(chunk))
+            while len(self._seen) > LOOK_BACK_ENTRIES:
+                del self._seen[next(iter(self._seen))]
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:

@@ -4,32 +4,42 @@ Rules (docs/formats/pulsar.md):
 
 1. Messages that compaction emptied are no rows. A null value is a null.
 2. Only the columns that are asked for are built, and they have exactly the types of the schema.
+3. A record batch weighs some RECORD_BATCH_BYTES_MAX at most, or is one row: an entry may hold a million messages, and
+   what it has once (the name of its producer) stands in each of their rows. What weighs more is built part by part.
+4. An entry that cannot be understood is found among the others by halves, so that they are read all the same.
 """
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain
-from typing import Any, Final, NamedTuple
+from itertools import accumulate, chain, groupby
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from connectors.spark.backlog import Acked
 from connectors.spark.borders import RUN_MIN, Numbers, UnusualLayout, borders
-from connectors.spark.columnar import PADDING, Messages, framed, normalised
-from connectors.spark.decoding import CORRUPT, Decoded, decode_all
+from connectors.spark.columnar import FIELDS_MAX, PADDING, Messages, framed, normalised
+from connectors.spark.decoding import CORRUPT, NO_VALUE, REASON, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
-from connectors.spark.entries import Chunks, Opened, Wants
+from connectors.spark.entries import BadEntry, Chunks, HeadlessChunk, Opened, Wants, unpacked
+from connectors.spark.options import Mode
 from connectors.spark.strided import runs
 from connectors.spark.times import Times
 from connectors.spark.values import Values
-from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
     is_batch,
 )
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from managed_ledger.schemas.registry import version_of
+
+RECORD_BATCH_BYTES_MAX: Final = 8 * MIB
+"""What the JVM is given at a time: twice of what a task gathers, so that what is a little more is not cut."""
+
+REPEATED_BYTES_MAX: Final = 128 * MIB
+"""What the rows of one entry may have beside their messages. A million rows of the default columns fit."""
 
 # Columns of which each message of a batch has its own value.
 _PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})
@@ -47,6 +57,10 @@ class _Entry(NamedTuple):
     pieces: Sequence[Buffer]
     """The entry's bytes in the joined buffer."""
     first_chunk: Opened | None
+    row_bytes: int
+    """What each of its rows has beside the message."""
+    weight: int
+    """About what its rows take as columns."""
 
 
 class RowBuilder:
@@ -62,11 +76,11 @@ class RowBuilder:
         wants: Wants | None = None,
         acked: Acked | None = None,
         *,
-        permissive: bool = False,
+        mode: Mode = Mode.FAILFAST,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
         not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
-        they are consumed, are no rows. If *permissive*, values that cannot be decoded are null, and counted."""
+        they are consumed, are no rows. *mode* says what becomes of what cannot be understood."""
         self._wants = wants
         self._acked = acked
         self._schema = schema
@@ -74,14 +88,19 @@ class RowBuilder:
         self._partition = partition
         self._values = values
         self._times = times
-        self._permissive = permissive
+        self._mode = mode
         self.corrupt_count = 0
         """Values that could not be decoded, of the rows that were taken."""
+        self.bad_count = 0
+        """Entries that could not be understood."""
+        self.first_bad: BadEntry | None = None
+        self._row_bytes = 8 * _leaves(schema) + (0 if values is None else values.default_bytes)
+        if "__topic" in schema.names:
+            self._row_bytes += len(topic)
         keys_apart = values is not None and values.has_keys_apart
         self._needs_fields = keys_apart or not _PER_MESSAGE.isdisjoint(schema.names)
         self._makers: dict[str, Callable[[_Rows, pa.Field], pa.Array]] = {
             "__key": self._keys,
-            "__topic": lambda rows, field: pa.repeat(pa.scalar(topic, pa.string()), rows.count),
             "__messageId": self._message_ids,
             "__publishTime": lambda rows, field: _timestamps(
                 rows.repeated([signed(entry.opened.metadata.publish_time) for entry in rows.entries]), field
@@ -100,46 +119,106 @@ class RowBuilder:
                     rows.repeated([signed(e.opened.metadata.sequence_id) for e in rows.entries]) + rows.places
                 )
             ),
-            "__producerName": lambda rows, field: rows.spread([e.opened.metadata.producer_name for e in rows.entries],
-                                                              field),
-            "__schemaVersion": lambda rows, field: rows.spread(
-                [e.opened.metadata.schema_version or None for e in rows.entries], field
-            ),
         }  # fmt: skip
+        for name in ENCRYPTION_COLUMNS:
+            self._makers[name] = lambda rows, field: rows.spread(
+                [value_of(field.name, e.opened.metadata) for e in rows.entries], field
+            )
+        self._spread: dict[str, Callable[[Opened], Any]] = {
+            "__topic": lambda opened: topic,
+            "__producerName": lambda opened: opened.metadata.producer_name,
+            "__schemaVersion": lambda opened: opened.metadata.schema_version or None,
+        }
+        """What an entry has once, and what may be long: made for the rows of one record batch."""
+        self._long = [name for name in ("__producerName", "__schemaVersion") if name in schema.names]
         self.chunks = Chunks()
         self._reset()
 
     def _reset(self) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[_Entry | BadEntry] = []
         self.row_count = 0
-        self.payload_bytes = 0
+        self.weight = 0
+        """About what the rows take as columns."""
 
     def add(self, opened: Opened) -> None:
-        """Add the rows of one entry. Raises HeadlessChunk, Corruption naming the entry."""
+        """Add the rows of one entry. Raises HeadlessChunk, and BadEntry if the mode is to fail."""
+        try:
+            self._add(opened)
+        except HeadlessChunk:
+            raise
+        except Corruption as error:
+            self.add_bad(self.bad_entry(opened, error))
+
+    def add_bad(self, bad: BadEntry) -> None:
+        """Add an entry that cannot be understood: as a row, or as one more that was dropped. Raises it if the mode is
+        to fail."""
+        if self._is_left_out(bad):
+            return
+        self._tolerate(bad)
+        if self._mode is Mode.PERMISSIVE:
+            self._entries.append(bad)
+            self.row_count += 1
+            self.weight += len(bad.stored)
+
+    def _is_left_out(self, bad: BadEntry) -> bool:
+        """Whether it would not be asked for if it could be understood, as far as that can be known."""
+        if self._acked is not None and self._acked.has(bad.ledger_id, bad.entry_id):
+            return True
+        if bad.metadata is None:
+            return False
+        if self._times is not None and not self._times.has(signed(bad.metadata.publish_time)):
+            return True
+        return self._wants is not None and not self._wants(bad.ledger_id, bad.entry_id, bad.metadata)
+
+    def _tolerate(self, bad: BadEntry) -> None:
+        if self._mode is Mode.FAILFAST:
+            raise bad
+        self.bad_count += 1
+        self.first_bad = self.first_bad or bad
+
+    def bad_entry(self, opened: Opened, error: object) -> BadEntry:
+        """The error for an entry of which *error* says what is wrong."""
+        if isinstance(error, BadEntry):
+            return error
+        return BadEntry(self._topic, opened.ledger_id, opened.entry_id, error, opened.metadata, opened.stored)
+
+    def _add(self, opened: Opened) -> None:
+        """Raises HeadlessChunk, Corruption."""
         first_chunk = None
         if opened.is_chunk:
-            try:
-                whole = self.chunks.add(opened)
-            except Corruption as error:
-                raise self._corruption(opened, error) from None
+            whole = self.chunks.add(opened)
             if whole is None:
                 return
             first_chunk, opened = whole
             if self._wants is not None and not self._wants(opened.ledger_id, opened.entry_id, opened.metadata):
                 return
-        metadata, payload = opened.metadata, opened.payload
+        metadata = opened.metadata
         if self._times is not None and not self._times.has(signed(metadata.publish_time)):
             return
+        if opened.is_packed:
+            opened = unpacked(opened)
+        payload = opened.payload
+        row_bytes = self._row_bytes
+        if self._long:
+            row_bytes += sum(len(self._spread[name](opened) or b"") for name in self._long)
         if is_batch(metadata) and not metadata.encryption_keys:
             count = metadata.num_messages_in_batch
             if count < 1:
                 return
-            entry = _Entry(opened, count, True, (payload,), first_chunk)
+            if count * row_bytes > REPEATED_BYTES_MAX:
+                raise Corruption(
+                    f"each row of its {count} messages would have {row_bytes} bytes beside the message, and "
+                    f"{REPEATED_BYTES_MAX} is the limit of all together; ask for fewer columns"
+                )
+            weight = len(payload) + count * row_bytes
+            entry = _Entry(opened, count, True, (payload,), first_chunk, row_bytes, weight)
         else:
-            entry = _Entry(opened, 1, False, framed(self._single_of(metadata, len(payload)), payload), first_chunk)
+            pieces = framed(self._single_of(metadata, len(payload)), payload)
+            weight = len(payload) + len(pieces[1]) + row_bytes
+            entry = _Entry(opened, 1, False, pieces, first_chunk, row_bytes, weight)
         self._entries.append(entry)
         self.row_count += entry.messages
-        self.payload_bytes += len(payload)
+        self.weight += weight
 
     def _single_of(self, metadata: MessageMetadata, payload_bytes: int) -> SingleMessageMetadata:
         """What a batch would hold of a message that stands alone: so both become rows in the same way."""
@@ -147,6 +226,8 @@ class RowBuilder:
         if metadata.null_value:
             single.null_value = True
         if self._needs_fields:
+            if len(metadata.properties) > FIELDS_MAX:
+                raise Corruption(f"it has {len(metadata.properties)} properties, and {FIELDS_MAX} is the limit")
             single.properties.extend(metadata.properties)
             single.event_time = metadata.event_time
             single.sequence_id = metadata.sequence_id
@@ -156,29 +237,98 @@ class RowBuilder:
                 single.null_partition_key = metadata.null_partition_key
         return single
 
-    def take(self) -> pa.RecordBatch:
-        """The rows of what was added since the last call. Raises Corruption naming an entry."""
-        try:
-            batch = self._build()
-        except UnusualLayout:
-            self._entries = [self._normalised(entry) for entry in self._entries]
-            batch = self._build()
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The rows of what was added since the last call, as one record batch where they do not weigh too much. Raises
+        BadEntry if the mode is to fail."""
+        entries, is_mixed = self._entries, self.bad_count > 0
         self._reset()
-        return batch
+        gathered: list[pa.RecordBatch] = []
+        weight = 0
+        for found in self._found(entries, is_mixed):
+            for batch, more in self._batches(found):
+                if gathered and weight + more > RECORD_BATCH_BYTES_MAX:
+                    yield _one(gathered)
+                    gathered, weight = [], 0
+                gathered.append(batch)
+                weight += more
+        if gathered:
+            yield _one(gathered)
 
-    def _normalised(self, entry: _Entry) -> _Entry:
-        if not entry.is_batch:
-            return entry
+    def _found(self, entries: "Sequence[_Entry | BadEntry]", is_mixed: bool) -> "Iterator[_Rows | list[BadEntry]]":
+        """Rows and bad entries, in order."""
+        if not is_mixed:
+            yield from self._rows_of(cast(list[_Entry], entries))
+            return
+        for is_bad, group in groupby(entries, lambda one: isinstance(one, BadEntry)):
+            if is_bad:
+                yield [one for one in group if isinstance(one, BadEntry)]
+            else:
+                yield from self._rows_of([one for one in group if isinstance(one, _Entry)])
+
+    def _rows_of(self, entries: list[_Entry], *, is_usual: bool = True) -> "Iterator[_Rows | list[BadEntry]]":
+        """*is_usual*: they were not written anew yet."""
+        if not entries:
+            return
         try:
-            return entry._replace(pieces=(normalised(entry.opened.payload, entry.messages),))
-        except Corruption as error:
-            raise self._corruption(entry.opened, error) from None
+            found = _Rows(entries)
+            self._make(found)
+        except (UnusualLayout, *NO_COLUMN) as error:
+            if is_usual and isinstance(error, UnusualLayout):
+                yield from self._written_anew(entries)
+            elif len(entries) > 1:
+                middle = len(entries) // 2
+                yield from self._rows_of(entries[:middle], is_usual=is_usual)
+                yield from self._rows_of(entries[middle:], is_usual=is_usual)
+            else:
+                yield from self._as_bad(entries[0], error)
+        else:
+            yield found
 
-    def _build(self) -> pa.RecordBatch:
-        rows = _Rows(self._entries)
+    def _written_anew(self, entries: Sequence[_Entry]) -> "Iterator[_Rows | list[BadEntry]]":
+        kept: list[_Entry] = []
+        for entry in entries:
+            try:
+                kept.append(_normalised(entry))
+            except Corruption as error:
+                if kept:
+                    yield from self._rows_of(kept, is_usual=False)
+                    kept = []
+                yield from self._as_bad(entry, error)
+        if kept:
+            yield from self._rows_of(kept, is_usual=False)
+
+    def _as_bad(self, entry: _Entry, error: Exception) -> Iterator[list[BadEntry]]:
+        bad = self.bad_entry(entry.opened, error)
+        self._tolerate(bad)
+        if self._mode is Mode.PERMISSIVE:
+            yield [bad]
+
+    def _make(self, rows: "_Rows") -> None:
+        """The columns that do not depend on values, but for those that may be long. Raises UnusualLayout, and what
+        NO_COLUMN names."""
         fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
         rows.null_value = None if fields is None else fields.null_value
-        compacted_out = None if fields is None else fields.compacted_out
+        rows.compacted_out = None if fields is None else fields.compacted_out
+        for field in self._schema:
+            maker = self._makers.get(field.name)
+            if maker is not None:
+                try:
+                    rows.columns[field.name] = maker(rows, field)
+                except NO_COLUMN as error:
+                    if isinstance(error, BadEntry):
+                        raise
+                    raise Corruption(f"column {field.name}: {error}") from None
+
+    def _batches(self, found: "_Rows | list[BadEntry]") -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Record batches, each with its weight."""
+        if isinstance(found, list):
+            yield self._rows_of_bad(found), sum(len(one.stored) for one in found)
+            return
+        for first, behind in found.parts(RECORD_BATCH_BYTES_MAX):
+            yield self._batch(found.part(first, behind)), min(found.weight, RECORD_BATCH_BYTES_MAX)
+
+    def _batch(self, rows: "_Part") -> pa.RecordBatch:
+        compacted_out = rows.cut(rows.whole.compacted_out)
         decoded = Decoded({}) if self._values is None else self._decoded(rows, self._values, compacted_out)
         columns = []
         for field in self._schema:
@@ -186,37 +336,56 @@ class RowBuilder:
                 columns.append(decoded.columns[field.name])
             elif field.name == CORRUPT:
                 columns.append(_corrupt_values(rows, decoded.corrupt))
-            elif field.name in ENCRYPTION_COLUMNS:
-                columns.append(rows.spread([value_of(field.name, e.opened.metadata) for e in rows.entries], field))
-            elif field.name in self._makers:
-                columns.append(self._made(field, rows))
+            elif field.name == REASON:
+                columns.append(pa.array([decoded.corrupt.get(row) for row in range(rows.count)], field.type)
+                               if decoded.corrupt else pa.nulls(rows.count, field.type))  # fmt: skip
+            elif field.name in rows.whole.columns:
+                columns.append(rows.cut(rows.whole.columns[field.name]))
+            elif field.name in self._spread:
+                columns.append(rows.spread([self._spread[field.name](e.opened) for e in rows.entries], field))
             elif self._values is None:
                 columns.append(self._raw_values(field, rows))
             else:
                 columns.append(pa.nulls(rows.count, field.type))  # a column that other topics have
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if decoded.corrupt is not None:
-            self.corrupt_count += int(decoded.corrupt.sum())
-        consumed = None if self._acked is None else self._acked.messages_of(rows.places_of_entries)
-        left_out = [mask for mask in (compacted_out, consumed) if mask is not None]
+        self.corrupt_count += len(decoded.corrupt)
+        consumed = None
+        if self._acked is not None:
+            consumed = rows.cut(self._acked.messages_of(rows.whole.places_of_entries))
+        dropped = None
+        if decoded.corrupt and self._mode is Mode.DROPMALFORMED:
+            dropped = np.zeros(rows.count, bool)
+            dropped[list(decoded.corrupt)] = True
+        left_out = [mask for mask in (compacted_out, consumed, dropped) if mask is not None]
         return batch.filter(pa.array(~np.logical_or.reduce(left_out))) if left_out else batch
 
-    def _decoded(self, rows: "_Rows", values: Values, compacted_out: Numbers | None) -> Decoded:
+    def _rows_of_bad(self, entries: list[BadEntry]) -> pa.RecordBatch:
+        """A row for each, of nulls but for what is known."""
+        known: dict[str, Callable[[BadEntry], Any]] = {
+            CORRUPT: lambda bad: bytes(bad.stored),
+            REASON: lambda bad: bad.reason,
+            "__topic": lambda bad: self._topic,
+            "__partition": lambda bad: self._partition,
+            "__ledgerId": lambda bad: bad.ledger_id,
+            "__entryId": lambda bad: bad.entry_id,
+            "__batchIndex": lambda bad: -1,
+            "__messageId": lambda bad: self._id_of(bad),
+        }
+        columns = [pa.array([known[field.name](bad) if field.name in known else _of_bad(field.name, bad)
+                             for bad in entries], field.type) for field in self._schema]  # fmt: skip
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _decoded(self, rows: "_Part", values: Values, compacted_out: Numbers | None) -> Decoded:
         def fail(row: int, text: str) -> Corruption:
-            return self._corruption(rows.entry_of(row), text)
+            return self.bad_entry(rows.entry_of(row), text)
 
         wanted = [field for field in self._schema if field.name in values.names]
-        if self._permissive and not wanted and CORRUPT not in self._schema.names:
+        is_tolerant = self._mode is not Mode.FAILFAST
+        if is_tolerant and not wanted and not {CORRUPT, REASON} & {*self._schema.names}:
             return Decoded({})
-        return decode_all(rows, values, wanted, compacted_out, fail, permissive=self._permissive)
+        return decode_all(rows, values, wanted, compacted_out, fail, permissive=is_tolerant)
 
-    def _made(self, field: pa.Field, rows: "_Rows") -> pa.Array:
-        try:
-            return self._makers[field.name](rows, field)
-        except (pa.ArrowInvalid, ValueError, OverflowError) as error:
-            raise self._corruption_among(rows, f"column {field.name}: {error}") from None
-
-    def _raw_values(self, field: pa.Field, rows: "_Rows") -> pa.Array:
+    def _raw_values(self, field: pa.Field, rows: "_Part") -> pa.Array:
         values = rows.messages.values(rows.null_value)
         if field.type == pa.binary():
             return values
@@ -227,7 +396,7 @@ class RowBuilder:
                 try:
                     rows.messages.value(row).decode()
                 except UnicodeDecodeError as error:
-                    raise self._corruption(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
+                    raise self.bad_entry(rows.entry_of(row), f"its value is not text in UTF-8 ({error})") from None
             raise
 
     def _keys(self, rows: "_Rows", field: pa.Field) -> pa.Array:
@@ -244,10 +413,10 @@ class RowBuilder:
         try:
             return None if key is None else key.decode()
         except UnicodeDecodeError as error:
-            if self._permissive:
+            if self._mode is not Mode.FAILFAST:
                 return None
             text = f"its key is not text in UTF-8 ({error}); use keyFormat=binary"
-            raise self._corruption(rows.entry_of(row), text) from None
+            raise self.bad_entry(rows.entry_of(row), text) from None
 
     def _message_ids(self, rows: "_Rows", field: pa.Field) -> pa.BinaryArray:
         """Serialised MessageIdData, as the clients do it."""
@@ -271,20 +440,48 @@ class RowBuilder:
             pa.binary(), rows.count, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))]
         )
 
-    def _id_of(self, opened: Opened) -> bytes:
-        position = MessageIdData(ledgerId=opened.ledger_id, entryId=opened.entry_id)
+    def _id_of(self, entry: Opened | BadEntry) -> bytes:
+        position = MessageIdData(ledgerId=entry.ledger_id, entryId=entry.entry_id)
         if self._partition >= 0:
             position.partition = self._partition
         return position.SerializeToString()
 
-    def _corruption(self, opened: Opened, error: object) -> Corruption:
-        return Corruption(f"{self._topic}, entry {opened.ledger_id}:{opened.entry_id}: {error}")
 
-    def _corruption_among(self, rows: "_Rows", error: object) -> Corruption:
-        first, last = rows.entries[0].opened, rows.entries[-1].opened
-        return Corruption(
-            f"{self._topic}, entries {first.ledger_id}:{first.entry_id} to {last.ledger_id}:{last.entry_id}: {error}"
-        )
+NO_COLUMN: Final = (Corruption, *NO_VALUE)
+"""What is raised for metadata of which a column cannot be made."""
+
+
+def _leaves(schema: pa.Schema) -> int:
+    """How many columns there are, with those inside of others."""
+    found, kinds = 0, [field.type for field in schema]
+    while kinds:
+        kind = kinds.pop()
+        inner = [kind.field(number).type for number in range(kind.num_fields)]
+        found += not inner
+        kinds += inner
+    return found
+
+
+def _normalised(entry: _Entry) -> _Entry:
+    """Raises Corruption."""
+    return entry._replace(pieces=(normalised(entry.opened.payload, entry.messages),)) if entry.is_batch else entry
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _of_bad(name: str, bad: BadEntry) -> Any:
+    """What the metadata of an entry say that cannot be understood otherwise; null if not even they can be."""
+    metadata = bad.metadata
+    if metadata is None:
+        return None
+    if name == "__publishTime":
+        time_ms = signed(metadata.publish_time)
+        return time_ms * 1000 if abs(time_ms) <= _TIME_MS_MAX else None
+    if name == "__producerName":
+        return metadata.producer_name
+    return signed(metadata.sequence_id) if name == "__sequenceId" else None
 
 
 def _joined(entries: Sequence[_Entry]) -> Messages:
@@ -321,23 +518,43 @@ class _Rows:
         in_long_batches = len(entries) * RUN_MIN <= count and all(entry.is_batch for entry in entries)
         self.messages = _apart(entries) if in_long_batches else _joined(entries)
         self.count = self.messages.count
+        self.weight = sum(entry.weight for entry in entries)
         self.null_value: Numbers | None = None
-        self._counts = np.array([entry.messages for entry in entries], np.int64)
-        self._firsts = np.cumsum(self._counts) - self._counts
+        self.compacted_out: Numbers | None = None
+        self.columns: dict[str, pa.Array] = {}
+        self.counts = np.array([entry.messages for entry in entries], np.int64)
+        self.firsts = np.cumsum(self.counts) - self.counts
+
+    def parts(self, bytes_max: int) -> Iterator[tuple[int, int]]:
+        """(first row, row behind the last) of pieces that weigh at most *bytes_max*, or have one row."""
+        if self.weight <= bytes_max:
+            yield 0, self.count
+            return
+        sizes = self.messages.sizes() + self.repeated([entry.row_bytes for entry in self.entries])
+        ends = np.cumsum(sizes)
+        first = 0
+        while first < self.count:
+            before = int(ends[first - 1]) if first else 0
+            behind = max(int(np.searchsorted(ends, before + bytes_max, side="right")), first + 1)
+            yield first, behind
+            first = behind
+
+    def part(self, first: int, behind: int) -> "_Part":
+        """The rows from *first* to before *behind*."""
+        return _Part(self, first, behind)
 
     def repeated(self, per_entry: Sequence[int]) -> Numbers:
         """For each row the value of its entry."""
-        return np.repeat(np.array(per_entry), self._counts)
+        return np.repeat(np.array(per_entry), self.counts)
 
     def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
         """As `repeated`, for values that are not numbers."""
-        numbers = np.repeat(np.arange(len(self.entries)), self._counts)
-        return pa.array(per_entry, field.type).take(pa.array(numbers))
+        return _spread(per_entry, self.counts, field)
 
     @property
     def places(self) -> Numbers:
         """For each row its place in its entry, from 0 on."""
-        return np.arange(self.count) - np.repeat(self._firsts, self._counts)
+        return np.arange(self.count) - np.repeat(self.firsts, self.counts)
 
     @property
     def places_of_entries(self) -> list[tuple[int, int, int]]:
@@ -347,11 +564,6 @@ class _Rows:
             (-1 if one.opened.metadata.encryption_keys else one.opened.ledger_id, one.opened.entry_id, one.messages)
             for one in self.entries
         ]
-
-    @cached_property
-    def versions(self) -> list[tuple[int, int | None]]:
-        """For each entry the number of its messages, and the version of the schema that it was written with."""
-        return [(entry.messages, version_of(entry.opened.metadata.schema_version)) for entry in self.entries]
 
     @cached_property
     def _raw_keys(self) -> list[bytes | None]:
@@ -366,10 +578,62 @@ class _Rows:
         return base64.b64decode(key, validate=True)
 
     def entry_of(self, row: int) -> Opened:
-        return self.entries[int(np.searchsorted(self._firsts, row, side="right")) - 1].opened
+        return self.entries[self.number_of(row)].opened
+
+    def number_of(self, row: int) -> int:
+        """Of the entry that a row is of."""
+        return int(np.searchsorted(self.firsts, row, side="right")) - 1
+
+
+class _Part:
+    """Rows that become one record batch."""
+
+    def __init__(self, whole: _Rows, first: int, behind: int) -> None:
+        self.whole = whole
+        self.count = behind - first
+        self._first, self._behind = first, behind
+        self._is_whole = self.count == whole.count
+        self.messages = whole.messages if self._is_whole else whole.messages.part(first, behind)
+        self.null_value: Numbers | None = self.cut(whole.null_value)
+        self.first_place = 0
+        if self._is_whole:
+            self.entries, self._counts = whole.entries, whole.counts
+        else:
+            begin, end = whole.number_of(first), whole.number_of(behind - 1) + 1
+            self.first_place = first - int(whole.firsts[begin])
+            self.entries = whole.entries[begin:end]
+            borders = np.concatenate((whole.firsts[begin:end], (behind,)))
+            self._counts = np.diff(np.maximum(borders, first))
+
+    def cut(self, rows: Any) -> Any:
+        """Of what all rows have, that of these; None stays None."""
+        return rows if self._is_whole or rows is None else rows[self._first : self._behind]
+
+    def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:
+        """For each row the value of its entry."""
+        return _spread(per_entry, self._counts, field)
+
+    @cached_property
+    def versions(self) -> list[tuple[int, int | None]]:
+        """For each entry the number of its messages, and the version of the schema that it was written with."""
+        return [
+            (count, version_of(entry.opened.metadata.schema_version))
+            for count, entry in zip(self._counts.tolist(), self.entries, strict=True)
+        ]
+
+    def key(self, row: int) -> bytes | None:
+        """Raises ValueError for base64 that is none."""
+        return self.whole.key(self._first + row)
+
+    def entry_of(self, row: int) -> Opened:
+        return self.whole.entry_of(self._first + row)
 
 
 # ------------------------------------------------------------------------------------------ columns
+
+
+def _spread(per_entry: Sequence[Any], counts: Numbers, field: pa.Field) -> pa.Array:
+    return pa.array(per_entry, field.type).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
 def _keys(rows: _Rows) -> pa.BinaryArray:
@@ -384,9 +648,13 @@ def _keys(rows: _Rows) -> pa.BinaryArray:
     return pa.array(decoded, pa.binary())
 
 
-def _corrupt_values(rows: _Rows, corrupt: Numbers | None) -> pa.BinaryArray:
+def _corrupt_values(rows: _Part, corrupt: Mapping[int, str]) -> pa.BinaryArray:
     """What is stored, where it could not be decoded; null elsewhere."""
-    return pa.nulls(rows.count, pa.binary()) if corrupt is None else rows.messages.values(~corrupt)
+    if not corrupt:
+        return pa.nulls(rows.count, pa.binary())
+    absent = np.ones(rows.count, bool)
+    absent[list(corrupt)] = False
+    return rows.messages.values(absent)
 
 
 def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:

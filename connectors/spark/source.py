@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from connectors.spark.options import BROKER_PREFIXES, Kind, ReadOptions, parse_options, without_table_properties
+from connectors.spark.options import BROKER_PREFIXES, Kind, Mode, ReadOptions, parse_options, without_table_properties
 from connectors.spark.planning import Split, plan
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -272,14 +272,15 @@ def available_columns(
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
     from connectors.spark.encryption import ENCRYPTION_COLUMNS
-    from connectors.spark.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS
+    from connectors.spark.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS, NOT_OF_BAD_ENTRIES
     from connectors.spark.value_columns import value_fields
 
     values = value_fields(options, frozen)
     known = {field.name: field for field in values}
     for name, (kind, nullable) in METADATA_COLUMNS.items():
         is_text_key = name == "__key" and options.key_is_text
-        known[name] = t.StructField(name, t.StringType() if is_text_key else kind, nullable)
+        may_be_unknown = options.mode is Mode.PERMISSIVE and name in NOT_OF_BAD_ENTRIES
+        known[name] = t.StructField(name, t.StringType() if is_text_key else kind, nullable or may_be_unknown)
     encryption = ENCRYPTION_COLUMNS if options.passes_encrypted else {}
     for name, kind in encryption.items():
         known[name] = t.StructField(name, kind, True)

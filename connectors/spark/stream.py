@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from connectors.spark.cluster import connected
+from connectors.spark.cluster import connected, versions_of
 from connectors.spark.follower import Follower
 from connectors.spark.offsets import Allowance, Backlog, Part, Positions, StreamOffset, admit, start_of
 from connectors.spark.options import LATEST, ReadOptions
@@ -32,7 +32,7 @@ from connectors.spark.values import Values
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.metadata.store import MetadataError
 from magnetar_core.runtime.loop_thread import LoopThread
-from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
+from managed_ledger.schemas.registry import SchemaRegistry
 from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -275,8 +275,7 @@ class _Driver:
         """Every version of the schema counts that there is when the batch is planned: its messages have no other."""
         if not self._columns.needs_schema:
             return self._columns.values(str(topic), ())
-        versions: list[StoredSchema] = self._loop.run(self._registry.versions(topic.schema_id))
-        return self._columns.values(str(topic), versions)
+        return self._columns.values(str(topic), self._loop.run(versions_of(self._registry, topic)))
 
     def commit(self, end: StreamOffset) -> None:
         """Let go what stands before *end*."""

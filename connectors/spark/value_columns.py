@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as t
 
-from connectors.spark.decoding import CORRUPT
+from connectors.spark.decoding import CORRUPT, REASON
 from connectors.spark.kinds import fields_of, kind_of, values_of
-from connectors.spark.options import ReadOptions
+from connectors.spark.options import Mode, ReadOptions
 from connectors.spark.values import PlainValues, Values, nullable_field
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import SchemaType
@@ -23,15 +23,15 @@ def value_fields(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[
         fields = _united(options, frozen)
         return [*fields, *_corrupt(options)]
     kind = _common_kind(options, frozen)
-    if kind == "binary":
-        return fields_of(kind, None, "")
-    if kind == "string":
+    if kind in ("binary", "string"):
         return [*fields_of(kind, None, ""), *_corrupt(options)]
     return [*fields_of(kind, frozen[0].schemas[-1], str(frozen[0].topic)), *_corrupt(options)]
 
 
 def _corrupt(options: ReadOptions) -> list[t.StructField]:
-    return [t.StructField(CORRUPT, t.BinaryType(), True)] if options.permissive else []
+    if options.mode is not Mode.PERMISSIVE:
+        return []
+    return [t.StructField(CORRUPT, t.BinaryType(), True), t.StructField(REASON, t.StringType(), True)]
 
 
 def _united(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.StructField]:
@@ -123,7 +123,7 @@ class ValueColumns:
 
     def __init__(self, options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> None:
         self._wanted = options.value_format
-        self._permissive = options.permissive
+        self._fails_fast = options.mode is Mode.FAILFAST
         self._united: dict[str, t.StructField] | None = None
         self._newest: dict[str, StoredSchema | None] = {}
         self._first: StoredSchema | None = None
@@ -146,7 +146,7 @@ class ValueColumns:
             return self._own_values(topic, versions, self._united)
         newest = self._first
         if newest is None:
-            return PlainValues(is_text=True) if self._kind == "string" and self._permissive else None
+            return PlainValues(is_text=True) if self._kind == "string" and not self._fails_fast else None
         if not versions:
             raise ConfigurationError(f"{topic} has no schema, and is read with the others as {self._kind}")
         return values_of(self._kind, versions, newest, topic)

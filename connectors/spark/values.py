@@ -26,6 +26,8 @@ from connectors.spark.avro_columns import AvroColumns
 from connectors.spark.avro_names import qualified
 from connectors.spark.borders import Numbers
 from connectors.spark.columnar import Messages, taken
+from connectors.spark.value_limits import AvroLimits, JsonLimits
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
 from managed_ledger.schemas.registry import StoredSchema
@@ -44,6 +46,11 @@ class Values(Protocol):
     @property
     def has_keys_apart(self) -> bool:
         """The keys of the messages belong to their values: decoders take both, as `decoding` joins them."""
+        ...
+
+    @property
+    def default_bytes(self) -> int:
+        """About what a value may get from its schema beside its own bytes."""
         ...
 
     def decoder(self, version: int | None) -> Decode:
@@ -82,17 +89,28 @@ _LOGICAL: Final[Mapping[tuple[str, str], t.DataType]] = {
     ("string", "uuid"): t.StringType(),
 }
 
-# What fastavro converts. Of times, which Arrow takes as numbers, it would make datetimes: slow, and none after 9999.
-_CONVERTED: Final = frozenset({"decimal"})
+# What fastavro converts: decimals, by a function of ours under a name of our own, for its own has no limit. Of times,
+# which Arrow takes as numbers, it would make datetimes: slow, and none after 9999.
+_CONVERTED: Final = {"decimal": "magnetar-decimal"}
 
 # Spark's limit, which is also that of Arrow's 128 bits.
 _PRECISION_MAX: Final = 38
+
+DECIMAL_BYTES_MAX: Final = 64
+"""A number of 38 digits has 16 bytes, and writers may put more of its sign before them. Longer ones take a time that
+grows with the square of their length."""
+
+DECIMAL_DIGITS_MAX: Final = 200
+"""The same for those that are text, in JSON."""
 
 
 def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
     """The columns of an Avro or JSON record. Raises ConfigurationError where a type has none."""
     definition = _definition(schema, topic)
-    fields = _Types(topic, has_members=schema.schema.type is SchemaType.AVRO).record(definition)
+    try:
+        fields = _Types(topic, has_members=schema.schema.type is SchemaType.AVRO).record(definition)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise _not_understood(topic, f"{error!r:.200}") from None
     clash = [field.name for field in fields if field.name.startswith("__")]
     if clash:
         raise ConfigurationError(
@@ -106,14 +124,24 @@ def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
     return [t.StructField(field.name, field.dataType, True) for field in fields]
 
 
+def _not_understood(topic: str, reason: object) -> ConfigurationError:
+    return ConfigurationError(f"the schema of {topic} cannot be understood ({reason}); read it with valueFormat=binary")
+
+
 def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
     try:
-        definition = json.loads(schema.schema.data)
+        definition = parse_json(schema.schema.data)
     except ValueError as error:
         raise ConfigurationError(f"the schema of {topic} is not JSON ({error}); use valueFormat=binary") from None
     if not isinstance(definition, dict) or definition.get("type") != "record":
         raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
-    found: dict[str, Any] = qualified(definition)
+    try:
+        found: dict[str, Any] = qualified(definition)
+        AvroLimits(found)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise _not_understood(topic, f"{error!r:.200}") from None
+    except ValueError as error:
+        raise _not_understood(topic, error) from None
     return found
 
 
@@ -182,6 +210,8 @@ class _Types:
                     f"{self._topic}: field {place} is a decimal of {schema['precision']} digits, and columns have at "
                     f"most {_PRECISION_MAX}; use valueFormat=binary and decode it yourself"
                 )
+            if not 0 <= schema.get("scale", 0) <= schema["precision"]:
+                raise ValueError(f"field {place} is a decimal of scale {schema['scale']}")
             made = t.DecimalType(schema["precision"], schema.get("scale", 0))
         elif isinstance(kind, str) and isinstance(logical, str) and (kind, logical) in _LOGICAL:
             return _LOGICAL[kind, logical], False
@@ -213,6 +243,7 @@ class AvroValues:
     """
 
     has_keys_apart = False
+    default_bytes = 0
 
     def __init__(self, schemas: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> None:
         """*schemas* are those of *topic*; *newest* fixes the columns. Raises ConfigurationError."""
@@ -221,7 +252,9 @@ class AvroValues:
                              if found.schema.type is SchemaType.AVRO}  # fmt: skip
         self._newest = newest.schema.data
         self._default_version = schemas[-1].version
-        self.names = frozenset(field["name"] for field in _definition(newest, topic)["fields"])
+        definition = _definition(newest, topic)
+        self.names = frozenset(field["name"] for field in definition["fields"])
+        self.default_bytes = AvroLimits(definition).default_bytes
         self._decoders: dict[int, Decode] = {}
         self._columns: AvroColumns | None = None
 
@@ -234,13 +267,20 @@ class AvroValues:
 
     def _make(self, number: int) -> Decode:
         from fastavro import parse_schema, schemaless_reader
+        from fastavro.read import LOGICAL_READERS
         from fastavro.schema import SchemaParseException
 
         if number not in self._definitions:
             known = ", ".join(map(str, self._definitions))
             raise Corruption(f"it has version {number} of its schema, which the registry does not have (has: {known})")
         newest = json.loads(self._newest)
-        written = json.loads(self._definitions[number])
+        limits = AvroLimits(qualified(newest))
+        try:
+            written = parse_json(self._definitions[number])
+            if self._definitions[number] != self._newest:
+                limits = AvroLimits(qualified(written), read_as=limits)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise Corruption(f"version {number} of its schema cannot be understood: {error!r:.200}") from None
         # Avro refuses to resolve records of different names; but the schemas of a topic are versions of one record.
         newest["aliases"] = [*newest.get("aliases", ()), _full_name(written)]
         try:
@@ -249,8 +289,10 @@ class AvroValues:
         except SchemaParseException as error:
             raise Corruption(f"version {number} of its schema is not valid Avro: {error}") from None
         convert = _converter(qualified(newest), _AVRO_CONVERSIONS)
+        LOGICAL_READERS.update({f"{kind}-{_CONVERTED['decimal']}": _avro_decimal for kind in ("bytes", "fixed")})
 
         def decode(data: bytes) -> dict[str, Any]:
+            limits.check(data)
             return cast(dict[str, Any], schemaless_reader(io.BytesIO(data), writer, reader))
 
         if convert is None:
@@ -272,6 +314,16 @@ class AvroValues:
         return {**self.__dict__, "_decoders": {}, "_columns": None}
 
 
+_WIDE: Final = decimal.Context(prec=DECIMAL_DIGITS_MAX)
+
+
+def _avro_decimal(data: Any, written: dict[Any, Any] | None, read: object) -> decimal.Decimal:
+    assert written is not None
+    if len(data) > DECIMAL_BYTES_MAX:
+        raise ValueError(f"a decimal has {len(data)} bytes, and {DECIMAL_BYTES_MAX} is the limit")
+    return _WIDE.scaleb(decimal.Decimal(int.from_bytes(data, "big", signed=True)), -written.get("scale", 0))
+
+
 def _full_name(record: dict[str, Any]) -> str:
     name: str = record["name"]
     namespace = record.get("namespace")
@@ -288,8 +340,9 @@ def _prepared(schema: Any, path: tuple[str, ...] = ()) -> Any:
         return schema
     cleaned = {key: _prepared(value, path if key == "type" else (*path, key))
                if key in ("type", "items", "values") else value for key, value in schema.items()}  # fmt: skip
-    if schema.get("logicalType") not in _CONVERTED:
-        cleaned.pop("logicalType", None)
+    logical = cleaned.pop("logicalType", None)
+    if logical in _CONVERTED:
+        cleaned["logicalType"] = _CONVERTED[logical]
     if "fields" in schema:
         cleaned["fields"] = [
             {**field, "type": _prepared(field["type"], (*path, field["name"]))} for field in schema["fields"]
@@ -304,6 +357,7 @@ class JsonValues:
     """Values that are JSON objects; a missing member is null, one that the schema does not know is left out."""
 
     has_keys_apart = False
+    default_bytes = 0
 
     def __init__(self, schema: StoredSchema, topic: str) -> None:
         """Raises ConfigurationError."""
@@ -312,8 +366,10 @@ class JsonValues:
 
     def decoder(self, version: int | None) -> Decode:
         convert = _converter(self._definition, _JSON_CONVERSIONS)
+        limits = JsonLimits(self._definition)
 
         def decode(data: bytes) -> dict[str, Any]:
+            limits.check(data)
             found = json.loads(data)
             if not isinstance(found, dict):
                 raise Corruption(f"expected a JSON object, found {data[:40]!r}")
@@ -338,6 +394,29 @@ def _to_micros(value: Any) -> Any:
     return value * 1000
 
 
+def _json_object(value: Any) -> dict[str, Any]:
+    # Arrow takes lists of pairs, too: it mixes them up with objects, and ends the process over a null among the pairs.
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, found {value!r:.40}")
+    return value
+
+
+def _json_array(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected an array, found {value!r:.40}")
+    return value
+
+
+def _json_decimal(value: Any) -> decimal.Decimal:
+    text = str(value)
+    if len(text) > DECIMAL_DIGITS_MAX:
+        raise ValueError(f"a decimal has {len(text)} characters, and {DECIMAL_DIGITS_MAX} is the limit")
+    found = decimal.Decimal(text)
+    if abs(found.adjusted()) > DECIMAL_DIGITS_MAX:
+        raise ValueError(f"a decimal has the exponent {found.adjusted()}")
+    return found
+
+
 # By type and logical type (None: without any). Arrow takes timestamps as microseconds.
 _AVRO_CONVERSIONS: Final[Mapping[tuple[str, str | None], Convert]] = {
     ("long", "timestamp-millis"): _to_micros,
@@ -345,10 +424,13 @@ _AVRO_CONVERSIONS: Final[Mapping[tuple[str, str | None], Convert]] = {
 }
 _JSON_CONVERSIONS: Final[Mapping[tuple[str, str | None], Convert]] = {
     **_AVRO_CONVERSIONS,
+    ("record", None): _json_object,
+    ("map", None): _json_object,
+    ("array", None): _json_array,
     ("bytes", None): base64.b64decode,
     ("fixed", None): base64.b64decode,
-    ("bytes", "decimal"): lambda value: decimal.Decimal(str(value)),
-    ("fixed", "decimal"): lambda value: decimal.Decimal(str(value)),
+    ("bytes", "decimal"): _json_decimal,
+    ("fixed", "decimal"): _json_decimal,
 }
 
 
@@ -378,6 +460,8 @@ def _converter(
         made = _unless_null(conversions.get((kind, schema.get("logicalType"))))
     else:
         made = _converter(kind, conversions, named)
+    if kind in ("record", "array", "map"):
+        made = _behind(conversions.get((kind, None)), made)
     if "name" in schema:
         named[schema["name"]] = made
     return made
@@ -405,6 +489,13 @@ def _of_items(inner: Convert | None) -> Convert | None:
 
 def _of_values(inner: Convert | None) -> Convert | None:
     return None if inner is None else _unless_null(lambda items: {key: inner(item) for key, item in items.items()})
+
+
+def _behind(check: Convert | None, convert: Convert | None) -> Convert | None:
+    """*convert* for what passes *check*."""
+    if check is None or convert is None:
+        return _unless_null(check) or convert
+    return lambda value: None if value is None else convert(check(value))
 
 
 def _unless_null(convert: Convert | None) -> Convert | None:
@@ -481,6 +572,7 @@ class PrimitiveValues:
 
     names = frozenset({"value"})
     has_keys_apart = False
+    default_bytes = 0
 
     def __init__(self, kind: SchemaType) -> None:
         self._kind = kind
@@ -500,6 +592,7 @@ class PlainValues:
 
     names = frozenset({"value"})
     has_keys_apart = False
+    default_bytes = 0
 
     def __init__(self, *, is_text: bool) -> None:
         self._is_text = is_text

@@ -31,7 +31,7 @@ def rows_in(path: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                 builder.add(opened)
             entries.append({"ledger": int(ledger["ledgerId"]), **entry})
         if builder.row_count:
-            rows += plain(builder.take())
+            rows += plain(next(builder.take()))
     return rows, entries
 
 

@@ -18,6 +18,7 @@ _PERMISSIVE: Final = (f"{_UNIT}/test_permissive.py",)
 _PROTOBUF: Final = (f"{_UNIT}/test_protobuf_values.py",)
 _UNITED: Final = (f"{_UNIT}/test_union_schemas.py",)
 _ENCRYPTION: Final = (f"{_UNIT}/test_encryption.py",)
+_HOSTILE: Final = (f"{_UNIT}/test_hostile.py",)
 _VALUES: Final = (f"{_UNIT}/test_values.py",)
 _ROWS: Final = ("tests/property/test_spark_rows.py",)
 
@@ -202,15 +203,15 @@ MUTANTS = (
     Mutant(
         "a bad value keeps the columns that were decoded before it was seen to be bad",
         "connectors/spark/decoding.py",
-        "                for row in self._corrupt:\n                    values[row] = None\n",
-        "                pass\n",
+        "                    values[row] = None\n",
+        "                    pass\n",
         _PERMISSIVE,
     ),
     Mutant(
         "bad values are not counted",
         "connectors/spark/rows.py",
-        "            self.corrupt_count += int(decoded.corrupt.sum())\n",
-        "            self.corrupt_count += 0\n",
+        "        self.corrupt_count += len(decoded.corrupt)\n",
+        "        self.corrupt_count += 0\n",
         _PERMISSIVE,
     ),
     Mutant(
@@ -283,5 +284,111 @@ MUTANTS = (
         "found if found is not None and is_possible(number, found) else None",
         "found",
         ("tests/unit/connectors/spark/test_times.py", "-k", "wrong_clock"),
+    ),
+    # -- what who may only produce can write
+    Mutant(
+        "a length without an end is read to its end",
+        "connectors/spark/borders.py",
+        "    while shift <= _LENGTH_BITS_MAX:",
+        "    while True:",
+        (*_HOSTILE, "-k", "without_an_end"),
+    ),
+    Mutant(
+        "items without bytes take nothing",
+        "connectors/spark/value_limits.py",
+        "self._bytes_free = min((CELLS_MAX * least // cells for",
+        "self._bytes_free = min((CELLS_MAX * max(least, 1) // cells for",
+        (*_HOSTILE, "-k", "without_bytes and 1310721"),
+    ),
+    Mutant(
+        "fields that the schema adds take nothing",
+        "connectors/spark/value_limits.py",
+        "            cells = max(cells, self._added)\n",
+        "",
+        (*_HOSTILE, "-k", "adds_count"),
+    ),
+    Mutant(
+        "a decimal has as many bytes as it likes",
+        "connectors/spark/values.py",
+        "    if len(data) > DECIMAL_BYTES_MAX:\n",
+        "    if False:\n",
+        (*_HOSTILE, "-k", "decimal_has"),
+    ),
+    Mutant(
+        "messages in a message are counted after they were made",
+        "connectors/spark/protobuf_values.py",
+        "                limits.check(data)\n                found",
+        "                found",
+        (*_HOSTILE, "-k", "two_bytes"),
+    ),
+    Mutant(
+        "a type that is named twice has its fields once",
+        "connectors/spark/value_limits.py",
+        "            sum(1 + field.fields for field in fields),\n",
+        "            1 + max((field.fields for field in fields), default=0),\n",
+        (*_HOSTILE, "-k", "columns_are_bounded"),
+    ),
+    Mutant(
+        "the name of a producer weighs nothing",
+        "connectors/spark/rows.py",
+        "        if self._long:\n            row_bytes",
+        "        if False:\n            row_bytes",
+        (*_HOSTILE, "-k", "weighed or repeat"),
+    ),
+    Mutant(
+        "what weighs too much is one record batch all the same",
+        "connectors/spark/rows.py",
+        "        if self.weight <= bytes_max:\n            yield",
+        "        if True:\n            yield",
+        (*_HOSTILE, "-k", "bounded_weight"),
+    ),
+    Mutant(
+        "a worker without memory calls it a bad value",
+        "connectors/spark/decoding.py",
+        "        except MemoryError:\n            raise",
+        "        except ZeroDivisionError:\n            raise",
+        (*_HOSTILE, "-k", "without_memory"),
+    ),
+    Mutant(
+        "entries ahead are all unpacked",
+        "connectors/spark/reader.py",
+        "                    left -= len(opened.payload)\n",
+        "                    left -= 0\n",
+        _PERMISSIVE,
+    ),
+    Mutant(
+        "a bad entry takes those beside it along",
+        "connectors/spark/rows.py",
+        "            elif len(entries) > 1:\n                middle",
+        "            elif len(entries) > 9:\n                middle",
+        _PERMISSIVE,
+    ),
+    Mutant(
+        "bad entries that are dropped are not told",
+        "connectors/spark/rows.py",
+        "        self.first_bad = self.first_bad or bad\n",
+        "",
+        _PERMISSIVE,
+    ),
+    Mutant(
+        "a bad value stays a row where it is to be dropped",
+        "connectors/spark/rows.py",
+        "        if decoded.corrupt and self._mode is Mode.DROPMALFORMED:\n",
+        "        if False:\n",
+        _PERMISSIVE,
+    ),
+    Mutant(
+        "a bad entry before the read ends it, whatever the mode",
+        "connectors/spark/reader.py",
+        "                if self._bad_before is not None and self._options.mode is Mode.FAILFAST:\n",
+        "                if self._bad_before is not None:\n",
+        _PERMISSIVE,
+    ),
+    Mutant(
+        "each message without its first chunks is looked for from the beginning",
+        "connectors/spark/reader.py",
+        "        if self._steps is None:\n",
+        "        if True:\n",
+        _PERMISSIVE,
     ),
 )

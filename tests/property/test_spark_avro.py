@@ -88,7 +88,7 @@ class OneByOne(AvroValues):
 def read(values: AvroValues, columns: list[t.StructField], data: list[bytes | None]) -> list[dict[str, Any]]:
     builder = RowBuilder(to_arrow_schema(t.StructType(columns), timezone="UTC"), TOPIC, -1, values)
     add(builder, 0, batch(*(message(b"", null_value=True) if one is None else message(one) for one in data)))
-    made = builder.take()
+    (made,) = builder.take()
     made.validate(full=True)
     return plain(made)
 

@@ -74,7 +74,7 @@ def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks
                 if opened is not None:
                     builder.add(opened)
         if builder.row_count:
-            values.append(builder.take().column("value").to_pylist())
+            values.append(next(builder.take()).column("value").to_pylist())
     return values
 
 

@@ -16,8 +16,12 @@ from google.protobuf import struct_pb2, timestamp_pb2
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
+from magnetar_core.runtime.types import MIB
+from managed_ledger.messages import compress
+from managed_ledger.messages_pb2 import ZSTD
 from tests.spark.conftest import Load
 from tests.support.processes import Standalone
+from tests.support.raw_producer import RawProducer
 from tests.unit.connectors.spark.test_key_values import pair
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
@@ -128,6 +132,75 @@ def test_a_stream_has_the_same_options(
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()
     found = {(row[0], row[1], row[2] and bytes(row[2]), row[3]) for row in rows}
     assert found == {("ann", None, None, "k"), (None, None, b"\x09", None), (None, "word", None, None)}
+
+
+HOSTILE = {
+    "type": "record",
+    "name": "Hostile",
+    "fields": [
+        {"name": "items", "type": {"type": "array", "items": {"type": "record", "name": "Empty", "fields": []}}},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+    ],
+}
+GOOD = b"\0\x02\x64"
+DECIMAL = 200_000
+
+
+def test_what_a_producer_can_do_to_a_query_is_bounded_and_can_be_passed_over(
+    spark: SparkSession,
+    standalone: Standalone,
+    client: pulsar.Client,
+    load: Load,
+    put_schema: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """Small entries that stand for much. A batch and a stream tell of each of them, and go on."""
+    put_schema("hostile", "AVRO", HOSTILE)
+    client.create_producer("hostile").close()  # looks the topic up, so that the broker serves it
+    host, _, port = standalone.service_url.removeprefix("pulsar://").partition(":")
+    empty = b"\0\0\0\x02\x18\0"
+    endless = (100_001).to_bytes(4, "big") + b"\x18" + b"\xff" * 100_000
+    sent: list[tuple[bytes, dict[str, Any]]] = [
+        (GOOD, {}),
+        (b"\x80\xd0\xac\xf3\x0e\0\x02\x64", {}),  # 2e9 items
+        (b"\0" + b"\x80\xb5\x18" + b"\x7f" * DECIMAL, {}),
+        (endless, {"num_messages_in_batch": 1}),
+        (b"no zlib", {"compression": 2, "uncompressed_size": 100}),
+        (empty * 20_000, {"num_messages_in_batch": 20_000, "producer_name": "n" * 100_000}),
+        (compress(ZSTD, bytes(64 * MIB)), {"compression": ZSTD, "uncompressed_size": 64 * MIB}),
+        (GOOD, {}),
+    ]
+    with RawProducer((host, int(port)), "persistent://public/default/hostile", "eve") as producer:
+        for number, (payload, fields) in enumerate(sent):
+            producer.send(number, payload, **fields)
+            answer = producer.next()
+            assert answer is not None
+            assert answer.HasField("send_receipt")
+    with pytest.raises(PythonException, match=r"/hostile, entry \d+:\d: .* To go on set mode=PERMISSIVE"):
+        load("hostile", valueFormat="avro").collect()
+    columns = "amount,__producerName,__entryId,__corruptReason"
+    rows = load("hostile", valueFormat="avro", mode="PERMISSIVE", columns=columns).collect()
+    reasons = ("cells of memory", "200000 bytes, and 64", "message 0 of its batch of 1", "cannot be unpacked",
+               "each row of its 20000 messages", None)  # fmt: skip
+    assert [row["__entryId"] for row in rows] == list(range(8))
+    assert [row["amount"] and str(row["amount"]) for row in (rows[0], rows[-1])] == ["1.00", "1.00"]
+    for row, reason in zip(rows[1:], reasons, strict=False):
+        assert reason is None or reason in row["__corruptReason"]
+    stream = spark.readStream.format("magnetar").option("metadata.url", f"rocksdb:{standalone.data / 'metadata'}")
+    frame = stream.options(
+        topic="hostile",
+        valueFormat="avro",
+        mode="DROPMALFORMED",
+        startingOffsets="earliest",
+        columns="amount,__producerName",
+    ).load()
+    query = (
+        frame.select("amount", "__producerName").writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    assert {row["__producerName"] for row in spark.read.parquet(str(tmp_path / "rows")).collect()} == {"eve"}
 
 
 @pytest.fixture

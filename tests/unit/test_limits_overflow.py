@@ -40,7 +40,8 @@ from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.position import Position
-from managed_ledger.schemas.compatibility import DEPTH_MAX, cannot_read
+from managed_ledger.schemas.avro import DEPTH_MAX
+from managed_ledger.schemas.compatibility import cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import BookieMachines, Wire

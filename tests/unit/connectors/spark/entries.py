@@ -84,7 +84,7 @@ def rows_of(
     builder = builder_of(names, value_type, partition=partition, values=values)
     for entry_id, data in enumerate(entries):
         add(builder, entry_id, data)
-    taken = builder.take()
+    (taken,) = builder.take()
     assert taken.schema == schema_of(names, value_type)
     taken.validate(full=True)
     return plain(taken)

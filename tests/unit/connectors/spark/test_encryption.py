@@ -23,7 +23,7 @@ async def world(tmp_path: Path) -> AsyncIterator[SparkWorld]:
 async def test_an_encrypted_entry_is_an_error_that_names_its_keys_and_the_way_out(world: SparkWorld) -> None:
     await world.topic("t", await world.ledger([single(b"plain"), single(b"\xff\xfe", encryption_keys=KEYS)]))
     complaint = r"/t, entry \d+:1: it is encrypted, with the keys a, b, .*encrypted=raw and valueFormat=binary"
-    for options in ({}, {"encrypted": "error"}, {"valueFormat": "string", "mode": "PERMISSIVE"}):
+    for options in ({}, {"encrypted": "error"}, {"valueFormat": "string"}):
         with pytest.raises(Corruption, match=complaint):
             await world.rows("t", **options)
 

@@ -67,7 +67,7 @@ def read(
     builder = RowBuilder(to_arrow_schema(t.StructType(fields), timezone="UTC"), TOPIC, -1, values)
     for entry_id, data in enumerate(entries):
         add(builder, entry_id, data)
-    taken = builder.take()
+    (taken,) = builder.take()
     taken.validate(full=True)
     return plain(taken)
 

@@ -60,7 +60,7 @@ def read(schema: StoredSchema, *values: bytes) -> list[dict[str, Any]]:
     builder = RowBuilder(to_arrow_schema(t.StructType(fields), timezone="UTC"), TOPIC, -1, made)
     for entry_id, value in enumerate(values):
         add(builder, entry_id, single(value))
-    taken = builder.take()
+    (taken,) = builder.take()
     taken.validate(full=True)
     return plain(taken)
 

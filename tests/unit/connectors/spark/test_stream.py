@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from connectors.spark import cluster, stream
 from connectors.spark import follower as follower_of_queries
 from connectors.spark.cluster import DataLoss, TopicMissing
+from connectors.spark.entries import BadEntry
 from connectors.spark.follower import SETTLED_S, Follower
 from connectors.spark.offsets import Part
 from connectors.spark.options import Kind, ReadOptions, parse_options
@@ -25,12 +26,13 @@ from magnetar_core.bookkeeper.metadata.store import Node
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.errors import ShadowTopic
+from managed_ledger.messages import encode_entry
 from managed_ledger.names import cursor_path, ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import ROOT as SCHEMAS
 from managed_ledger.topic_name import TopicName
-from tests.unit.connectors.spark.entries import single
+from tests.unit.connectors.spark.entries import metadata_of, single
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
 
 TOPIC = "persistent://public/default/t"
@@ -1054,3 +1056,32 @@ async def test_a_batch_of_a_pattern_leaves_out_a_topic_that_is_deleted_meanwhile
         assert "orders-gone was deleted after the topics were listed" in caplog.text
         with pytest.raises(TopicMissing, match="orders-gone does not exist"):
             await asyncio.to_thread(reader_of, {**given, "topics": "orders-a,orders-gone"})
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+async def test_a_batch_that_is_repeated_has_the_same_rows_of_what_cannot_be_understood(
+    tmp_path: Path, mode: str
+) -> None:
+    async with spark_world(tmp_path) as world:
+        bad = single(b"x")[:-1] + b"?"
+        await world.topic("t", await world.ledger([*numbered(0, 3), bad, *numbered(3, 3), bad], closed=False))
+        given = {"columns": "value", "startingOffsets": "earliest", "mode": mode}
+        checkpoint: dict[str, Any] = {}
+        with pytest.raises(BadEntry, match=r"entry \d+:3: its checksum .* To go on set mode=PERMISSIVE"):
+            await run(world, Query.batch, {}, startingOffsets="earliest")
+        expected: list[Any] = [*in_order(0, 3), None, *in_order(3, 3), None]
+        if mode == "DROPMALFORMED":
+            expected = in_order(0, 6)
+        assert await run(world, Query.batch, checkpoint, **given) == expected
+        del checkpoint["committed"]
+        assert await run(world, Query.process, checkpoint, **given) == expected
+
+
+async def test_a_batch_that_claims_to_have_many_messages_does_not_make_those_of_a_query_small(tmp_path: Path) -> None:
+    async with spark_world(tmp_path) as world:
+        liar = encode_entry(metadata_of(num_messages_in_batch=2**31 - 1), b"x")
+        await world.topic("t", await world.ledger([liar, *numbered(0, 8), liar]))
+        found = follower(world)
+        await found.look()
+        assert await found.messages_per_entry(found.range(HERE, found.begins()[HERE], found.ends()[HERE])) == 1.0
+        found.close()

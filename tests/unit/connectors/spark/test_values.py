@@ -45,7 +45,7 @@ def rows(values: Values, columns: list[t.StructField], *entries: bytes) -> list[
     )
     for entry_id, data in enumerate(entries):
         add(builder, entry_id, data)
-    taken = builder.take()
+    (taken,) = builder.take()
     taken.validate(full=True)
     return plain(taken)
 
