@@ -152,8 +152,8 @@ class Subscriptions:
     def _check_room_for(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
         limits = self._limits
-        others = [one.address for subscription in self.by_name.values() for one in subscription.consumers]
-        if limits.consumers_max and len(others) >= limits.consumers_max:
+        others = (one.address for subscription in self.by_name.values() for one in subscription.consumers)
+        if limits.consumers_max and sum(len(one.consumers) for one in self.by_name.values()) >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
