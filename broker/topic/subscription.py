@@ -385,10 +385,19 @@ class Subscription:
                 self._dispatcher.remove(consumer)
         return gone
 
-    async def reset_to(self, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0) -> None:
+    async def reset_to(
+        self,
+        position: Position,
+        ack_set: Sequence[int] = (),
+        batch_size: int = 0,
+        check: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards.
 
-        Raises NotReady if the subscription is being reset already, and what the cursor raises.
+        *check* is awaited at the end, and no consumer rejoins before. Nothing is awaited behind it, so that the client
+        hears of the end before its consumer is there again: the official C++ client throws away what it was sent
+        before it heard. Raises NotReady if the subscription is being reset already, and what the cursor and *check*
+        raise.
         """
         if self.is_fenced:
             raise NotReady(f"Subscription {self.name} is being reset already")
@@ -400,6 +409,8 @@ class Subscription:
                 size = self._batch_size(position, ack_set, batch_size)
                 if size is not None:
                     self.cursor.acknowledge_batch(position, ack_set, size)
+            if check is not None:
+                await check()
         finally:
             self.is_fenced = False
 

@@ -8,9 +8,10 @@ Rules:
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.config import BrokerConfig
 from broker.errors import (
@@ -35,13 +36,19 @@ from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
 from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
-from managed_ledger.errors import CursorNotFound, ManagedLedgerError
+from managed_ledger.errors import CursorNotFound, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:
     from managed_ledger.cursors.managed_cursor import ManagedCursor
     from managed_ledger.ledger import ManagedLedger
+
+
+# A seek that takes longer is one of a broker that stood still, or whose bookies did: another may have the topic now.
+# And for how long that is asked, where the metadata store does not answer.
+SEEK_DOUBTED_S: Final = 1.0
+SEEK_CHECK_S: Final = 2.0
 
 
 class Subscriptions:
@@ -318,12 +325,24 @@ class Subscriptions:
     async def seek(
         self, wanted: ConsumerSubscription, position: Position, ack_set: Sequence[int], batch_size: int
     ) -> None:
-        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
+        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError.
+
+        NotReady: it took so long that another broker may serve the topic by now, and one does. The consumer may have
+        subscribed there already, and its client must not hear of success now (`Subscription.reset_to`).
+        """
         subscription = _whole(wanted)
+        began_s = self._clock.monotonic()
+
+        async def check() -> None:
+            if self._clock.monotonic() - began_s >= SEEK_DOUBTED_S:
+                with contextlib.suppress(StorageUnavailable, TimeoutError):
+                    async with asyncio.timeout(SEEK_CHECK_S):
+                        await self._ledger.check_owner()
+
         for consumer in subscription.consumers:
             consumer.sink.on_consumer_closed(consumer)
         try:
-            await subscription.reset_to(position, ack_set, batch_size)
+            await subscription.reset_to(position, ack_set, batch_size, check)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         finally:

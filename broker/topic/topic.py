@@ -19,7 +19,6 @@ Rules:
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -56,13 +55,7 @@ from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt, in_turns
 from magnetar_core.runtime.types import Corruption, do_nothing
-from managed_ledger.errors import (
-    EntryRefused,
-    ManagedLedgerError,
-    ManagedLedgerFenced,
-    ManagedLedgerTerminated,
-    StorageUnavailable,
-)
+from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
 
@@ -76,10 +69,6 @@ WITHHELD_RETRY_S: Final = 0.1
 
 # How long closing a topic waits for storage to answer, so that clients need not send stored messages again.
 CLOSING_GRACE_S: Final = 1.0
-
-
-# A seek that takes longer is one of a broker that stood still, or whose bookies did: another may have the topic now.
-SEEK_DOUBTED_S: Final = 1.0
 
 
 class Topic:
@@ -421,20 +410,8 @@ class Topic:
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None:
-        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError.
-
-        NotReady: it took so long that another broker may serve the topic by now, and one does. Its consumer may have
-        subscribed there already; a client that hears of success then (the official C++ client) throws away what it
-        was sent since.
-        """
-        began_s = self._clock.monotonic()
+        """Deliver from *position* on; consumers are disconnected and subscribe again. Raises BrokerError."""
         await self._subscriptions.seek(subscription, position, ack_set, batch_size)
-        if self._clock.monotonic() - began_s >= SEEK_DOUBTED_S:
-            with contextlib.suppress(StorageUnavailable):
-                try:
-                    await self.ledger.check_owner()
-                except ManagedLedgerFenced as error:
-                    raise storage_error(error) from error
 
     async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.

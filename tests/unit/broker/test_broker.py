@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from broker.arrivals import Arrivals
 from broker.binary.connection import BrokerPort
-from broker.binary.flow import Arrivals
-from broker.binary.handshake import hears_the_end
+from broker.binary.handshake import CLIENT_VERSION_CHARS_MAX, hears_the_end
 from broker.binary.server import BinaryServer
 from broker.broker import Broker
 from broker.errors import NotReady, TopicNotFound
@@ -20,13 +20,15 @@ from broker.ownership.rules import BrokerAddress, Located
 from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.tenancy import initialise_cluster
 from broker.topic.ports import NextBroker
+from broker.topic.properties import KeptBytes
+from broker.topic.sticky_keys import RANGES_MAX
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock, ManualClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
-from managed_ledger.messages import encode_entry
-from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
+from managed_ledger.messages import KEY_BYTES_MAX, METADATA_FIELDS_MAX, PROPERTIES_MAX, encode_entry
+from managed_ledger.messages_pb2 import KeyValue, MessageIdData, MessageMetadata
 from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
 from tests.support.waiting import eventually, settle
@@ -949,6 +951,64 @@ async def test_a_batch_that_claims_what_its_bytes_cannot_hold_is_refused(world: 
     assert world.broker.topics[NAME].messages_in == 10
 
 
+async def test_a_message_has_so_many_properties_and_a_key_of_limited_length(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    """Each is looked at, on the loop, whenever the message is read."""
+    await raw.produce(TOPIC, producer_name="p")
+
+    def told(**fields: Any) -> bytes:
+        return encode_entry(MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, **fields), b"")
+
+    pair = KeyValue(key="key", value="value")
+    for number, (data, words) in enumerate(
+        [
+            (told(properties=[pair] * (METADATA_FIELDS_MAX + 1)), "more than 10000 properties"),
+            (told(properties=[KeyValue(key="", value="")] * 100_000), "more than 10000 properties"),
+            (told(partition_key="x" * (KEY_BYTES_MAX + 1)), "its key has 65537 bytes, more than 65536"),
+            (told(ordering_key=b"x" * (KEY_BYTES_MAX + 1)), "its key has 65537 bytes, more than 65536"),
+        ]
+    ):
+        raw.publish(1, number, data=data)
+        refused = (await raw.expect(BaseCommand.SEND_ERROR)).send_error
+        assert (refused.error, refused.sequence_id) == (wire.NotAllowedError, number)
+        assert f"Message {number} of p" in refused.message
+        assert words in refused.message
+    taken = [
+        told(properties=[pair] * PROPERTIES_MAX, partition_key="x" * KEY_BYTES_MAX),
+        told(properties=[KeyValue(key="k", value="x" * 3_000_000)]),
+    ]
+    for number, data in enumerate(taken, 10):
+        raw.publish(1, number, data=data)
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+
+
+async def test_what_a_client_calls_itself_is_kept_to_a_length(world: BrokerInMemory) -> None:
+    raw = await RawClient.connect(world.broker.port, introduce=False)
+    raw.send(BaseCommand.CONNECT, client_version="v" * 100_000, protocol_version=21)
+    await raw.expect(BaseCommand.CONNECTED)
+    await raw.produce(TOPIC)
+    (producer,) = world.broker.topics[NAME].producers.values()
+    assert producer.client_version == "v" * CLIENT_VERSION_CHARS_MAX
+
+
+async def test_a_consumer_has_so_many_ranges_of_hashes(raw: RawClient) -> None:
+    def subscribe(count: int) -> None:
+        raw.send(
+            BaseCommand.SUBSCRIBE, topic=TOPIC, consumer_id=1, request_id=1, subscription="s",
+            subType=wire.CommandSubscribe.Key_Shared,
+            keySharedMeta=wire.KeySharedMeta(
+                keySharedMode=wire.STICKY,
+                hashRanges=[wire.IntRange(start=2 * number, end=2 * number) for number in range(count)],
+            ),
+        )  # fmt: skip
+
+    subscribe(RANGES_MAX + 1)
+    assert await raw.refused() == wire.ConsumerAssignError
+    subscribe(RANGES_MAX)
+    await raw.expect(BaseCommand.SUCCESS)
+
+
 async def test_a_frame_above_the_limit_ends_the_connection(world: BrokerInMemory, raw: RawClient) -> None:
     raw.writer.write((CONFIG.max_message_bytes + 10 * 1024 + 1).to_bytes(4, "big"))
     assert await raw.ended()
@@ -973,7 +1033,8 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
             self.config = config
             self.doors = None
             self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
-            self.arrivals = Arrivals()
+            self.arrivals = Arrivals(clock)
+            self.kept_properties = KeptBytes.of_broker()
             self.access = None  # no command is worked on here
 
         def now_ms(self) -> int:
@@ -1016,7 +1077,7 @@ async def test_a_seek_that_took_long_is_no_success_if_another_broker_has_the_top
     world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch, is_taken_over: bool
 ) -> None:
     """Its consumer may be there already, and forgets what it was sent there when it hears of success here."""
-    monkeypatch.setattr("broker.topic.topic.SEEK_DOUBTED_S", 0.0)
+    monkeypatch.setattr("broker.topic.subscriptions.SEEK_DOUBTED_S", 0.0)
     await raw.subscribe("persistent://public/default/t")
     world.ledger("t").is_taken_over = is_taken_over
     first = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)

@@ -1,9 +1,10 @@
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure
+from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure, NotReady
 from broker.topic.dispatchers.single_active import _failover_points
 from broker.topic.sticky_keys import murmur3
 from broker.topic.subscription import KeySharedPolicy
@@ -14,6 +15,7 @@ from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST, Position
+from tests.support.waiting import settle
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, Peer, entry
 
 
@@ -469,6 +471,23 @@ async def test_seek_disconnects_before_it_moves() -> None:
     assert bench.join(2, SHARED, permits=10).got == [2, 3]
     await bench.subscription.reset_to(EARLIEST)
     assert bench.join(3, EXCLUSIVE, permits=10).got == [0, 1, 2, 3]
+
+
+async def test_no_consumer_is_there_again_before_a_seek_is_checked() -> None:
+    bench = Bench()
+    bench.join(1, EXCLUSIVE, permits=10)
+    checked = asyncio.Event()
+
+    async def check() -> None:
+        await checked.wait()
+
+    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check))
+    await settle()
+    with pytest.raises(NotReady, match="is fenced"):
+        bench.join(2, EXCLUSIVE)
+    checked.set()
+    await seeking
+    bench.join(2, EXCLUSIVE)
 
 
 async def test_only_the_single_consumer_may_unsubscribe() -> None:
