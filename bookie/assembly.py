@@ -283,6 +283,7 @@ def _tls_listener(node: Node, server: Server) -> TlsListener | None:
         partial(Connection, server),
         node.config.frame_bytes_max,
         node.clock,
+        server.unfinished,
     )
 
 

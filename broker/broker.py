@@ -17,8 +17,8 @@ from math import inf
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from broker.arrivals import Arrivals
 from broker.binary.connection import LookupAnswer
-from broker.binary.flow import Arrivals
 from broker.binary.server import BinaryServer
 from broker.binary.watches import WatchedNames
 from broker.config import BrokerConfig, parse_listeners
@@ -34,7 +34,7 @@ from broker.errors import (
 )
 from broker.lookups import Lookups
 from broker.memory_budget import MemoryBudget
-from broker.names import Bundles, BundleSet
+from broker.names import NO_CONTROLS, Bundles, BundleSet
 from broker.namespaces import Namespaces
 from broker.non_persistent_topics import NonPersistentTopics
 from broker.open_topics import OpenTopics
@@ -58,6 +58,7 @@ from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.producer import ProducerTopic
+from broker.topic.properties import KeptBytes
 from broker.topic.subscription import Subscription
 from broker.topic.throttling import PublishHold, PublishThrottle
 from broker.topic.topic import Topic
@@ -79,6 +80,7 @@ from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.turns import Rank, Turns
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
+from magnetar_core.runtime.visible import controlling, visible
 from magnetar_core.security.tls_contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.entry_cache import EntryCache
@@ -192,10 +194,10 @@ class Broker:
         self._applied: dict[str, NamespacePolicies] = {}
         """Of namespaces with open topics: what all of them got when it changed last."""
         self._reloading = WeakValueDictionary[str, asyncio.Lock]()
-        self._tenant_admins = TenantAdmins(store)
+        self._tenant_admins = TenantAdmins(store, self._on_tenant_changed)
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
-        """Called with the name of a namespace whose policies changed, for clients that topics do not know."""
+        """Called with the name of a namespace where rights may have changed, for clients that topics do not know."""
         self.lookups = Lookups(
             self.namespaces,
             ownership,
@@ -214,7 +216,8 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(clock)
+        self.kept_properties = KeptBytes.of_broker()
         self.watched_names = WatchedNames()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
         self.publish_throttle = PublishThrottle()
@@ -381,11 +384,22 @@ class Broker:
                 return  # the namespace was deleted, and its topics before it
             except BrokerError as error:
                 log.warning("the policies of %s changed and could not be applied: %s", name, error)
-            every: list[Topic | NonPersistentTopic] = [*topics, *passing]
-            for checked in every:
-                await recheck(self.access, checked)
+            await self._recheck([*topics, *passing])
+
+    def _on_tenant_changed(self, tenant: str) -> None:
+        self._tenant_admins.forget(tenant)
+        if not self._is_stopping:
+            every: list[Topic | NonPersistentTopic] = [*self.topics.values(), *self.non_persistent.by_name.values()]
+            own = [topic for topic in every if topic.name.tenant == tenant]
+            self._tasks.spawn(self._recheck(own), f"administrators of {tenant}")
+
+    async def _recheck(self, topics: Sequence[Topic | NonPersistentTopic]) -> None:
+        """Who may do what may have changed: disconnect those who may not use *topics* any more."""
+        for topic in topics:
+            await recheck(self.access, topic)
+        for namespace in {topic.name.namespace for topic in topics}:
             for changed in self.on_permissions_changed:
-                await changed(name)
+                await changed(namespace)
 
     async def _on_settings_changed(self) -> None:
         self.access.use(rules_of(self.config))
@@ -506,10 +520,13 @@ class Broker:
 
     async def check_name(self, topic: TopicName) -> None:
         """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
-        if not self.config.strict_topic_names or topic.is_system:
+        character, is_strict = controlling(topic.local), self.config.strict_topic_names and not topic.is_system
+        if character is None and not is_strict:
             return
         is_partition = 0 <= topic.partition < await self._partitions_of_base(topic)
-        problem = topic.strict_problem(is_partition=is_partition)
+        if character is not None and not is_partition:  # that of a topic that is there already goes on
+            raise NotAllowed(f"Invalid topic name {visible(topic.full)}: {NO_CONTROLS.format(character)}")
+        problem = topic.strict_problem(is_partition=is_partition) if is_strict else None
         if problem is not None:
             raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)")
 

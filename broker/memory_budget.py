@@ -9,8 +9,6 @@ Rules:
 2. Waiters are resumed a few at a time: how much each will take is known only after it was resumed.
 3. The bytes that a holder reports may be outdated (a socket reports nothing while it drains): holders count again while
    anybody waits.
-4. If no used bytes can become free by themselves, the first waiter is resumed even without room. (Frames that have
-   half arrived hold memory, and only further reads from their connections complete them.)
 """
 
 from collections.abc import Callable, Hashable
@@ -26,7 +24,7 @@ RESUME_BELOW: Final = 0.75
 RESUMED_AT_ONCE: Final = 16
 STEP_S: Final = 0.001
 
-# How often the usage is checked while anybody waits (rules 3 and 4).
+# How often the usage is checked while anybody waits (rule 3).
 LOOK_S: Final = 0.02
 
 
@@ -44,15 +42,13 @@ Later = Callable[[float, Callable[[], None]], Cancellable]
 class MemoryBudget:
     """Bytes that clients hold together: of messages to be published, or of entries to be sent."""
 
-    __slots__ = ("_later", "_timer", "_waiting", "holders", "kept_bytes", "limit_bytes", "used_bytes")
+    __slots__ = ("_later", "_timer", "_waiting", "holders", "limit_bytes", "used_bytes")
 
     def __init__(self, limit_bytes: int, later: Later) -> None:
         """*later* calls a function after a number of seconds."""
         assert limit_bytes > 0, limit_bytes
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.kept_bytes = 0
-        """Used bytes whose holders give them back only after they were resumed (rule 4)."""
         self.holders: set[Holder] = set()
         self._later = later
         self._waiting: dict[Hashable, Callable[[], None]] = {}
@@ -78,20 +74,11 @@ class MemoryBudget:
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, "more was given back than was taken"
 
-    def keep(self, size_bytes: int) -> None:
-        """Take (negative: give back) bytes that their holder frees only after it was resumed (rule 4)."""
-        self.kept_bytes += size_bytes
-        self.used_bytes += size_bytes
-        assert 0 <= self.kept_bytes <= self.used_bytes, (self.kept_bytes, self.used_bytes)
-
-    def wait(self, waiter: Hashable, resume: Callable[[], None], *, first: bool = False) -> None:
-        """Call *resume* once there is room; *first*: before all others. A *waiter* in the queue keeps its place."""
+    def wait(self, waiter: Hashable, resume: Callable[[], None]) -> None:
+        """Call *resume* once there is room. A *waiter* in the queue keeps its place."""
         if waiter in self._waiting:
             return
-        if first:
-            self._waiting = {waiter: resume, **self._waiting}
-        else:
-            self._waiting[waiter] = resume
+        self._waiting[waiter] = resume
         if self._timer is None:
             self._timer = self._later(LOOK_S, self._resume)
 
@@ -111,7 +98,5 @@ class MemoryBudget:
         while waiting and count < RESUMED_AT_ONCE and self.used_bytes < self.limit_bytes * RESUME_BELOW:
             count += 1
             waiting.pop(next(iter(waiting)))()
-        if waiting and not count and self.used_bytes == self.kept_bytes:
-            waiting.pop(next(iter(waiting)))()  # rule 4
         if waiting and self._timer is None:
             self._timer = self._later(STEP_S if count else LOOK_S, self._resume)

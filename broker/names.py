@@ -1,6 +1,13 @@
 """Names that clients send, and the bundles over which the topics of a namespace are distributed.
 
-The rules for topic names are in `managed_ledger/topic_name.py`; here their errors become those of the broker.
+    cluster, tenant, namespace    1 to 255 letters of the alphabet, digits and -=:._ (`managed_ledger.topic_name`)
+    topic                         1 to 1,024 bytes without `/`; not `.` or `..`
+    subscription                  1 to 1,024 bytes; not blank, `.` or `..`, nor one of the brokers' own
+    producer, consumer            at most 1,024 bytes
+
+A topic, subscription, producer or consumer that is made has no character in its name that changes the text around it
+(`magnetar_core.runtime.visible`), at whichever port. What is there by such a name, as from a cluster of Apache's, is
+served, listed and deleted.
 """
 
 from bisect import bisect_right
@@ -10,11 +17,14 @@ from typing import Final
 
 from broker.errors import InvalidTopicName, NotAllowed
 from magnetar_core.bookkeeper.wire.checksum import crc32
+from magnetar_core.runtime.visible import controlling, visible
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 
 # Of a subscription, a producer, a consumer; as of a topic. Encoded twice, as in paths of the admin API, it fits one.
 CLIENT_NAME_BYTES_MAX: Final = 1_024
+
+NO_CONTROLS: Final = "{} is a control character, the end of a line, or a mark that turns the direction of writing"
 
 # Cursors that the broker keeps for itself.
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
@@ -47,9 +57,11 @@ def is_reserved_subscription(name: str) -> bool:
 
 
 def check_client_name(name: str, what: str) -> None:
-    """Raises NotAllowed if *name* is too long for a *what*: it is stored and told with much else."""
+    """Raises NotAllowed if *name* is none for a *what*: it is stored and told with much else."""
     if len(name) > CLIENT_NAME_BYTES_MAX or len(name.encode(errors="replace")) > CLIENT_NAME_BYTES_MAX:
         raise NotAllowed(f"The name of the {what} is longer than {CLIENT_NAME_BYTES_MAX} bytes: {name[:80]}…")
+    if (character := controlling(name)) is not None:
+        raise NotAllowed(f"Invalid name of the {what} {visible(name[:80])}: {NO_CONTROLS.format(character)}")
 
 
 def is_internal_subscription(name: str) -> bool:

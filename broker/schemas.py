@@ -52,12 +52,14 @@ class SchemaRules:
     async def admit_consumer(
         self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies, has_been_used: Callable[[], bool]
     ) -> None:
-        """Check that a consumer can read with *schema*. A topic that has no schema and was never used takes this one.
+        """Check that a consumer can read with *schema*. A topic without a schema that was never used takes this one,
+        and so does any system topic without one.
 
         *has_been_used* is called once it is known that the topic has no schema. Raises IncompatibleSchema.
         """
         if await self._latest(topic) is None:
-            if has_been_used():
+            # The brokers follow their own topics whatever is written there, and pass over what they cannot read.
+            if has_been_used() and not topic.is_system:
                 raise IncompatibleSchema("Topic does not have a schema to check")
             await self.register(topic, schema, policies)
             return

@@ -1,5 +1,6 @@
 """The administrators of tenants, kept in memory; a watch on each record tells of changes."""
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.errors import MetadataFailure
@@ -10,17 +11,21 @@ from broker.watched import Watched
 from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
 from magnetar_core.runtime.types import Corruption
 
-# Tenants whose administrators are kept, each with a watch; also names that no tenant has, which anybody can ask for.
-# With more, the least recently used one is dropped.
+# Tenants whose administrators are kept, each with a watch. With more, the least recently used one is dropped.
 TENANTS_MAX: Final = 10_000
+
+
+class _NoTenant(Exception):
+    """There is none of that name, so nothing is kept: anybody can ask for names, and would push others out."""
 
 
 class TenantAdmins:
     """The administrators by the name of their tenant."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, changed: Callable[[str], None]) -> None:
+        """*changed* is called with the name of a tenant whose record may have changed since it was read."""
         self._store = store
-        self._known = Watched(store, lambda tenant: (_path(tenant),), self._read, self.forget, lambda: TENANTS_MAX)
+        self._known = Watched(store, lambda tenant: (_path(tenant),), self._read, changed, lambda: TENANTS_MAX)
 
     @property
     def names(self) -> list[str]:
@@ -29,12 +34,17 @@ class TenantAdmins:
 
     async def of(self, tenant: str) -> frozenset[str]:
         """The administrators of *tenant*; none if there is no such tenant. Raises MetadataFailure."""
-        return await self._known.get(tenant)
+        try:
+            return await self._known.get(tenant)
+        except _NoTenant:
+            return frozenset()
 
     async def _read(self, tenant: str) -> frozenset[str]:
         try:
             node = await self._store.get(_path(tenant))
-            return frozenset() if node is None else frozenset(map(str, names_in(parse_record(node), "adminRoles")))
+            if node is None:
+                raise _NoTenant(tenant)
+            return frozenset(map(str, names_in(parse_record(node), "adminRoles")))
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
 

@@ -15,14 +15,15 @@ break the checksum and lose fields that we do not know. (docs/formats/pulsar.md)
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 import cramjam
 from google.protobuf.message import DecodeError
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
+from magnetar_core.runtime.varint import read_varint
 from managed_ledger.messages_pb2 import (
     LZ4,
     NONE,
@@ -54,6 +55,19 @@ BATCHED_BYTES_MIN: Final = 4 + 2
 # The most messages that a batch may claim to have. A few compressed bytes can stand for any number; this is more than
 # fit uncompressed into an entry of the default maximum (5 MiB / 6 bytes).
 BATCH_MESSAGES_MAX: Final = 1_000_000
+
+
+# Properties of a message. Each is looked at where the metadata are read, in half a microsecond.
+PROPERTIES_MAX: Final = 10_000
+
+# Its key, or ordering key: the hash by which Key_Shared subscriptions give it to a consumer takes 0.2 µs a byte.
+KEY_BYTES_MAX: Final = 64 * KIB
+
+# All fields of its metadata. There are thirty others, some of which may repeat.
+METADATA_FIELDS_MAX: Final = PROPERTIES_MAX + 100
+
+# Metadata of this size are not looked through for it first: they are read within some milliseconds, whatever they are.
+ORDINARY_METADATA_BYTES: Final = 64 * KIB
 
 
 class EntryParts(NamedTuple):
@@ -112,6 +126,8 @@ def parse_metadata(data: Buffer) -> MessageMetadata:
 
 def metadata_of(parts: EntryParts) -> MessageMetadata:
     """The message metadata in an entry that was split. Raises Corruption."""
+    if len(parts.metadata) > ORDINARY_METADATA_BYTES and (problem := fields_problem(parts.metadata)):
+        raise Corruption(problem)
     metadata = MessageMetadata()
     try:
         metadata.ParseFromString(bytes(parts.metadata))
@@ -120,6 +136,41 @@ def metadata_of(parts: EntryParts) -> MessageMetadata:
     if _is_broken(metadata.producer_name) or _has_broken_text(metadata):
         raise Corruption("message metadata hold text that is not UTF-8")
     return metadata
+
+
+_KEYS: Final = tuple(
+    MessageMetadata.DESCRIPTOR.fields_by_name[name].number << 3 | 2 for name in ("partition_key", "ordering_key")
+)
+
+
+def fields_problem(metadata: Buffer, keys: Container[int] = _KEYS) -> str | None:
+    """Why encoded metadata of a message are too much to work on; None: they are not. Looks no further than it must.
+
+    *keys*: the tags of its keys.
+    """
+    view, at, end = memoryview(metadata), 0, len(metadata)
+    try:
+        for _ in range(METADATA_FIELDS_MAX):
+            if at >= end:
+                return None
+            tag, at = read_varint(view, at)
+            kind = tag & 7
+            if kind == 0:
+                _, at = read_varint(view, at)
+            elif kind == 1:
+                at += 8
+            elif kind == 2:
+                size, at = read_varint(view, at)
+                at += size
+                if tag in keys and size > KEY_BYTES_MAX:
+                    return f"its key has {size} bytes, more than {KEY_BYTES_MAX}; give it a shorter one"
+            elif kind == 5:
+                at += 4
+    except (IndexError, ValueError):
+        return None  # its decoder says what is wrong with it
+    if at >= end:
+        return None
+    return f"it has more than {PROPERTIES_MAX} properties, or as many other fields; give it fewer"
 
 
 def _has_broken_text(metadata: MessageMetadata | SingleMessageMetadata) -> bool:
@@ -263,6 +314,8 @@ def iterate_batch(payload: Buffer, count: int) -> Iterator[Message]:
     for index in range(count):
         try:
             (size,) = _U32.unpack_from(view, at)
+            if size > ORDINARY_METADATA_BYTES and (problem := fields_problem(view[at + 4 : at + 4 + size], ())):
+                raise Corruption(f"message {index} of a batch of {count}: {problem}")
             single = SingleMessageMetadata.FromString(bytes(view[at + 4 : at + 4 + size]))
         except (struct.error, DecodeError) as error:
             raise Corruption(f"message {index} of a batch of {count} cannot be decoded: {error}") from None

@@ -35,6 +35,9 @@ _PARTITION_WORD: Final = "-partition-"
 _PARTITION: Final = re.compile(r"(?<!\A)-partition-(0|[1-9][0-9]{0,8})\Z")
 _ENTITY: Final = re.compile(r"[-=:.\w]+\Z", re.ASCII)
 
+# Characters of a tenant, namespace or cluster: each is a node of the metadata store.
+ENTITY_CHARS_MAX: Final = 255
+
 # ZooKeeper refuses nodes whose names it cannot hold; file systems under other stores stop at 255.
 _LOCAL_NAME_BYTES_MAX: Final = 1024
 
@@ -178,7 +181,7 @@ def _parse(text: str) -> TopicName:
         )
     tenant, namespace, local = parts
     if not is_entity_name(tenant) or not is_entity_name(namespace):
-        raise TopicNameError(text, "tenant and namespace take letters, digits and -=:._")
+        raise TopicNameError(text, f"tenant and namespace take letters, digits and -=:._, at most {ENTITY_CHARS_MAX}")
     if not local or len(local.encode(errors="replace")) > _LOCAL_NAME_BYTES_MAX:
         raise TopicNameError(text, "the last part is empty or too long")
     try:
@@ -192,4 +195,4 @@ def _parse(text: str) -> TopicName:
 
 def is_entity_name(text: str) -> bool:
     """Whether *text* may name a tenant, namespace or cluster."""
-    return _ENTITY.match(text) is not None and text not in (".", "..")
+    return len(text) <= ENTITY_CHARS_MAX and _ENTITY.match(text) is not None and text not in (".", "..")

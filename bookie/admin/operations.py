@@ -235,6 +235,14 @@ class BookieOperations:
         """The progress of the check for lost entries."""
         return self._parts.integrity.status()
 
+    def open_to_others(self) -> list[str]:
+        """The directories in which every user of the machine may read what is stored; those that cannot be asked have
+        other problems."""
+        try:
+            return self._directories.open_to_others()
+        except OSError:
+            return []
+
     def lost_logs_status(self) -> LostLogsStatus:
         """Entry logs that lack entries which the index names, and what became of these."""
         return self._parts.lost_logs.status()

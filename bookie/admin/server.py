@@ -428,6 +428,7 @@ class AdminServer:
                 "scrub": plain(bookie.scrub_status()),
                 "integrity": plain(bookie.integrity_status()),
                 "lostLogs": plain(bookie.lost_logs_status()),
+                "openToOthers": bookie.open_to_others(),
                 "indexRebuild": plain(bookie.rebuild_index_status()),
                 "marks": plain(bookie.last_log_marks()),
             }

@@ -105,6 +105,15 @@ class Directories:
                 raise DirectoryUnusable(
                     f"{directory} cannot be used: {error.strerror} (journalDirectories, ledgerDirectories)"
                 ) from error
+        if found := self.open_to_others():
+            log.warning(
+                "every user of this machine may read what is stored in %s; chmod 750 ends that", ", ".join(found)
+            )
+
+    def open_to_others(self) -> list[str]:
+        """The directories in which every user of the machine may read what is stored. Raises OSError."""
+        found = dict.fromkeys(self._journals + self._ledgers)
+        return [one for one in found if self._files.lets_others_in(posixpath.join(one, CURRENT))]
 
     def close(self) -> None:
         for lock in self._locks:

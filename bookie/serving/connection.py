@@ -8,13 +8,14 @@ import logging
 from collections.abc import Sequence
 from typing import Final, cast
 
-from bookie.serving.protocol import ALL_ADDS, ALL_READS, CLOSED, SLOW_PEER, WireProtocol
+from bookie.serving.protocol import ALL_ADDS, ALL_READS, CLOSED, SLOW_PEER, UNFINISHED_FRAME, WireProtocol
 from bookie.serving.protocol_v2 import ProtocolV2
 from bookie.serving.protocol_v3 import ProtocolV3
 from bookie.serving.reads import Reads
 from bookie.serving.server import Server
 from bookie.serving.writes import Writes
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.unfinished import COUNTED_BYTES
 from magnetar_core.runtime.types import KIB, MIB, Buffer
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Connection(asyncio.Protocol):
         self.held_for = 0
         """The reasons (bits) why frames wait in the backlog and the socket is not read; 0: none."""
         self._backlog: list[memoryview] = []
+        self._is_counted = False
         self._outbox: list[Buffer] = []
         self._outbox_bytes = 0
         self.writes = Writes(server, self)
@@ -68,6 +70,8 @@ class Connection(asyncio.Protocol):
         self._v3.close()  # long polls may still wait, even if the connection has switched to the second protocol
         self._protocol.close()
         self._reads.close()
+        self._server.unfinished.forget(self)
+        self._splitter.give_up_held()  # not when the garbage collector comes: the protocols and this know each other
         self._server.held.discard(self)
         self._server.recovery_lane.discard(self)
         self._server.release_reads()  # its own waiting reads are over, too
@@ -95,6 +99,26 @@ class Connection(asyncio.Protocol):
             self._backlog += frames
         else:
             self._process(frames)
+        held_bytes = self._splitter.held_bytes
+        if held_bytes >= COUNTED_BYTES or self._is_counted:
+            self._is_counted = held_bytes >= COUNTED_BYTES
+            self._server.unfinished.on_held(self, held_bytes, self._splitter.missing_bytes, is_new=bool(frames))
+
+    # -- a frame that is not whole (`Unfinished` knows this connection as a `Sender`)
+
+    @property
+    def is_read(self) -> bool:
+        return not self.held_for
+
+    def wait_for_room(self) -> None:
+        self.hold(UNFINISHED_FRAME)
+
+    def go_on_with_frame(self) -> None:
+        self.go_on(UNFINISHED_FRAME)
+
+    def end_frame(self, problem: str) -> None:
+        log.warning("closing the connection of %s: %s", self._peer, problem)
+        self.abort()
 
     # -- frames
 

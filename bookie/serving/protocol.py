@@ -16,6 +16,7 @@ SLOW_PEER: Final = 4
 READS_IN_FLIGHT: Final = 8
 ALL_ADDS: Final = 16
 ALL_READS: Final = 32
+UNFINISHED_FRAME: Final = 256
 RECOVERY_TURN: Final = 128
 CLOSED: Final = 64
 """Never taken back."""

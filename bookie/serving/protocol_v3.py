@@ -15,10 +15,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from bookie.serving.cold_reads import Brought, ColdRead
 from bookie.serving.protocol import AUTH_DISABLED, Peer
 from bookie.serving.reads import Reads
-from bookie.serving.request_rules import EBADREQ, EIO, ENOENTRY, ENOLEDGER, EUA, EUNKNOWNLEDGERSTATE, OK
+from bookie.serving.request_rules import EBADREQ, ENOENTRY, ENOLEDGER, EUA, EUNKNOWNLEDGERSTATE, OK
 from bookie.serving.server import Server
 from bookie.serving.writes import Writes
 from bookie.storage.ledgers import Ledger
@@ -298,41 +297,15 @@ class ProtocolV3:
 
     def _list(self, txn_id: int, request: pb.GetListOfEntriesOfLedgerRequest, high_priority: bool) -> None:
         ledger_id = request.ledgerId
-        storage = self._server.storage
 
-        def answer(rc: int, entry_ids: Sequence[int] = ()) -> None:
-            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[rc])
+        def answer(found: bytes | int) -> None:
+            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[found if isinstance(found, int) else OK])
             listed = made.getListOfEntriesOfLedgerResponse
             listed.status = made.status
             listed.ledgerId = ledger_id
-            if rc == OK:
-                listed.availabilityOfEntriesOfLedger = v3.encode_availability(entry_ids)
+            if isinstance(found, bytes):
+                listed.availabilityOfEntriesOfLedger = found
             self._send(v3.frame_of(made))
-
-        # Both halves of the cache are read before the index, so that entries flushed meanwhile are not missed.
-        entry_ids = self._server.cache.entry_ids(ledger_id)
-
-        def read_on(first: int) -> None:
-            """Queue a job for some of the entries: a ledger may have millions, and other reads wait for the thread,
-            too."""
-
-            def work(brought: Brought) -> tuple[tuple[list[int], int | None], int]:
-                return storage.some_entry_ids(ledger_id, first), 0
-
-            self._reads.read_cold(ColdRead(work, done))
-
-        def done(found: tuple[list[int], int | None] | None, error: Exception | None) -> None:
-            if error is not None or found is None:
-                log.error("list of entries of ledger %d: %s", ledger_id, error)
-                self._server.read_failed(ledger_id, error)
-                answer(EIO)
-                return
-            some, following = found
-            entry_ids.update(some)
-            if following is None:
-                answer(OK, sorted(entry_ids))
-            else:
-                read_on(following)
 
         ledger = self._rules.ledgers.get(ledger_id)
         if ledger is None:
@@ -340,7 +313,7 @@ class ProtocolV3:
         elif ledger.limbo:
             answer(EUNKNOWNLEDGERSTATE)
         else:
-            read_on(0)
+            self._reads.list_entries(ledger_id, answer)
 
     def _auth(self, txn_id: int, auth: pb.AuthMessage, high_priority: bool) -> None:
         made = v3.response(v3.AUTH, txn_id, OK)

@@ -4,12 +4,15 @@ Rules:
 
 1. Memory is checked again before a read goes to disk. An entry from disk never replaces one that was added meanwhile.
 2. The connection is held while too many of its reads, or of all connections' reads, wait for the disk.
+3. It has one list of entries under way, and none is begun while the peer does not take its answers. All that ask for
+   the same ledger meanwhile have one answer.
 """
 
 import logging
 from collections.abc import Callable
 
 from bookie.serving.cold_reads import Brought, ColdRead, ColdReads
+from bookie.serving.listings import Listed
 from bookie.serving.protocol import ALL_READS, CLOSED, READS_IN_FLIGHT, SLOW_PEER, Answer, Peer
 from bookie.serving.request_rules import EIO, ENOLEDGER, OK
 from bookie.serving.server import Server
@@ -32,16 +35,22 @@ class Reads:
         self._cold = ColdReads(reader, self._may_start, self._shrunk, watch, lambda: server.counters.adds)
         self._urgent = ColdReads(urgent_reader, self._may_start, self._shrunk, watch)
         self._counted = 0
+        self._lists: dict[int, list[Listed]] = {}
+        self._lists_waiting = 0
+        self._is_listing = False
 
     def go_on(self) -> None:
         """The peer takes answers again."""
         self._urgent.go_on()
         self._cold.go_on()
+        self._list_next()
 
     def close(self) -> None:
         """Drop the waiting reads."""
         self._cold.close()
         self._urgent.close()
+        self._lists.clear()
+        self._lists_waiting = 0
         self._count()
 
     def read(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool = False) -> None:
@@ -135,31 +144,70 @@ class Reads:
 
         self.read_cold(ColdRead(work, done), urgent)
 
+    # -- lists of entries (rule 3)
+
+    def list_entries(self, ledger_id: int, listed: Listed) -> None:
+        """Call *listed* with the encoded list, or the refusal."""
+        self._lists.setdefault(ledger_id, []).append(listed)
+        self._lists_waiting += 1
+        self._hold_if_many()
+        self._list_next()
+
+    def _list_next(self) -> None:
+        if self._is_listing or not self._lists or not self._may_start():
+            return
+        self._is_listing = True
+        ledger_id = next(iter(self._lists))
+        asked = self._lists.pop(ledger_id)
+
+        def done(found: bytes | int) -> None:
+            self._is_listing = False
+            if self._peer.held_for & CLOSED:
+                return
+            at = 0
+            while at < len(asked) and self._may_start():
+                asked[at](found)
+                at += 1
+            self._lists_waiting -= at
+            if at < len(asked):
+                self._lists.setdefault(ledger_id, []).extend(asked[at:])
+            self._shrunk()
+            self._list_next()
+
+        self._server.listings.ask(ledger_id, done)
+
     # -- what waits for the disk
 
     def read_cold(self, read: ColdRead, urgent: bool = False) -> None:
         """Queue a read that needs the disk; *urgent*: on the thread for recovery."""
         self._server.counters.cold_reads += 1
         (self._urgent if urgent else self._cold).add(read)
+        self._hold_if_many()
+
+    def _hold_if_many(self) -> None:
         self._count()
-        if len(self._cold) + len(self._urgent) >= self._limits.reads:
+        if self._waiting >= self._limits.reads:
             self._peer.hold(READS_IN_FLIGHT)
         if self._server.has_too_many_reads:
             self._peer.hold(ALL_READS)
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._cold) + len(self._urgent) + self._lists_waiting
 
     def _may_start(self) -> bool:
         return not self._peer.held_for & (SLOW_PEER | CLOSED)
 
     def _shrunk(self) -> None:
         self._count()
-        if len(self._cold) + len(self._urgent) <= self._limits.reads // 2:
+        if self._waiting <= self._limits.reads // 2:
             self._peer.go_on(READS_IN_FLIGHT)
         if self._server.held:
             self._server.release_reads()
 
     def _count(self) -> None:
         """Update the number of all waiting reads, of which this connection's are a part."""
-        now = len(self._cold) + len(self._urgent)
+        now = self._waiting
         self._server.reads_in_flight += now - self._counted
         assert now <= self._server.reads_in_flight
         self._counted = now

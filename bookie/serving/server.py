@@ -13,7 +13,8 @@ Rules of the port:
    record is durable.
 4. No more frames are read while a limit is reached: adds in flight, a full write cache, cold reads in flight (of the
    connection or of all), answers that the peer does not take. Frames that were cut already wait in the backlog, at most
-   one chunk of them.
+   one chunk of them. Nor is more read of a frame that is not whole while those of all connections together have too
+   much (`magnetar_core.bookkeeper.wire.unfinished`).
 5. Recovery reads (fencing or high priority) have a separate thread and queue, so that catch-up reads of other clients
    do not delay them.
 6. The answers of one turn of the loop, and so of a journal group, leave in one write for each connection.
@@ -27,6 +28,7 @@ from typing import Final, NamedTuple
 from bookie.jobs import JobThread
 from bookie.latency import BookieLatency
 from bookie.serving.cold_reads import ReadWatch
+from bookie.serving.listings import Listings
 from bookie.serving.protocol import ALL_ADDS, ALL_READS, CACHE_FULL, Peer
 from bookie.serving.recovery_lane import REST_S_MAX, RecoveryLane
 from bookie.serving.request_rules import EIO, ENOLEDGER, EREADONLY, OK, RequestRules
@@ -37,6 +39,7 @@ from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire.unfinished import Unfinished
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.observe import SlowOperations
@@ -44,6 +47,9 @@ from magnetar_core.runtime.types import KIB, MIB, Buffer
 
 # How often a repair checks whether the write cache has room.
 _CACHE_WAIT_S: Final = 0.05
+
+# Frames that are not whole yet, of all connections: as much as adds under way.
+UNFINISHED_BYTES_MAX: Final = 256 * MIB
 
 
 class Limits(NamedTuple):
@@ -61,6 +67,7 @@ class Limits(NamedTuple):
     adds_in_all: int = 100_000
     add_bytes_in_all: int = 256 * MIB
     reads_in_all: int = 50_000
+    unfinished_bytes: int = UNFINISHED_BYTES_MAX
     batch_read_bytes: int = 5 * MIB
     # Long polls of all connections: each holds a timer and a place in a list. Above the limit a poll is answered at
     # once, as if its time were over.
@@ -134,6 +141,16 @@ class Server:
         self.counters = Counters()
         self.latency = parts.latency
         self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
+        self.unfinished = Unfinished(parts.limits.unfinished_bytes, parts.clock.monotonic, parts.clock.call_later)
+        self.listings = Listings(
+            parts.cache,
+            parts.storage,
+            parts.readers[-1],
+            parts.limits.frame_bytes,
+            lambda: self.counters.adds,
+            self._count_job,
+            self.read_failed,
+        )
         self.connections: set[Peer] = set()
         self.long_polls = 0
         self.recovery_lane = RecoveryLane(parts.clock, parts.limits.copies_rest_s)
@@ -154,6 +171,7 @@ class Server:
 
     def close(self) -> None:
         """End every connection at once."""
+        self.listings.close()
         for connection in tuple(self.connections):
             connection.abort()
 
@@ -226,6 +244,9 @@ class Server:
             self.checkpointer.touched()
             rc = await written
         return rc
+
+    def _count_job(self) -> None:
+        self.counters.cold_reads += 1
 
     def read_failed(self, ledger_id: int, error: Exception | None) -> None:
         """A read from disk failed. If the cause is a damaged index, the bookie is told."""

@@ -25,6 +25,7 @@ from bookie.access import START_TLS_BYTES_MAX, Rules, is_start_tls, refusal_of
 from bookie.config import BookieConfig
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import LENGTH, FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.unfinished import Unfinished
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates, client_context, server_context
@@ -83,6 +84,7 @@ class TlsListener:
         admit: Callable[[], asyncio.Protocol],
         frame_bytes_max: int,
         clock: Clock,
+        unfinished: Unfinished,
         *,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
@@ -91,6 +93,7 @@ class TlsListener:
         self.certificates = certificates
         self.admit = admit
         self.frame_bytes_max = frame_bytes_max
+        self.unfinished = unfinished
         self.handshake_s = handshake_s
         self.refusal_log = _RefusalLog(clock)
         self.handshakes_failed = 0
@@ -127,6 +130,8 @@ class TlsHandshake(asyncio.Protocol):
         self._is_shaking_hands = False
         self._is_v2 = False
         self._is_refusal_logged = False
+        self._is_slow = False
+        self._waits_for_room = False
         # Received bytes that were not parsed yet: less than a START_TLS in clear; after a handshake, at most what the
         # ssl library returns at once.
         self._early: list[bytes] = []
@@ -143,6 +148,8 @@ class TlsHandshake(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_open = False
         self._listener.waiting.discard(self)
+        self._listener.unfinished.forget(self)
+        self._splitter.give_up_held()
         self._early.clear()
 
     def abort(self) -> None:
@@ -151,12 +158,38 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.abort()
 
     def pause_writing(self) -> None:
-        if not self._is_shaking_hands:
-            self._transport.pause_reading()
+        self._is_slow = True
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        if not self._is_shaking_hands and self._is_open:
+        self._is_slow = False
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self._is_shaking_hands or not self._is_open:
+            return
+        if self.is_read:
             self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # -- a frame that is not whole (`Unfinished` knows this connection as a `Sender`)
+
+    @property
+    def is_read(self) -> bool:
+        return not self._is_slow and not self._waits_for_room
+
+    def wait_for_room(self) -> None:
+        self._waits_for_room = True
+        self._update_reading()
+
+    def go_on_with_frame(self) -> None:
+        self._waits_for_room = False
+        self._update_reading()
+
+    def end_frame(self, problem: str) -> None:
+        self._listener.refusal_log.say(f"closing the connection of {self._peer}: {problem}")
+        self.abort()
 
     def data_received(self, data: bytes) -> None:
         if not self._is_open:
@@ -193,6 +226,8 @@ class TlsHandshake(asyncio.Protocol):
         """The client has not shown the TLS or the role that is demanded: refuse every request, except START_TLS."""
         try:
             frames = self._splitter.feed(data)
+            held_bytes, missing_bytes = self._splitter.held_bytes, self._splitter.missing_bytes
+            self._listener.unfinished.on_held(self, held_bytes, missing_bytes, is_new=bool(frames))
             for at, frame in enumerate(frames):
                 if not self._is_open:
                     return

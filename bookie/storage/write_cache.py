@@ -15,6 +15,7 @@ Rules:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from magnetar_core.runtime.types import Buffer
@@ -72,6 +73,15 @@ class WriteCache:
     def entry_ids(self, ledger_id: int) -> set[int]:
         """The entries of the ledger in both halves."""
         return {*self._taking.get(ledger_id, ()), *self._flushing.get(ledger_id, ())}
+
+    def entry_ids_in_pieces(self, ledger_id: int, count: int) -> list[list[int]]:
+        """The same in lists of *count* ids at most, as they came; an id may be in two of them."""
+        pieces: list[list[int]] = []
+        for half in (self._taking, self._flushing):
+            entry_ids = iter(half.get(ledger_id, ()))
+            while piece := list(islice(entry_ids, count)):
+                pieces.append(piece)
+        return pieces
 
     def has_ledger(self, ledger_id: int) -> bool:
         return ledger_id in self._taking or ledger_id in self._flushing

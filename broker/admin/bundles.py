@@ -6,7 +6,7 @@ from aiohttp import web
 
 from broker.admin.deputies import by_itself
 from broker.admin.http import ADMIN, Refused, body_of, done, json_answer, namespace_of
-from broker.admin.owners import Owners
+from broker.admin.owners import Owners, moved
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.bundles import BundleWork, check_range
@@ -143,7 +143,7 @@ class BundlesApi:
             return owner is not None
         named = request.match_info["bundle"]
         path = request.rel_url.raw_path_qs.replace(f"/{named}/", f"/{bundle.rpartition('/')[2]}/", 1)
-        raise web.HTTPTemporaryRedirect(owner.web_url(secure=request.secure) + path)
+        raise moved(owner.web_url(secure=request.secure) + path)
 
 
 def _are_positions(value: object) -> bool:

@@ -40,7 +40,7 @@ from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.errors import ManagedLedgerError
-from managed_ledger.topic_name import PERSISTENT, TopicName
+from managed_ledger.topic_name import ENTITY_CHARS_MAX, PERSISTENT, TopicName
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,9 @@ class Refused(Exception):
 
 # Patterns for the parts of a path, after `%2F` and the like are decoded, and the text for the refusal. Names of a
 # cluster, tenant, namespace or topic become paths in the metadata store: none has a `/` in it, or is `.` or `..`.
-_ENTITY_PART: Final = (re.compile(r"(?!\.{1,2}\Z)[-=:.\w]{1,255}", re.ASCII), "letters, digits and -=:._ are")
+_ENTITY_PART: Final = (
+    re.compile(rf"(?!\.{{1,2}}\Z)[-=:.\w]{{1,{ENTITY_CHARS_MAX}}}", re.ASCII), "letters, digits and -=:._ are"
+)  # fmt: skip
 _NAME_PART: Final = (
     re.compile(r"(?!\.{1,2}\Z)[^/\x00-\x1f\x7f]+"),
     "it has no `/` and no control characters",
@@ -101,7 +103,8 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "key": _NAME_PART,
     "value": _NAME_PART,
     "role": _ANY_PART,
-    "subscription": _ANY_PART,  # it is encoded once more before it becomes a path
+    # It is encoded once more before it becomes a path; what it may be called is known where it is made.
+    "subscription": (re.compile(r".+", re.DOTALL), "it is not empty"),
     "rest": (re.compile(r".*", re.DOTALL), ""),
 }
 # Limit for each part. ZooKeeper's limit for a whole path is below 1 MiB.

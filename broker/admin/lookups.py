@@ -5,6 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from broker.admin.http import json_answer, topic_of, word_answer
+from broker.admin.owners import moved
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.security.authorization import Operation
@@ -30,9 +31,7 @@ class LookupsApi:
         address = found.broker
         if found.is_redirect:
             flag = "true" if found.authoritative else "false"
-            raise web.HTTPTemporaryRedirect(
-                f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}"
-            )
+            raise moved(f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}")
         plain, tls = found.service_urls(listener)
         answer = {
             "brokerUrl": plain,

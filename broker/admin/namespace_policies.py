@@ -4,6 +4,7 @@ Most are rows of `policy_rules`: they differ in their names, values and what is 
 paths of their own have a method here.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -29,8 +30,8 @@ from broker.policy_values import bookie_affinity
 from broker.security.authorization import Operation
 from broker.tenancy import Tenancy
 
-# Only super users may set these, with Apache's brokers too.
-_OF_SUPER_USERS: Final = frozenset({"delayedDelivery"})
+# Only super users may set these, with Apache's brokers too. Policy → its member in the record.
+_OF_SUPER_USERS: Final = {"delayedDelivery": "delayed_delivery_policies"}
 
 # Members of a namespace's local record.
 AFFINITY_GROUP: Final = "bookieAffinityGroup"
@@ -44,6 +45,18 @@ def _policy_operation(request: web.Request) -> Operation:
     if request.method in ("GET", "HEAD"):
         return Operation.READ_POLICY
     return Operation.WRITE_BROKER_POLICY if name in _OF_SUPER_USERS else Operation.WRITE_POLICY
+
+
+def more_needed_for(given: Mapping[str, Any]) -> Iterator[Operation]:
+    """What the policies *given* to a new namespace need besides the right to create it.
+
+    Resource groups are for super users. (With Apache's brokers a tenant's administrator may use any of them: the budget
+    of another tenant. And it may leave the one that its own tenant was given.)
+    """
+    operations = dict.fromkeys(_OF_SUPER_USERS.values(), Operation.WRITE_BROKER_POLICY)
+    for member, operation in {RESOURCE_GROUP: Operation.USE_RESOURCE_GROUP, **operations}.items():
+        if given.get(member) not in (None, ""):
+            yield operation
 
 
 class NamespacePoliciesApi:
@@ -73,8 +86,8 @@ class NamespacePoliciesApi:
             group = root + "/namespaces/{cluster}/antiAffinity/{group}"
             routes.get(group, self.namespaces_of_group, Operation.CLUSTER)
         routes.get(namespace + "/resourcegroup", self.resource_group, Operation.READ_POLICY)
-        routes.post(namespace + "/resourcegroup/{group}", self.set_resource_group, Operation.WRITE_POLICY)
-        routes.delete(namespace + "/resourcegroup", self.remove_resource_group, Operation.WRITE_POLICY)
+        routes.post(namespace + "/resourcegroup/{group}", self.set_resource_group, Operation.USE_RESOURCE_GROUP)
+        routes.delete(namespace + "/resourcegroup", self.remove_resource_group, Operation.USE_RESOURCE_GROUP)
         routes.any(namespace + "/{policy}", self.policy, _policy_operation)
 
     async def policy(self, request: web.Request) -> web.StreamResponse:

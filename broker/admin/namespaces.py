@@ -19,9 +19,10 @@ from broker.admin.http import (
     object_of,
     with_system_topics,
 )
+from broker.admin.namespace_policies import more_needed_for
 from broker.admin.owners import Owners
 from broker.admin.partitioned_topics import DELETE_ROUNDS
-from broker.admin.rights import Routes
+from broker.admin.rights import Routes, check
 from broker.broker import Broker
 from broker.permissions import (
     grant,
@@ -71,8 +72,11 @@ class NamespacesApi:
         return json_answer(await self._tenancy.namespace(namespace_of(request)))
 
     async def create(self, request: web.Request) -> web.Response:
+        given = await object_of(request)
+        for operation in more_needed_for(given):
+            await check(self._broker.access, request, operation)
         await self._tenancy.check_tenant(request.match_info["tenant"])
-        await self._tenancy.create_namespace(namespace_of(request), await object_of(request))
+        await self._tenancy.create_namespace(namespace_of(request), given)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:

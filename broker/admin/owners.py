@@ -35,6 +35,13 @@ _JSON: Final = {"Content-Type": "application/json"}
 _LINE_END: Final = "\n"
 
 
+def moved(url: str) -> web.HTTPTemporaryRedirect:
+    """A redirect to *url*, letter by letter: the library would write `%2E%2E` as `..`, which leads elsewhere."""
+    found = web.HTTPTemporaryRedirect(url)
+    found.headers["Location"] = url
+    return found
+
+
 class Owners:
     """Finds the owners of topics, and forwards calls to them."""
 
@@ -62,7 +69,7 @@ class Owners:
         flag = "true" if located.redirect and located.authoritative else "false"
         query = {**request.query, "authoritative": flag}
         text = "&".join(f"{quote(key)}={quote(value)}" for key, value in query.items())
-        raise web.HTTPTemporaryRedirect(f"{base}{request.rel_url.raw_path}?{text}")
+        raise moved(f"{base}{request.rel_url.raw_path}?{text}")
 
     async def loaded(self, request: web.Request) -> Topic:
         """The topic, opened if it exists. Raises TopicNotFound, or redirects."""

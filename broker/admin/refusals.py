@@ -16,6 +16,9 @@ _MIGRATION: Final = Refused(412, "The migration of clusters is not served by thi
 _BUNDLES: Final = Refused(
     501, "Bundles are not deleted by this broker; unload the bundle, or delete the namespace with all of them"
 )
+_BACKLOG: Final = Refused(
+    501, "The backlog of a topic that is not open is not told by this broker; ask for …/stats, which opens it"
+)
 _SHUTDOWN: Final = Refused(501, "This broker is not stopped over HTTP; send its process a signal")
 # An Apache broker without webSocketServiceEnabled answers 404, too.
 _WEB_SOCKET: Final = Refused(404, "WebSocket is not served by this broker; use a client of Pulsar, or gRPC")
@@ -25,6 +28,7 @@ _REST_MESSAGES: Final = Refused(
 
 REFUSED_CALLS: Final[tuple[tuple[str, str, Refused, OperationOf], ...]] = (
     ("PUT", _TOPIC + "/offload", _OFFLOADING, Operation.OFFLOAD),
+    ("GET", _TOPIC + "/backlog", _BACKLOG, Operation.BACKLOG_SIZE),
     ("GET", _NAMESPACE + "/scanOffloadedLedgers", _OFFLOADING, Operation.READ_POLICY),
     ("POST", _NAMESPACE + "/migration", _MIGRATION, Operation.WRITE_POLICY),
     ("POST", ADMIN + "/clusters/{cluster}/migrate", _MIGRATION, Operation.CLUSTER),

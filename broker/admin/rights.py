@@ -35,6 +35,7 @@ _FORBIDDEN: Final = frozenset(
         Operation.PACKAGES,
         Operation.READ_POLICY,
         Operation.WRITE_POLICY,
+        Operation.USE_RESOURCE_GROUP,
     }
 )
 
@@ -104,23 +105,33 @@ def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
                 caller = caller_of(request)
                 if (named := request.headers.get(HEADER)) is not None:
                     caller = request[CALLER] = access.spoken_for(caller, named_in(named))
-                asks_for(caller)
-                await access.check(caller, need_of(request, operation))
-            except NotAuthenticated as error:
-                raise Refused(401, str(error)) from None
             except NotAuthorized as error:
                 raise Refused(403 if operation in _FORBIDDEN else 401, str(error)) from None
+            asks_for(caller)
+            await check(access, request, operation)
         return await handler(request)
 
     return ask
 
 
+async def check(access: Access, request: web.Request, operation: Operation) -> None:
+    """Return if the caller may do *operation* with what the path names; what a body asks for may need more than the
+    call itself. Raises Refused, InvalidTopicName, MetadataFailure."""
+    try:
+        await access.check(caller_of(request), need_of(request, operation))
+    except NotAuthenticated as error:
+        raise Refused(401, str(error)) from None
+    except NotAuthorized as error:
+        raise Refused(403 if operation in _FORBIDDEN else 401, str(error)) from None
+
+
 def need_of(request: web.Request, operation: Operation) -> Need:
     """*operation* on what the path of *request* names. Raises InvalidTopicName."""
     info = request.match_info
+    # Clients encode the name of a subscription twice; the path has been decoded once.
+    subscription = decode(info.get("subscription", ""))
     if "topic" in info:
-        # Clients encode the name of a subscription twice; the path has been decoded once.
-        return about_topic(operation, topic_of(request), decode(info.get("subscription", "")))
+        return about_topic(operation, topic_of(request), subscription)
     if "namespace" in info:
-        return about_namespace(operation, namespace_of(request))
+        return about_namespace(operation, namespace_of(request), subscription)
     return about_tenant(operation, info.get("tenant", ""))

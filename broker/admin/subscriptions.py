@@ -42,7 +42,7 @@ class SubscriptionsApi:
         routes.post(subscription + "/skip/{count}", self.skip, Operation.SKIP)
         routes.post(subscription + "/expireMessages/{count}", self.expire, Operation.EXPIRE_MESSAGES)
         routes.post(subscription + "/expireMessages", self.expire_up_to, Operation.EXPIRE_MESSAGES)
-        routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_MESSAGES)
+        routes.post(topic + "/all_subscription/expireMessages/{count}", self.expire_all, Operation.EXPIRE_ALL)
         routes.get(subscription + "/properties", self.properties, Operation.CONSUME)
         routes.put(subscription + "/properties", self.set_properties, Operation.SUBSCRIBE)
         status = subscription + "/replicatedSubscriptionStatus"

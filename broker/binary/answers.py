@@ -3,11 +3,12 @@
 Answers that come later may overtake each other; clients match them by their request id.
 """
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
-from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
+from broker.binary.flow import OUTBOX_HIGH_BYTES, Arrivals, ClientFlow
 from broker.errors import BrokerError
 from broker.topic.ports import Outbox, Spawn
 from broker.wire import pulsar_pb2 as wire
@@ -22,9 +23,13 @@ _PONG = command(_T.PONG)
 class Answers:
     """Sends answers to one client. Also takes the commands that lead to an answer and to nothing else."""
 
-    __slots__ = ("_address", "_flow", "_outbox", "_spawn")
+    __slots__ = ("_address", "_arrivals", "_flow", "_outbox", "_spawn", "source")
 
-    def __init__(self, flow: ClientFlow, outbox: Outbox, spawn: Spawn, address: str) -> None:
+    def __init__(self, flow: ClientFlow, outbox: Outbox, spawn: Spawn, address: str, arrivals: Arrivals | None) -> None:
+        """*arrivals* None: the client is this broker itself, and others may wait for what it asks for."""
+        self.source: Hashable = address
+        """Whose turn it is to arrive (`broker.arrivals`)."""
+        self._arrivals = arrivals
         self._flow = flow
         self._outbox = outbox
         self._spawn = spawn
@@ -49,29 +54,38 @@ class Answers:
         what: str,
         *,
         arrives: bool = False,
+        looks_up: bool = False,
     ) -> None:
         """Run *work* in a task and send the frame it returns, or the one that *failed* makes of its error.
 
-        None sends nothing. *what* names the task in the log. *arrives*: a lookup, or a client that comes to a topic.
+        None sends nothing. *what* names the task in the log. *arrives*: a client that comes to a topic; *looks_up*: a
+        lookup.
         """
+        arrives = arrives or looks_up
         flow = self._flow
+        size_bytes = flow.command_bytes
+        arrivals = self._arrivals if arrives else None
+
+        def turn() -> contextlib.AbstractAsyncContextManager[None]:
+            return contextlib.nullcontext() if arrivals is None else arrivals.turn(self.source, looks_up=looks_up)
 
         async def run() -> None:
             try:
                 if flow.unsent_bytes > OUTBOX_HIGH_BYTES:  # answers may be large: the client has to read them first
                     await self._outbox.until_drained()
-                answer = await work()
+                async with turn():
+                    answer = await work()
             except BrokerError as error:
                 answer = failed(error.code, str(error))
             except Exception as error:
                 log.exception("%s: %s failed", self._address, what)
                 answer = failed(wire.UnknownError, f"{type(error).__name__}: {error}")
             finally:
-                flow.on_answer(arrives=arrives)
+                flow.on_answer(size_bytes, arrives=arrives)
             if answer is not None:
                 flow.write(answer)
 
-        flow.on_request(arrives=arrives)
+        flow.on_request(size_bytes, arrives=arrives)
         self._spawn(run(), what)
 
     def later_or_error(self, work: Callable[[], Awaitable[bytes | None]], request_id: int, what: str) -> None:

@@ -33,6 +33,7 @@ from broker.errors import BrokerError
 from broker.topic.consumer import Consumer
 from broker.topic.ports import Outbox, Spawn
 from broker.topic.producer import Producer
+from broker.topic.properties import KeptBytes
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, parse_send
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
@@ -74,6 +75,7 @@ class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, WatchBr
     """The broker, as a connection uses it (`broker.broker.Broker`). All coroutines raise BrokerError."""
 
     config: BrokerConfig
+    kept_properties: KeptBytes
 
     @property
     def access(self) -> AccessPort: ...
@@ -114,9 +116,10 @@ class Connection:
         self._spawn = spawn
         self._login = None if broker.doors is None or is_trusted else Login(broker.doors, common_name)
         guard = self._guard = Guard(broker.access, ClientFacts(address))
-        self._answers = Answers(self.flow, outbox, spawn, address)
-        self._producers = ConnectionProducers(broker, self._answers, self.flow, guard)
-        self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard)
+        self._answers = Answers(self.flow, outbox, spawn, address, None if is_trusted else broker.arrivals)
+        kept = broker.kept_properties.of_connection()
+        self._producers = ConnectionProducers(broker, self._answers, self.flow, guard, kept)
+        self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard, kept)
         self._watches = ConnectionWatches(broker, self._answers, self.flow, guard, outbox, spawn)
         lookups = Lookups(broker, self._answers, guard)
         # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES.
@@ -159,6 +162,7 @@ class Connection:
                     continue
                 if producers.run:
                     producers.publish_run()
+                flow.on_command(len(frame))
                 self._on_command(frame)
             return len(frames)
         finally:
@@ -255,6 +259,8 @@ class Connection:
             ),
             caller=caller,
         )
+        if caller.role is not None:
+            self._answers.source = caller.role
         self.write(
             command(
                 _T.CONNECTED,

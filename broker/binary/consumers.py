@@ -28,7 +28,9 @@ from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.consumer import Consumer, ConsumerSubscription
 from broker.topic.ports import Sink
+from broker.topic.properties import KeptBytes, Properties, check_size
 from broker.topic.requests import SubscribeRequest, TopicPort
+from broker.topic.sticky_keys import check_ranges
 from broker.topic.subscription import KeySharedPolicy, tell_closed
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
@@ -72,13 +74,16 @@ class ConnectionConsumers:
     wait for the garbage collector if each knew the other.
     """
 
-    __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_guard", "_topics")
+    __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_guard", "_kept", "_topics")
 
-    def __init__(self, broker: ConsumerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
+    def __init__(
+        self, broker: ConsumerBroker, answers: Answers, flow: ClientFlow, guard: Guard, kept: KeptBytes
+    ) -> None:
         self._broker = broker
         self._answers = answers
         self._flow = flow
         self._guard = guard
+        self._kept = kept
         self._consumers: dict[int, Consumer | Coming] = {}
         self._topics: dict[int, TopicPort] = {}
         self._closed_early: dict[int, Cancellable | None] = {}
@@ -117,6 +122,13 @@ class ConnectionConsumers:
                 request.request_id, wire.ServiceNotReady, "Consumer is already present on the connection"
             )
             return
+        try:
+            check_size(request.metadata, _named(request))
+            check_size(request.subscription_properties, f"subscription {request.subscription}")
+            check_ranges(len(request.keySharedMeta.hashRanges))
+        except BrokerError as error:
+            self._answers.error(request.request_id, error.code, str(error))
+            return
         coming = self._consumers[request.consumer_id] = Coming()
 
         def failed(code: int, text: str) -> bytes | None:
@@ -148,7 +160,7 @@ class ConnectionConsumers:
             keeps_broker_metadata=client.keeps_broker_metadata,
             epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
             hash_ranges=[(item.start, item.end) for item in shared.hashRanges],
-            metadata={item.key: item.value for item in request.metadata},
+            metadata=Properties(request.metadata, self._kept, _named(request)),
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
@@ -403,6 +415,10 @@ class ConnectionConsumers:
                 topics[consumer_id].detach_consumer(consumer)
             else:
                 consumer.is_cancelled = True
+
+
+def _named(request: wire.CommandSubscribe) -> str:
+    return f"consumer {request.consumer_name or request.consumer_id}"
 
 
 def _position(message_id: MessageIdData) -> Position:

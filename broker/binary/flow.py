@@ -1,7 +1,7 @@
 """What one client makes the broker hold, and whether its socket is read. No IO and no clock.
 
-Counted are: sends without a receipt, requests without an answer, bytes that the client has not taken, bytes that are
-being read for its consumers, and a large frame of which only a part has come.
+Counted are: sends without a receipt, requests without an answer, bytes that the client has not taken, and bytes that
+are being read for its consumers. (Frames of which only a part has come: `magnetar_core.bookkeeper.wire.unfinished`.)
 
 Rules:
 
@@ -12,7 +12,8 @@ Rules:
 4. Nor is one that publishes faster than the rate of its topic or of the broker: it is not read for so long.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
 from broker.config import BrokerConfig
@@ -37,8 +38,8 @@ ARRIVALS_ALL_MAX: Final = 20_000
 # from the others.
 PUBLISH_SHARE: Final = 0.5
 
-# A frame of which this much has come counts as memory in use; less than this is a small command that a chunk has cut.
-PARTIAL_BYTES_MIN: Final = 64 * KIB
+# A command of this size counts like a message until it is answered; others are among the 6 KB of each.
+LARGE_COMMAND_BYTES: Final = 16 * KIB
 
 # Dispatch to a client pauses above HIGH bytes that it has not taken. A client on a slow link takes two megabytes in
 # well under a keep-alive interval. All clients together have a limit of their own.
@@ -56,13 +57,12 @@ OUTBOX_LOW_BYTES: Final = 512 * KIB
 assert OUTBOX_LOW_BYTES < OUTBOX_PAUSE_BYTES
 
 
-class Arrivals:
-    """The lookups of all connections, and clients that come to topics, which have no answer yet."""
+class Arrivals(Protocol):
+    """The lookups of all connections, and clients that come to topics, which have no answer yet (`broker.arrivals`)."""
 
-    __slots__ = ("total",)
+    total: int
 
-    def __init__(self) -> None:
-        self.total = 0
+    def turn(self, source: Hashable, *, looks_up: bool = False) -> AbstractAsyncContextManager[None]: ...
 
 
 class FlowPort(Protocol):
@@ -74,7 +74,8 @@ class FlowPort(Protocol):
     reads: MemoryBudget
     """Reads under way, and frames that the clients have not taken yet."""
 
-    arrivals: "Arrivals"
+    @property
+    def arrivals(self) -> Arrivals: ...
 
     def now_ms(self) -> int: ...
 
@@ -89,10 +90,11 @@ class ClientFlow:
         "_broker",
         "_holds",
         "_outbox",
-        "_partial_bytes",
         "_publish_bytes",
         "_publishes",
         "_requests",
+        "_waits_for_room",
+        "command_bytes",
         "is_closed",
         "is_paused",
         "reserved_bytes",
@@ -109,8 +111,10 @@ class ClientFlow:
         """Being read from storage for this client's consumers."""
         self._broker = broker
         self._holds: set[PublishHold] = set()
+        self.command_bytes = 0
+        """Of the command that is being worked on, if it is a large one."""
         self._outbox = outbox
-        self._partial_bytes = 0
+        self._waits_for_room = False
         self._requests = 0
         self._arrivals = 0
         self._publishes = 0
@@ -165,15 +169,20 @@ class ClientFlow:
 
     # -------------------------------------------------------------------------------- in
 
-    def on_partial(self, held_bytes: int) -> None:
-        """*held_bytes* have come of a frame that is not whole yet."""
-        if held_bytes < PARTIAL_BYTES_MIN or self.is_closed:
-            held_bytes = 0
-        if held_bytes != self._partial_bytes:
-            self._broker.publishes.keep(held_bytes - self._partial_bytes)
-            self._partial_bytes = held_bytes
-            if held_bytes and not self.is_paused:
-                self.throttle()
+    @property
+    def is_paused_for_others(self) -> bool:
+        """Whether the socket is not read, and not because the client does not take its answers."""
+        return self.is_paused and self.unsent_bytes <= OUTBOX_HIGH_BYTES
+
+    def wait_for_room(self, waits: bool) -> None:
+        """Whether there is no room for the rest of the frame that has begun."""
+        self._waits_for_room = waits
+        if not self.is_closed:
+            self.throttle()
+
+    def on_command(self, size_bytes: int) -> None:
+        """A command of that size is worked on; what waits for an answer to it keeps it."""
+        self.command_bytes = size_bytes if size_bytes >= LARGE_COMMAND_BYTES else 0
 
     def on_publish(self, count: int, size_bytes: int) -> None:
         """*count* sends go to storage. The caller calls `throttle` when they are on their way."""
@@ -192,8 +201,11 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
-    def on_request(self, *, arrives: bool = False) -> None:
-        """A request waits for its answer; *arrives*: a lookup, or a client that comes to a topic."""
+    def on_request(self, size_bytes: int = 0, *, arrives: bool = False) -> None:
+        """A request waits for its answer; *arrives*: a lookup, or a client that comes to a topic. *size_bytes*: of a
+        large one, which counts as a message does."""
+        self._publish_bytes += size_bytes
+        self._broker.publishes.used_bytes += size_bytes
         if arrives:
             self._arrivals += 1
             self._broker.arrivals.total += 1
@@ -202,8 +214,10 @@ class ClientFlow:
         if not self.is_paused:
             self.throttle()
 
-    def on_answer(self, *, arrives: bool = False) -> None:
+    def on_answer(self, size_bytes: int = 0, *, arrives: bool = False) -> None:
         """A request that waited is answered."""
+        self._publish_bytes -= size_bytes
+        self._broker.publishes.give(size_bytes)
         if self.is_closed:  # `on_lost` has counted it
             return
         if arrives:
@@ -251,11 +265,12 @@ class ClientFlow:
                 or self._arrivals > self._arrivals_max()
                 or self.unsent_bytes > OUTBOX_HIGH_BYTES
                 or self._holds
+                or self._waits_for_room
             ):
                 self._pause()
-            elif publishes.is_full and (self._publish_bytes or self._partial_bytes):
+            elif publishes.is_full and self._publish_bytes:
                 self._pause()
-                publishes.wait(self, self._resume, first=bool(self._partial_bytes))
+                publishes.wait(self, self._resume)
         elif (
             self._publishes <= limit // 2
             and self._publish_bytes <= share // 2
@@ -264,9 +279,10 @@ class ClientFlow:
             # Not OUTBOX_LOW_BYTES: between the two marks the socket may have nothing more to report.
             and self.unsent_bytes <= OUTBOX_HIGH_BYTES
             and not self._holds
+            and not self._waits_for_room
         ):
-            if publishes.is_full and (self._publish_bytes or self._partial_bytes):
-                publishes.wait(self, self._resume, first=bool(self._partial_bytes))
+            if publishes.is_full and self._publish_bytes:
+                publishes.wait(self, self._resume)
             elif not publishes.is_waiting(self):
                 self._resume()
 
@@ -288,5 +304,4 @@ class ClientFlow:
         self._broker.arrivals.total -= self._arrivals
         self._requests = self._arrivals = 0
         self._broker.publishes.forget(self)
-        self.on_partial(0)
         self.count_unsent(0, holder)

@@ -28,6 +28,9 @@ REFRESH: Final = b"PulsarAuthRefresh"
 _END_VERSION: Final = 9
 _CLOSES_AT_THE_END: Final = re.compile(r"pulsar[- ](cpp|c\+\+|go)\b|[\d.](?!.*incubating)", re.IGNORECASE)
 
+# Of what a client calls itself. It is told for each of its producers and consumers.
+CLIENT_VERSION_CHARS_MAX: Final = 256
+
 # What clients sent before they named the method (`auth_method`).
 _OLD_METHODS: Final = {wire.AuthMethodAthens: "athenz", wire.AuthMethodYcaV1: "ycav1"}
 
@@ -144,7 +147,7 @@ def facts_of(
     """What is remembered of a client."""
     return ClientFacts(
         address,
-        connect.client_version,
+        connect.client_version[:CLIENT_VERSION_CHARS_MAX],
         version,
         keeps_broker_metadata=keeps_broker_metadata,
         hears_the_end=hears_the_end(connect),

@@ -88,7 +88,7 @@ class Lookups:
                 message=text,
             )
 
-        self._answers.later(work, failed, "lookup", arrives=True)
+        self._answers.later(work, failed, "lookup", looks_up=True)
 
     def on_partitions(self, request: wire.CommandPartitionedTopicMetadata) -> None:
         """PARTITIONED_METADATA: how many partitions a topic has; 0 if it is not partitioned."""
@@ -114,7 +114,7 @@ class Lookups:
                 message=text,
             )
 
-        self._answers.later(work, failed, "partitions", arrives=True)
+        self._answers.later(work, failed, "partitions", looks_up=True)
 
     def on_topics_of_namespace(self, request: wire.CommandGetTopicsOfNamespace) -> None:
         """GET_TOPICS_OF_NAMESPACE: the topics, or only a hash if the client has the same list."""

@@ -33,13 +33,21 @@ from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.ports import Sink
 from broker.topic.producer import Producer, ProducerTopic
+from broker.topic.properties import KeptBytes, Properties, check_size
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
 from broker.topic.throttling import PublishHold
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, Send, checksum_verdict, command, is_well_formed, send_receipt
+from broker.wire.frames import NO_ID, Send, checksum_verdict, command, metadata_bytes, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.types import Cancellable, Corruption
-from managed_ledger.messages import batch_problem, message_count, metadata_of, split_entry
+from managed_ledger.messages import (
+    ORDINARY_METADATA_BYTES,
+    batch_problem,
+    fields_problem,
+    message_count,
+    metadata_of,
+    split_entry,
+)
 from managed_ledger.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
@@ -78,11 +86,13 @@ class ConnectionProducers:
     """
 
     __slots__ = (
-        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_passing", "_producers", "_room",
+        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_kept", "_passing", "_producers", "_room",
         "_waiting", "run",
     )  # fmt: skip
 
-    def __init__(self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard) -> None:
+    def __init__(
+        self, broker: ProducerBroker, answers: Answers, flow: ClientFlow, guard: Guard, kept: KeptBytes
+    ) -> None:
         self.run: list[tuple[Producer, Send]] = []
         """Messages for one topic that are not published yet."""
         self._room: tuple[float, float] | None = None
@@ -91,6 +101,7 @@ class ConnectionProducers:
         self._answers = answers
         self._flow = flow
         self._guard = guard
+        self._kept = kept
         self._producers: dict[int, Producer | Coming] = {}
         self._attached: dict[int, Attached] = {}
         self._waiting: dict[int, wire.CommandProducer] = {}
@@ -110,6 +121,11 @@ class ConnectionProducers:
             self._answers.error(
                 request.request_id, wire.ServiceNotReady, "Producer is already present on the connection"
             )
+            return
+        try:
+            check_size(request.metadata, _named(request))
+        except BrokerError as error:
+            self._answers.error(request.request_id, error.code, str(error))
             return
         self._closed_ms.pop(request.producer_id, None)
         self._make(request, sink, client)
@@ -162,7 +178,7 @@ class ConnectionProducers:
             has_generated_name=not request.producer_name or not request.user_provided_producer_name,
             access_mode=request.producer_access_mode,
             schema_version=schema_version,
-            metadata={item.key: item.value for item in request.metadata},
+            metadata=Properties(request.metadata, self._kept, _named(request)),
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
@@ -240,8 +256,10 @@ class ConnectionProducers:
         error = None
         if checksum_verdict(entry) is False:
             error = wire.ChecksumError, "Checksum failed on the broker"
-        elif not is_well_formed(entry):
+        elif (of_metadata := metadata_bytes(entry)) < 0:
             error = wire.ChecksumError, "The message ends inside its metadata"
+        elif of_metadata > ORDINARY_METADATA_BYTES and (problem := fields_problem(split_entry(entry).metadata)):
+            error = wire.NotAllowedError, f"Message {send.sequence_id} of {producer.name}: {problem}"
         elif send.is_transactional:
             error = wire.NotAllowedError, "Transactions are not enabled."
         elif 0 < send.highest_sequence_id < send.sequence_id:
@@ -354,6 +372,10 @@ def _producer_success(request_id: int, producer: Producer, attached: Attached) -
         topic_epoch=attached.epoch,
         producer_ready=attached.ready,
     )
+
+
+def _named(request: wire.CommandProducer) -> str:
+    return f"producer {request.producer_name or request.producer_id}"
 
 
 def _schema_of(request: wire.CommandProducer) -> wire.Schema | None:

@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from magnetar_core.bookkeeper.wire.unfinished import COUNTED_BYTES, Unfinished
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.descriptors import guarded
 from magnetar_core.runtime.tasks import Tasks
@@ -42,6 +43,15 @@ FRAMES_PER_TURN: Final = 1_000
 JOINED_MIN: Final = 8
 JOINED_BYTES_MAX: Final = 1 * KIB
 
+# A frame of a client that is not authenticated: CONNECT with its token or password.
+HANDSHAKE_FRAME_BYTES: Final = 64 * KIB
+
+# Parts of such frames, of all clients. A CONNECT comes whole: hardly any client ever needs this.
+HANDSHAKE_BYTES_MAX: Final = 32 * MIB
+
+# Share of the memory for messages on their way that frames may have, besides, which are not whole.
+UNFINISHED_SHARE: Final = 0.5
+
 # Connections waiting to be accepted: a restart brings all clients back at once.
 BACKLOG: Final = 1024
 
@@ -61,7 +71,11 @@ class ClientProtocol(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._splitter = FrameSplitter(config.max_message_bytes + FRAME_PADDING_BYTES)
+        self._is_stranger = broker.doors is not None and not is_own
+        self._handshake_bytes = 0
+        frame_bytes_max = config.max_message_bytes + FRAME_PADDING_BYTES
+        self._splitter = FrameSplitter(HANDSHAKE_FRAME_BYTES if self._is_stranger else frame_bytes_max)
+        self._is_counted = False
         self._tasks = Tasks("client")
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -145,6 +159,10 @@ class ClientProtocol(asyncio.Protocol):
         self._pinged = False
         if self._signs_of_life:
             self._show_life(True)
+        if self._is_stranger and connection.is_admitted:
+            self._is_stranger = False
+            self._count_handshake(0)
+            self._splitter.limit_bytes = self._config.max_message_bytes + FRAME_PADDING_BYTES
         try:
             frames = self._splitter.feed(data)
         except MalformedFrame as error:
@@ -153,7 +171,42 @@ class ClientProtocol(asyncio.Protocol):
         self._frames.extend(frames)
         if not self._is_working:
             self._work()
-        connection.flow.on_partial(self._splitter.held_bytes)
+        held_bytes = self._splitter.held_bytes
+        if self._is_stranger:
+            self._count_handshake(held_bytes)
+        elif held_bytes >= COUNTED_BYTES or self._is_counted:
+            self._is_counted = held_bytes >= COUNTED_BYTES
+            self._server.unfinished.on_held(self, held_bytes, self._splitter.missing_bytes, is_new=bool(frames))
+
+    def _count_handshake(self, held_bytes: int) -> None:
+        """A client that is not authenticated has brought *held_bytes* of a frame."""
+        server = self._server
+        server.handshake_bytes += held_bytes - self._handshake_bytes
+        self._handshake_bytes = held_bytes
+        if held_bytes and server.handshake_bytes > HANDSHAKE_BYTES_MAX:
+            log.warning(
+                "%s is disconnected: clients that are not authenticated have sent parts of frames, of %d bytes in all",
+                self._address, server.handshake_bytes,
+            )  # fmt: skip
+            self.abort()
+
+    # -------------------------------------------- a frame that is not whole (`Unfinished` knows this as a `Sender`)
+
+    @property
+    def is_read(self) -> bool:
+        return self._connection is None or not self._connection.flow.is_paused_for_others
+
+    def wait_for_room(self) -> None:
+        if self._connection is not None:
+            self._connection.flow.wait_for_room(True)
+
+    def go_on_with_frame(self) -> None:
+        if self._connection is not None:
+            self._connection.flow.wait_for_room(False)
+
+    def end_frame(self, problem: str) -> None:
+        log.warning("%s is disconnected: %s", self._address, problem)
+        self.close()
 
     def _work(self) -> None:
         """Handle some of the frames that wait; the rest follows in a later turn of the loop, after other clients."""
@@ -202,6 +255,9 @@ class ClientProtocol(asyncio.Protocol):
         self._frames.clear()
         self._server.clients.discard(self)
         self._server.strangers.discard(self)
+        self._server.unfinished.forget(self)
+        self._count_handshake(0)
+        self._splitter.give_up_held()
         if self._counted is not None:
             self._server.limits.release(self._counted)
             self._server.ended += 1
@@ -387,6 +443,10 @@ class BinaryServer:
         """Connections that were refused above a limit, that were made, and those of them that have ended."""
         """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
+        limit_bytes = int(broker.publishes.limit_bytes * UNFINISHED_SHARE)
+        self.unfinished = Unfinished(limit_bytes, clock.monotonic, clock.call_later)
+        self.handshake_bytes = 0
+        """Held of frames of clients that are not authenticated."""
 
     async def listen(self, host: str, port: int, certificates: Certificates | None = None) -> int:
         """Open a port (0: any free one), with *certificates* for TLS; returns its number. May be called several times,

@@ -5,6 +5,7 @@ A proxy (`proxyRoles`) says in the metadata `x-original-principal` for whom it a
 Each call runs in a task of its own; its caller is kept in the task's context.
 """
 
+from collections.abc import Hashable
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -18,6 +19,11 @@ _IS_SECURE: Final[ContextVar[bool]] = ContextVar("is_secure", default=False)
 def caller_of(context: Any) -> Caller:
     """The caller of the call *context*, which must be the one that this task serves."""
     return _CALLER.get()
+
+
+def source_of(context: Any) -> Hashable:
+    """Whose turn it is when the call of this task waits for one (`broker.arrivals`)."""
+    return caller_of(context).role or context.peer()
 
 
 def is_secure() -> bool:

@@ -7,12 +7,13 @@ import grpc
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.grpc.callers import caller_of
+from broker.grpc.callers import caller_of, source_of
 from broker.grpc.consume_call import KINDS, ConsumeCall
 from broker.grpc.publish import schema_of
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
+from broker.topic.sticky_keys import check_ranges
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
 from magnetar_core.topics import topics_pb2 as api
@@ -50,8 +51,10 @@ class Consumers:
         try:
             need = about_topic(Operation.CONSUME, name, wanted.subscription)
             await self._broker.access.check(caller, need)
+            check_ranges(len(wanted.sticky_ranges))
             check_client_name(wanted.consumer_name, "consumer")
-            made, last = await self._attach(name, wanted, call.peer(), caller)
+            async with self._broker.arrivals.turn(source_of(call)):
+                made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error
         self._calls.add(made)

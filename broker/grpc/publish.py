@@ -29,7 +29,7 @@ import grpc
 
 from broker.broker import Broker
 from broker.errors import BrokerError, NotReady
-from broker.grpc.callers import caller_of
+from broker.grpc.callers import caller_of, source_of
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
@@ -46,6 +46,7 @@ from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import MIB, Buffer
 from magnetar_core.security.caller import TRUSTED
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.messages import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -249,6 +250,16 @@ class Writer:
             self.topic.detach_producer(self.producer)
 
 
+def _metadata_problem(message: api.Message) -> str | None:
+    """As `managed_ledger.messages.fields_problem`."""
+    if len(message.properties) > PROPERTIES_MAX:
+        return f"it has {len(message.properties)} properties, more than {PROPERTIES_MAX}; give it fewer"
+    size_bytes = max(len(message.key.encode()), len(message.ordering_key))
+    if size_bytes > KEY_BYTES_MAX:
+        return f"its key has {size_bytes} bytes, more than {KEY_BYTES_MAX}; give it a shorter one"
+    return None
+
+
 def _fitting(messages: list[api.Message], messages_max: float, bytes_max: float) -> int:
     """How many of the first *messages* use the room up: one at least."""
     size = 0
@@ -401,7 +412,8 @@ class Publisher:
         try:
             await self.broker.access.check(caller, need)
             check_client_name(request.open.producer_name, "producer")
-            writer, stream = await self._open(name, request.open, call.peer())
+            async with self.broker.arrivals.turn(source_of(call)):
+                writer, stream = await self._open(name, request.open, call.peer())
             stream.caller = caller
         except BrokerError as error:
             raise refusal(str(name), error) from error
@@ -505,6 +517,8 @@ class Publisher:
                 )
             elif message.event_time_ms < 0 or message.deliver_at_ms < 0:
                 problem = "event_time_ms and deliver_at_ms count from 1970 on and must not be negative"
+            elif message.ByteSize() - length > ORDINARY_METADATA_BYTES:
+                problem = _metadata_problem(message)
             if problem is not None:  # checked here: in an entry it would concern all streams with messages in it
                 yield first + begin, messages[begin:at], size
                 stream.refuse(first + at, f"{writer.topic.name}: {problem}")

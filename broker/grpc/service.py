@@ -11,16 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
 from broker.errors import BrokerError, NotAllowed, NotReady
-from broker.grpc.callers import authenticate, caller_of, is_secure
+from broker.grpc.callers import authenticate, caller_of, is_secure, source_of
 from broker.grpc.consume import Consumers, last_id
 from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
+from broker.grpc.requests import Requests
 from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import parse_namespace, parse_topic
@@ -47,6 +48,9 @@ REQUEST_PADDING_BYTES: Final = 1 * MIB
 # Publish and Consume calls of one connection; a client has one for each partition it reads or writes.
 STREAMS_PER_CONNECTION_MAX: Final = 10_000
 
+# Of a name that is asked for by health: it is kept while somebody watches it.
+SERVICE_CHARS_MAX: Final = 256
+
 # When the broker stops: how long answers to what was sent may take, and after that the end of the calls.
 STOP_GRACE_S: Final = 1.0
 
@@ -67,6 +71,7 @@ class GrpcServer:
             config.grpc_group_delay_ms / 1000,
         )
         self._consumers = Consumers(broker)
+        self._requests = Requests()
         broker.on_permissions_changed.append(self._publisher.recheck)
         self._server: Any = None
         self._health: Any = None
@@ -96,7 +101,7 @@ class GrpcServer:
         )
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers((self._health_handlers(),))
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflected = _Reflection(names, self._broker)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, self._server)
@@ -134,16 +139,20 @@ class GrpcServer:
             )
 
         def unary(serve: Handler, request: Any, operation: Operation) -> Any:
+            async def read(context: Any) -> Any:
+                return await self._requests.of_role(context, source_of(context))
+
             async def ask_and_serve(wanted: Any, context: Any) -> Any:
-                await self._broker.access.check(caller_of(context), _need(operation, wanted))
-                return await serve(wanted)
+                looks_up = operation not in (Operation.CREATE_TOPIC, Operation.DELETE_TOPIC)
+                async with self._broker.arrivals.turn(source_of(context), looks_up=looks_up):
+                    await self._broker.access.check(caller_of(context), _need(operation, wanted))
+                    return await serve(wanted)
 
-            async def handle(wanted: Any, context: Any) -> Any:
-                return await _guard(
-                    lambda argument: ask_and_serve(argument, context), wanted, context, self._broker.doors
-                )
+            async def handle(_: Any, context: Any) -> Any:
+                wanted = await _guard(read, context, context, self._broker.doors)
+                return await _guard(lambda argument: ask_and_serve(argument, context), wanted, context)
 
-            return grpc.unary_unary_rpc_method_handler(
+            return grpc.stream_unary_rpc_method_handler(
                 handle, request_deserializer=request.FromString, response_serializer=_serialize
             )
 
@@ -160,6 +169,29 @@ class GrpcServer:
                 "ListTopics": unary(self._list_topics, api.ListTopicsRequest, Operation.GET_TOPICS),
                 "ListBrokers": unary(self._list_brokers, api.ListBrokersRequest, Operation.ASK_BROKER),
                 "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest, Operation.GET_STATS),
+            },
+        )
+
+    def _health_handlers(self) -> Any:
+        request, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+
+        async def read(context: Any) -> Any:
+            wanted = await self._requests.of_stranger(context)
+            if len(wanted.service) > SERVICE_CHARS_MAX:
+                raise Refused(Status.INVALID_ARGUMENT, f"names of services have {SERVICE_CHARS_MAX} characters at most")
+            return wanted
+
+        async def check(_: Any, context: Any) -> Any:
+            return await self._health.Check(await _guard(read, context, context), context)
+
+        async def watch(_: Any, context: Any) -> None:
+            await self._health.Watch(await _guard(read, context, context), context)
+
+        return grpc.method_handlers_generic_handler(
+            health.SERVICE_NAME,
+            {
+                "Check": grpc.stream_unary_rpc_method_handler(check, request.FromString, answer.SerializeToString),
+                "Watch": grpc.stream_stream_rpc_method_handler(watch, request.FromString, answer.SerializeToString),
             },
         )
 

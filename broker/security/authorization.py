@@ -12,7 +12,9 @@ Rules:
    proxy itself; a caller that is no proxy speaks for nobody else.
 4. A permission on a partitioned topic holds for its partitions; one with a wildcard does not, as with Apache's brokers:
    nobody may do here what a broker of the same cluster refuses.
-5. The brokers' own topics are for super users (`broker.security.system_topics`).
+5. The brokers' own topics and namespaces are for super users (`broker.security.system_topics`).
+6. A call that moves or removes subscriptions of many topics needs what the call for one of them needs: the right to use
+   the subscription that it names, or every one where it names none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +23,7 @@ from enum import Enum, StrEnum, auto
 from typing import Final, NamedTuple
 
 from broker.permissions import CONSUME, FUNCTIONS, PACKAGES, PRODUCE, SINKS, SOURCES, Grants, Permissions
-from broker.security.system_topics import belongs_to_brokers
+from broker.security.system_topics import belongs_to_brokers, is_of_brokers
 from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName
 
@@ -92,6 +94,7 @@ class Operation(StrEnum):
     READ_POLICY = "read the policies"
     WRITE_POLICY = "change the policies"
     WRITE_BROKER_POLICY = "change this policy"
+    USE_RESOURCE_GROUP = "use a resource group, or leave one"
     # TopicOperation.
     LOOKUP = "look up {}"
     PRODUCE = "produce to {}"
@@ -100,6 +103,7 @@ class Operation(StrEnum):
     UNSUBSCRIBE = "unsubscribe from {}"
     SKIP = "skip messages of {}"
     EXPIRE_MESSAGES = "let messages of {} expire"
+    EXPIRE_ALL = "let messages of {} expire in all subscriptions"
     RESET_CURSOR = "reset a subscription of {}"
     PEEK_MESSAGES = "read messages of {}"
     GET_SUBSCRIPTIONS = "list the subscriptions of {}"
@@ -128,7 +132,7 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys((_O.ASK_BROKER, _O.LIST_CLUSTERS), Right.AUTHENTICATED),
     **dict.fromkeys(
         (_O.CLUSTER, _O.BROKER, _O.BOOKIES, _O.RESOURCE_GROUPS, _O.LIST_TENANTS, _O.CREATE_TENANT,
-         _O.UPDATE_TENANT, _O.DELETE_TENANT, _O.UNLOAD_NAMESPACE, _O.WRITE_BROKER_POLICY),
+         _O.UPDATE_TENANT, _O.DELETE_TENANT, _O.UNLOAD_NAMESPACE, _O.WRITE_BROKER_POLICY, _O.USE_RESOURCE_GROUP),
         Right.SUPER_USER,
     ),
     **dict.fromkeys(
@@ -147,9 +151,8 @@ RIGHTS: Final[Mapping[Operation, Right]] = {
     **dict.fromkeys((_O.LOOKUP, _O.GET_STATS, _O.GET_METADATA, _O.GET_SCHEMA), Right.PRODUCE_OR_CONSUME),
     **dict.fromkeys((_O.PRODUCE, _O.PUT_SCHEMA), Right.PRODUCE),
     **dict.fromkeys(
-        (_O.CONSUME, _O.SUBSCRIBE, _O.UNSUBSCRIBE, _O.SKIP, _O.EXPIRE_MESSAGES, _O.RESET_CURSOR, _O.PEEK_MESSAGES,
-         _O.BACKLOG_SIZE,
-         _O.GET_SUBSCRIPTIONS),
+        (_O.CONSUME, _O.SUBSCRIBE, _O.UNSUBSCRIBE, _O.SKIP, _O.EXPIRE_MESSAGES, _O.EXPIRE_ALL, _O.RESET_CURSOR,
+         _O.PEEK_MESSAGES, _O.BACKLOG_SIZE, _O.GET_SUBSCRIPTIONS),
         Right.CONSUME,
     ),
 }  # fmt: skip
@@ -172,8 +175,11 @@ _IN_NAMESPACES: Final = {
 }
 
 
-# What a caller may not do with the brokers' own topics, whatever was granted to it.
-_NOT_WITH_BROKERS_TOPICS: Final = frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN})
+# What a caller may not do with the brokers' own topics and namespaces, whatever was granted to it.
+_NOT_WITH_BROKERS_OWN: Final = frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN, Right.NAMESPACE_CONSUME})
+
+# Without the name of a subscription they are about all subscriptions (rule 6).
+_ABOUT_EVERY_SUBSCRIPTION: Final = frozenset({Operation.CLEAR_BACKLOG, Operation.EXPIRE_ALL})
 
 
 class Need(NamedTuple):
@@ -189,9 +195,15 @@ class Need(NamedTuple):
     @property
     def right(self) -> Right:
         right = RIGHTS[self.operation]
-        if right in _NOT_WITH_BROKERS_TOPICS and self.topic is not None and belongs_to_brokers(self.topic):
+        if right in _NOT_WITH_BROKERS_OWN and (
+            is_of_brokers(self.namespace) if self.topic is None else belongs_to_brokers(self.topic)
+        ):
             return Right.SUPER_USER  # rule 5
         return right
+
+    @property
+    def is_about_every_subscription(self) -> bool:
+        return not self.subscription and self.operation in _ABOUT_EVERY_SUBSCRIPTION
 
     def __str__(self) -> str:
         """For refusals: `consume from persistent://public/default/orders with the subscription billing`."""
@@ -208,9 +220,9 @@ def about_tenant(operation: Operation, tenant: str) -> Need:
     return Need(operation, tenant)
 
 
-def about_namespace(operation: Operation, namespace: str) -> Need:
+def about_namespace(operation: Operation, namespace: str, subscription: str = "") -> Need:
     """*namespace* is `tenant/namespace`."""
-    return Need(operation, namespace.partition("/")[0], namespace)
+    return Need(operation, namespace.partition("/")[0], namespace, None, subscription)
 
 
 def about_topic(operation: Operation, topic: TopicName, subscription: str = "") -> Need:
@@ -288,22 +300,31 @@ def _allows(rules: Rules, role: str, need: Need, known: Known) -> bool:
     permissions = known.permissions
     if right is Right.TENANT_ADMIN or permissions is None:
         return False
-    if right in _IN_NAMESPACES:
-        return _has(rules, permissions.namespace, role, _IN_NAMESPACES[right])
-    assert need.topic is not None, f"{need.operation.name} is about a topic"
-    if right is Right.CONSUME and not _may_use(permissions, role, need.subscription):
+    if right in (Right.CONSUME, Right.NAMESPACE_CONSUME) and not _may_use(permissions, role, need):
         return False
-    return _has_on_topic(rules, permissions, role, need.topic, _ON_TOPICS[right])
+    return _is_granted(rules, permissions, role, need)
 
 
-def _may_use(permissions: Permissions, role: str, subscription: str) -> bool:
-    """Whether *role* may use *subscription*, if it may consume at all."""
+def _may_use(permissions: Permissions, role: str, need: Need) -> bool:
+    """Whether *role* may use the subscription that *need* is about, if it may consume at all."""
+    if need.is_about_every_subscription:  # rule 6; with prefixes some may be there that others use
+        named = permissions.subscriptions.values()
+        return not permissions.needs_prefix and all(role in roles for roles in named if roles)
+    subscription = need.subscription
     if not subscription:
         return True
     roles = permissions.subscriptions.get(subscription)
     if roles and role not in roles:
         return False
     return not permissions.needs_prefix or subscription.startswith(role)
+
+
+def _is_granted(rules: Rules, permissions: Permissions, role: str, need: Need) -> bool:
+    """Whether *role* has one of the permissions that give the right."""
+    if need.right in _IN_NAMESPACES:
+        return _has(rules, permissions.namespace, role, _IN_NAMESPACES[need.right])
+    assert need.topic is not None, f"{need.operation.name} is about a topic"
+    return _has_on_topic(rules, permissions, role, need.topic, _ON_TOPICS[need.right])
 
 
 def _has_on_topic(rules: Rules, permissions: Permissions, role: str, topic: TopicName, wanted: Iterable[str]) -> bool:
@@ -341,10 +362,10 @@ def _way_out(rules: Rules, role: str, need: Need, known: Known) -> str:
         return "that needs an administrator of the tenant"
     wanted = _ON_TOPICS.get(right) or _IN_NAMESPACES[right]
     permissions = known.permissions
-    if right is not Right.CONSUME or permissions is None or need.topic is None:
+    if permissions is None or not _is_granted(rules, permissions, role, need):
         return f"that needs the permission {' or '.join(wanted)}"
-    if not _has_on_topic(rules, permissions, role, need.topic, wanted):
-        return f"that needs the permission {' or '.join(wanted)}"
+    if need.is_about_every_subscription:
+        return "some subscriptions are for other roles: name the one that is meant"
     if permissions.needs_prefix and not need.subscription.startswith(role):
         return f"the name of the subscription has to begin with {role} (subscriptionAuthMode Prefix)"
     return "the subscription is for other roles"

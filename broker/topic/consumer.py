@@ -173,7 +173,7 @@ class Consumer:
         self.epoch = epoch
         self.sends_epoch = False
         self.hash_ranges = hash_ranges
-        self.metadata = dict(metadata or {})
+        self.metadata = {} if metadata is None else metadata
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms

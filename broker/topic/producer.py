@@ -95,7 +95,7 @@ class Producer:
         self.regroups = regroups
         self.access_mode = access_mode
         self.schema_version = schema_version
-        self.metadata = dict(metadata or {})
+        self.metadata = {} if metadata is None else metadata
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms

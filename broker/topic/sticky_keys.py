@@ -26,6 +26,15 @@ C = TypeVar("C", bound=Hashable)
 
 HASHES: Final = 65536
 
+# Ranges of one consumer; they are kept, compared with those of all others, and told in the statistics.
+RANGES_MAX: Final = 1_000
+
+
+def check_ranges(count: int) -> None:
+    """Raises ConsumerAssignError for more than one consumer may have."""
+    if count > RANGES_MAX:
+        raise ConsumerAssignError(f"{count} ranges, more than {RANGES_MAX} of a consumer; join those that touch")
+
 
 def murmur3(data: bytes) -> int:
     """Murmur3, 32 bits, seed 0, without the sign bit."""

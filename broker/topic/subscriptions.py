@@ -31,6 +31,7 @@ from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscriptio
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.positions import position_at_ms, reader_start
+from broker.topic.properties import check_bytes
 from broker.topic.requests import SubscribeRequest
 from broker.topic.resource_group import Membership, ResourceGroup
 from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
@@ -369,6 +370,7 @@ class Subscriptions:
     async def set_properties(self, name: str, properties: Mapping[str, str]) -> None:
         """Replace the properties of a subscription; durable on return, if it is. Raises BrokerError."""
         subscription = self.require(name)
+        check_bytes(sum(len(key) + len(value) for key, value in properties.items()), f"subscription {name}")
         cursor = self._ledger.cursors.get(name)
         if cursor is not None:
             try:

@@ -66,7 +66,11 @@ def _set_access(
     if profile is not None:
         found = read_profile(profile)
         access = found.access
-        pairs = {"admin_url": found.admin_url, "service_url": found.service_url}
+        pairs = {
+            "admin_url": found.admin_url,
+            "service_url": found.service_url,
+            "tls_directory": found.tls_directory,
+        }
         addresses = {name: url for name, url in pairs.items() if url}
     if token or user:
         access = access._replace(token=token or "", user="" if token else user or "")

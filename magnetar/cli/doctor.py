@@ -8,6 +8,7 @@
 Each question has its own time limit. A question that fails is noted with its reason; the others are asked all the same.
 """
 
+import contextlib
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -210,8 +211,9 @@ class Rounds:
             )
             placement = {"topology": topology, "rack_problems": inspector.racks.problems}
             silent = tuple(Unasked(host, why) for host, why in inspector.silent_hosts.items())
-            return {"metadata_s": metadata_s, "silent_hosts": silent, "bookies": bookies, **ledgers, **recovery,
-                    **placement}  # fmt: skip
+            opened = await asyncio.to_thread(_open_folders, metadata_url)
+            return {"metadata_s": metadata_s, "silent_hosts": silent, "open_to_others": opened, "bookies": bookies,
+                    **ledgers, **recovery, **placement}  # fmt: skip
 
     async def _bookies(self, inspector: "Inspector") -> tuple[BookieFacts, ...] | None:
         import asyncio
@@ -233,14 +235,17 @@ class Rounds:
         reasons: tuple[str, ...] = ()
         skew_s: float | None = None
         lost_logs = ""
+        opened: tuple[str, ...] = ()
         if known.http:
             question = asyncio.to_thread(_bookie_http, known.http, known.bookie_id, inspector.clock)
             what = f"HTTP admin of bookie {known.bookie_id}"
-            reasons, lost_logs, skew_s = await self._ask(what, question, (reasons, lost_logs, skew_s), 2 * TIMEOUT_S)
+            nothing = (reasons, lost_logs, opened, skew_s)
+            reasons, lost_logs, opened, skew_s = await self._ask(what, question, nothing, 2 * TIMEOUT_S)
         total_bytes, free_bytes = (0, 0) if space is None else (space.total_bytes, space.free_bytes)
         return BookieFacts(
-            known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s, lost_logs=lost_logs
-        )
+            known.bookie_id, known.state, total_bytes, free_bytes, reasons, skew_s=skew_s, lost_logs=lost_logs,
+            open_to_others=opened,
+        )  # fmt: skip
 
     async def _ledgers(self, inspector: "Inspector") -> dict[str, Any]:
         began_s = inspector.clock.monotonic()
@@ -406,9 +411,11 @@ def _ahead_s(date: str | None, clock: "Clock") -> float | None:
         return None
 
 
-def _bookie_http(url: str, bookie_id: str, clock: "Clock") -> tuple[tuple[str, ...], str, float | None]:
-    """(why it is read-only, what it says of lost entry logs, how far its clock is ahead); Apache's bookie tells the
-    last only. Raises OSError."""
+def _bookie_http(
+    url: str, bookie_id: str, clock: "Clock"
+) -> tuple[tuple[str, ...], str, tuple[str, ...], float | None]:
+    """(why it is read-only, what it says of lost entry logs, its folders that are open to everybody, how far its clock
+    is ahead); Apache's bookie tells the last only. Raises OSError."""
     from urllib.parse import quote
 
     from magnetar.cli.bookie.texts import lost_logs_text
@@ -418,7 +425,27 @@ def _bookie_http(url: str, bookie_id: str, clock: "Clock") -> tuple[tuple[str, .
     held = found["state"]["reasons"] if status == 200 else {}
     lost = found.get("lostLogs") if status == 200 else None
     reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())
-    return reasons, lost_logs_text(lost) if lost and lost["logs"] else "", skew_s
+    opened = tuple(found.get("openToOthers", ())) if status == 200 else ()
+    return reasons, lost_logs_text(lost) if lost and lost["logs"] else "", opened, skew_s
+
+
+def _open_folders(metadata_url: str) -> tuple[str, ...]:
+    """Of a standalone's folders, if they are on this machine, those in which every user of it may read."""
+    from pathlib import Path
+
+    from magnetar_core.runtime.files import OsFiles
+
+    scheme, _, place = metadata_url.partition(":")
+    if scheme != "rocksdb":
+        return ()
+    files = OsFiles()
+    metadata = Path(place)
+    found = []
+    for folder in (metadata, *sorted(metadata.absolute().parent.glob("bookie-*/*/current"))):
+        with contextlib.suppress(OSError):
+            if files.lets_others_in(str(folder)):
+                found.append(str(folder))
+    return tuple(found)
 
 
 def _broker(broker_id: str, admin_url: str, clock: "Clock") -> BrokerFacts:

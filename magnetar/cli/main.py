@@ -43,12 +43,13 @@ class _Commands(Guessing):
     def invoke(self, ctx: click.Context) -> Any:
         from magnetar_core.runtime.own_packages import check_own_packages
         from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+        from magnetar_core.runtime.visible import visible
 
         try:
             check_own_packages()
             return super().invoke(ctx)
         except MagnetarError as error:
-            click.echo(f"magnetar: {error}", err=True)
+            click.echo(f"magnetar: {visible(str(error), lines=True)}", err=True)
             ctx.exit(1 if isinstance(error, ConfigurationError) else 2)
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             if not (server := _answered()):

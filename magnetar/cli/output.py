@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import click
 
+from magnetar_core.runtime.visible import visible
+
 T = TypeVar("T")
 
 # Seconds after which an operation shows its progress.
@@ -47,6 +49,7 @@ def share(part: float, whole: float) -> str:
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Print *rows* below *head* in columns. On a terminal, long cells are wrapped to its width."""
+    rows = [tuple(map(visible, row)) for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -68,7 +71,7 @@ def values(rows: Sequence[tuple[str, str]]) -> None:
     """Print names and their values."""
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
-        click.echo(f"{name.ljust(width)}  {text}".rstrip())
+        click.echo(f"{name.ljust(width)}  {visible(text, lines=True)}".rstrip())
 
 
 class Bar:

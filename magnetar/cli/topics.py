@@ -32,6 +32,7 @@ from magnetar.cli.places import (
     place_of,
     subscription_path,
 )
+from magnetar_core.runtime.visible import visible
 from managed_ledger.message_id import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
         print_json([{"topic": name, "partitions": partitioned.get(name, 0)} for name in sorted([*partitioned, *plain])])
         return
     for name, count in partitioned.items():
-        click.echo(f"{name}  ({count} partitions)")
+        click.echo(f"{visible(name)}  ({count} partitions)")
     for name in plain:
-        click.echo(name)
+        click.echo(visible(name))
 
 
 @topics.command("create")
@@ -343,7 +344,7 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
         print_json(found)
     else:
         for name in found:
-            click.echo(name)
+            click.echo(visible(name))
 
 
 @subscriptions.command("create")

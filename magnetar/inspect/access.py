@@ -5,6 +5,7 @@ The values stand in options, or in a file of Apache's form (`client.conf`):
     webServiceUrl=https://localhost:8443        brokerServiceUrl=pulsar+ssl://localhost:6651
     authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken        authParams=token:…
     tlsTrustCertsFilePath=ca.crt                tlsEnableHostnameVerification=true
+    bookkeeperTLSDirectory=FOLDER               (ours, as in `broker.conf`: where bookies demand TLS)
 """
 
 import base64
@@ -23,7 +24,7 @@ _PLUGIN: Final = "org.apache.pulsar.client.impl.auth.Authentication"
 _NAMES: Final = frozenset(
     {
         "webServiceUrl", "brokerServiceUrl", "authPlugin", "authParams", "tlsTrustCertsFilePath",
-        "tlsCertificateFilePath", "tlsKeyFilePath", "tlsEnableHostnameVerification",
+        "tlsCertificateFilePath", "tlsKeyFilePath", "tlsEnableHostnameVerification", "bookkeeperTLSDirectory",
     }
 )  # fmt: skip
 # Of Apache's file, for what is not here: accepted where the value leaves it off.
@@ -126,6 +127,8 @@ class Profile(NamedTuple):
     access: Access
     admin_url: str
     service_url: str
+    tls_directory: str = ""
+    """With what bookies ask for."""
 
 
 CURRENT: Final[ContextVar[Access]] = ContextVar("access", default=Access())  # noqa: B039  (a tuple does not change)
@@ -173,4 +176,5 @@ def profile_of(values: Mapping[str, str], source: str) -> Profile:
         )
     elif plugin:
         raise ConfigurationError(f"{source}: authPlugin={plugin}: expected {_PLUGIN}Token, …Basic or …Tls")
-    return Profile(access, values.get("webServiceUrl", ""), values.get("brokerServiceUrl", ""))
+    urls = values.get("webServiceUrl", ""), values.get("brokerServiceUrl", "")
+    return Profile(access, *urls, values.get("bookkeeperTLSDirectory", ""))

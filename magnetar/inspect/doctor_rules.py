@@ -72,6 +72,8 @@ class BookieFacts:
     """The bookie is away, but something takes connections at its address."""
     lost_logs: str = ""
     """What it says of entry logs that are missing or bad; empty if it has none, or did not tell."""
+    open_to_others: tuple[str, ...] = ()
+    """Its directories in which every user of its machine may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class ClusterFacts:
     """The quickest of several answers."""
     silent_hosts: tuple[Unasked, ...] = ()
     """Metadata servers that take no connection."""
+    open_to_others: tuple[str, ...] = ()
+    """Folders of a standalone on this machine in which every user may read."""
     bookies: tuple[BookieFacts, ...] | None = None
     """None: they are not known."""
     ensemble_size: int = 0
@@ -180,6 +184,7 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
             "start ZooKeeper, or name the right one with --metadata; without it bookies and ledgers are not looked at",
         )  # fmt: skip
         return
+    yield from _open_to_others(where, facts.open_to_others)
     for host, why in facts.silent_hosts:
         yield Finding(
             Level.WARNING, where, f"its server {host} does not answer: {why}",
@@ -199,6 +204,14 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, where, f"the metadata store took {facts.metadata_s:.1f} s for one answer",
             "look at the disk and the load of ZooKeeper, and at the network; short sessions expire when it is slow",
+        )  # fmt: skip
+
+
+def _open_to_others(where: str, folders: Sequence[str]) -> Iterator[Finding]:
+    if folders:
+        yield Finding(
+            Level.WARNING, where, f"every user of its machine may read what is stored: {_listed(folders)}",
+            "`chmod 750` there (or 700); folders that are made anew have that",
         )  # fmt: skip
 
 
@@ -250,6 +263,7 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
                 "put the files back if there is a copy, and run `magnetar bookie rebuild-index`; if they are gone for "
                 "good, that ends this finding, too",
             )  # fmt: skip
+        yield from _open_to_others(where, one.open_to_others)
         if one.total_bytes:
             used = 1 - one.free_bytes / one.total_bytes
             if used > DISK_WARN:
@@ -414,7 +428,7 @@ def _holders(ledger: LedgerFacts) -> set[frozenset[str]]:
     return found
 
 
-def _listed(ids: Sequence[int]) -> str:
+def _listed(ids: Sequence[object]) -> str:
     return ", ".join(map(str, ids[:_NAMES_MAX])) + (", …" if len(ids) > _NAMES_MAX else "")
 
 

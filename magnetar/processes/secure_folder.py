@@ -5,8 +5,12 @@
     token.key            the secret by which tokens are signed
     admin.token          the token of the role `admin`
     admin.conf           how to connect with it, for `magnetar --profile` and Apache's tools
+    bookies/             ca.crt, tls.crt, tls.key: whoever has them reads and writes at the bookies, as the broker does
 
 The folder is its owner's alone (0700), and so is every file in it with a secret (0600).
+
+The bookies have an authority of their own, whose key nobody has: a certificate that somebody gets from ca.key is for
+the broker's ports, where roles and permissions are asked.
 """
 
 import os
@@ -20,10 +24,14 @@ from typing import Final
 from broker.config import CLIENT_PLUGINS, PROVIDERS
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TOKEN
-from magnetar_core.security.issuing import Issued, is_good_for, new_authority, new_server
+from magnetar_core.security.issuing import AUTHORITY_DAYS, Issued, is_good_for, new_authority, new_server
+from magnetar_core.security.tls_files import CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME
 from magnetar_core.security.tokens import sign
 
 ROLE: Final = "admin"
+
+BOOKIES: Final = "bookies"
+"""The folder with what bookies ask for."""
 
 _SECRET_BYTES: Final = 32
 # The server's certificate is made anew at a start if it ends before this.
@@ -47,6 +55,7 @@ class SecureFolder:
             self.path.chmod(0o700)
             authority = self._authority()
             self._server(authority, wanted)
+            self._bookies(["localhost", "127.0.0.1", "::1"])
             secret = self._kept("token.key") or self._write("token.key", secrets.token_bytes(_SECRET_BYTES))
             if self._kept("admin.token") is None:
                 self._write("admin.token", sign({"sub": ROLE}, secret, "HS256").encode("ascii"))
@@ -58,7 +67,7 @@ class SecureFolder:
             ) from None
 
     def settings(self) -> dict[str, str]:
-        """The settings of a broker that uses the folder. (The ports are in `ports`.)"""
+        """The settings of a broker that uses the folder. (The ports are in `standalone_settings`.)"""
         return {
             "tlsCertificateFilePath": str(self.path / "tls.crt"),
             "tlsKeyFilePath": str(self.path / "tls.key"),
@@ -71,7 +80,12 @@ class SecureFolder:
             "brokerClientTrustCertsFilePath": str(self.path / "ca.crt"),
             "brokerClientAuthenticationPlugin": _PLUGIN,
             "brokerClientAuthenticationParameters": f"file://{self.path / 'admin.token'}",
+            "bookkeeperTLSDirectory": str(self.path / BOOKIES),
         }
+
+    def bookie_settings(self) -> dict[str, str]:
+        """The settings of its bookies: TLS, and a certificate of those that are in the folder."""
+        return {"tlsDirectory": str(self.path / BOOKIES)}
 
     def write_profile(self, service_url: str, web_url: str) -> Path:
         """Write `admin.conf` with the addresses of the present run."""
@@ -82,6 +96,7 @@ class SecureFolder:
             "authParams": f"file://{self.path / 'admin.token'}",
             "tlsTrustCertsFilePath": str(self.path / "ca.crt"),
             "tlsEnableHostnameVerification": "true",
+            "bookkeeperTLSDirectory": str(self.path / BOOKIES),
         }
         text = "".join(f"{name}={value}\n" for name, value in lines.items())
         self._write("admin.conf", text.encode())
@@ -107,6 +122,23 @@ class SecureFolder:
         self._write("tls.key", made.key)
         self._write("tls.crt", made.certificate, mode=0o644)
 
+    def _bookies(self, hosts: list[str]) -> None:
+        """What bookies, broker and tools show each other. It lasts as an authority does: the process itself needs it,
+        however long it runs."""
+        place = self.path / BOOKIES
+        place.mkdir(mode=0o700, exist_ok=True)
+        place.chmod(0o700)
+        certificate, key, trusted = (f"{BOOKIES}/{name}" for name in (CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME))
+        kept = self._kept(certificate, mode=0o644), self._kept(key), self._kept(trusted, mode=0o644)
+        if kept[0] is not None and None not in kept and is_good_for(kept[0], hosts, self._now + _RENEWED_BEFORE):
+            return
+        authority = new_authority("magnetar standalone, bookies", self._now)
+        made = new_server(authority, hosts, self._now, days=AUTHORITY_DAYS, is_client=True)
+        (self.path / certificate).unlink(missing_ok=True)  # it is the last one, so that half of them are made anew
+        self._write(trusted, authority.certificate, mode=0o644)
+        self._write(key, made.key)
+        self._write(certificate, made.certificate, mode=0o644)
+
     def _kept(self, name: str, mode: int = 0o600) -> bytes | None:
         """What is in a file, which nobody else may read from now on; None if it is not there."""
         path = self.path / name
@@ -118,11 +150,12 @@ class SecureFolder:
 
     def _write(self, name: str, data: bytes, mode: int = 0o600) -> bytes:
         """Put *data* into a file; it is whole, or it is what it was."""
-        new = self.path / f".{name}.new"
+        path = self.path / name
+        new = path.with_name(f".{path.name}.new")
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as target:
             target.write(data)
             target.flush()
             os.fsync(target.fileno())
-        new.replace(self.path / name)
+        new.replace(path)
         return data

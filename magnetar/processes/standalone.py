@@ -59,7 +59,7 @@ def run_standalone(
         service_port=service_port,
         web_port=web_port,
         first_bookie_port=first_bookie_port,
-        secure=None if folder is None else folder.settings(),
+        secure=None if folder is None else folder.settings() | folder.bookie_settings(),
     )
     if folder is not None:
         folder.prepare([settings.broker.advertised_host])
@@ -142,7 +142,7 @@ def _secure_folder(path: Path) -> "SecureFolder":
 
 def _say_how_to_connect(folder: "SecureFolder", broker: "Broker") -> None:
     from magnetar.processes.broker import grpc_address
-    from magnetar.processes.secure_folder import ROLE
+    from magnetar.processes.secure_folder import BOOKIES, ROLE
 
     address = broker.address
     profile = folder.write_profile(address.service_url_tls or address.service_url, address.web_url(secure=True))
@@ -152,7 +152,8 @@ def _say_how_to_connect(folder: "SecureFolder", broker: "Broker") -> None:
   magnetar --profile {profile} topics list
   pulsar.Client("{address.service_url_tls or address.service_url}", tls_trust_certs_file_path="{trusted}",
                 authentication=pulsar.AuthenticationToken(open("{token}").read()))
-  magnetar.Client("{grpc_address(broker)}", tls_trust_certs_file="{trusted}", token=open("{token}").read())""",
+  magnetar.Client("{grpc_address(broker)}", tls_trust_certs_file="{trusted}", token=open("{token}").read())
+What reads from bookies needs {folder.path / BOOKIES}: Spark as bookkeeper.tlsDirectory, others as --tls-directory""",
         flush=True,
     )
 

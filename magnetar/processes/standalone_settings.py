@@ -83,7 +83,7 @@ def read_standalone_settings(
             values["grpcServicePortTls"] = "0"
     values |= {name: str(port) for name, port in ports.items() if port is not None}
     try:
-        return standalone_settings(data, values, bookies=bookies)
+        return standalone_settings(data, values, bookies=bookies, has_bookie_tls=secure is not None)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), environ)) from None
 
@@ -91,7 +91,8 @@ def read_standalone_settings(
 def _secured(
     values: Mapping[str, str], secure: Mapping[str, str], path: Path | None, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """*values* with what `--secure` decides, and with ports that speak TLS only. Raises ConfigurationError."""
+    """*values* with what `--secure` decides, and with ports that speak TLS only and ask everybody who it is, unless
+    *values* say otherwise. Raises ConfigurationError."""
     problems = [
         with_origin(
             f"{name}: --secure decides this; remove the setting, or leave --secure out", str(path or ""), environ
@@ -108,12 +109,18 @@ def _secured(
         "brokerServicePortTls": str(SERVICE_PORT_TLS),
         "webServicePortTls": str(WEB_PORT_TLS),
         "grpcServicePortTls": str(GRPC_PORT),
+        "authenticateMetricsEndpoint": "true",
     }
     return {**ports, **values, **secure}
 
 
-def standalone_settings(data: Path, values: Mapping[str, str], *, bookies: int) -> StandaloneSettings:
-    """Raises ConfigurationError with every problem of *values*."""
+def standalone_settings(
+    data: Path, values: Mapping[str, str], *, bookies: int, has_bookie_tls: bool = False
+) -> StandaloneSettings:
+    """*has_bookie_tls*: bookies and broker have TLS between them, by files that `--secure` makes.
+
+    Raises ConfigurationError with every problem of *values*.
+    """
     of_bookies = {name: text for name, text in values.items() if name in BOOKIE_NAMES}
     of_broker = {name: text for name, text in values.items() if name in BROKER_NAMES}
     problems = [
@@ -131,16 +138,16 @@ def standalone_settings(data: Path, values: Mapping[str, str], *, bookies: int) 
             {**_broker_defaults(of_broker, bookies), **of_broker},
             overrides={"metadataStoreUrl": f"rocksdb:{data / 'metadata'}"},
         )
-        if broker.bookie_tls is not None:
+        if broker.bookie_tls is not None and not has_bookie_tls:
             problems.append(
                 f"{broker.bookie_tls.origin}: the bookies of a standalone are in its own process, on the loopback "
-                f"address and without TLS; {_OWN_PROCESS}"
+                f"address and without TLS but by --secure; {_OWN_PROCESS}"
             )
     except ConfigurationError as error:
         problems.append(str(error))
     try:
         made = [_bookie(data, number, of_bookies) for number in range(bookies)]
-        problems += _bookie_problems(made[0])
+        problems += _bookie_problems(made[0], has_tls=has_bookie_tls)
     except ConfigurationError as error:
         problems.append(str(error))
     if problems or broker is None:
@@ -184,9 +191,9 @@ def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
     return load(BookieConfig, {**told, **decided, "bookiePort": str(first.port + number)}, ignored=IGNORED_SETTINGS)
 
 
-def _bookie_problems(config: BookieConfig) -> Iterator[str]:
-    if config.tls is not None:
-        yield f"{config.tls.origin}: the bookies of a standalone have no TLS; {_OWN_PROCESS}"
+def _bookie_problems(config: BookieConfig, *, has_tls: bool) -> Iterator[str]:
+    if config.tls is not None and not has_tls:
+        yield f"{config.tls.origin}: the bookies of a standalone have no TLS but by --secure; {_OWN_PROCESS}"
     if config.http_address is not None:
         name = "statsProviderClass" if config.is_metrics_only else "httpServerEnabled"
         yield f"{name}: the bookies of a standalone have no HTTP of their own; {_OWN_PROCESS}"

@@ -29,6 +29,10 @@ from magnetar_core.runtime.types import MIB, Buffer, Buffers
 # POSIX promises at least 16 buffers for one writev, and Linux takes 1,024. More buffers need several calls.
 IOVECS_MAX = 1024
 
+# What is stored is read by its owner and the group, whatever the umask of the process leaves to others.
+FILE_MODE = 0o640
+FOLDER_MODE = 0o750
+
 # The unit that a disk writes atomically; a torn write ends at a multiple of it.
 SECTOR_BYTES = 512
 
@@ -143,6 +147,11 @@ class Files(Protocol):
         ...
 
     def usage(self, path: str) -> DiskUsage: ...
+
+    def lets_others_in(self, directory: str) -> bool:
+        """Whether users who are neither its owner nor of its group come to *directory*, and may list or enter it; a
+        link is as what it leads to. Raises OSError."""
+        ...
 
     def lock(self, path: str) -> Lock:
         """Take the lock file *path*; BlockingIOError if another process holds it."""
@@ -311,7 +320,7 @@ class OsFiles:
     """The machine's file system."""
 
     def create(self, path: str) -> File:
-        return _OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return _OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
 
     def open(self, path: str, *, writable: bool = False) -> File:
         return _OsFile(path, os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
@@ -329,7 +338,7 @@ class OsFiles:
             path = os.path.dirname(path)
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(directory)
+                os.mkdir(directory, FOLDER_MODE)
             self.sync_directory(os.path.dirname(directory))
 
     def rename(self, old: str, new: str) -> None:
@@ -349,8 +358,18 @@ class OsFiles:
         stat = os.statvfs(path)
         return DiskUsage(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
 
+    def lets_others_in(self, directory: str) -> bool:
+        path = os.path.realpath(directory)
+        if not os.stat(path).st_mode & 0o005:
+            return False
+        while path != os.path.dirname(path):
+            path = os.path.dirname(path)
+            if not os.stat(path).st_mode & 0o001:
+                return False
+        return True
+
     def lock(self, path: str) -> Lock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -547,6 +566,9 @@ class MemoryFiles:
         used = sum(len(inode.cached) for inode in self._entries.values())
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return DiskUsage(total, max(total - used, 0))
+
+    def lets_others_in(self, directory: str) -> bool:
+        return False
 
     def lock(self, path: str) -> Lock:
         if path in self.locks:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from prometheus_client.utils import floatToGoString
 
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.visible import visible
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -171,7 +172,7 @@ class SlowOperations:
 
 
 class _LineFormatter(logging.Formatter):
-    """`2026-01-02T03:04:05.678Z INFO  room  text`; one line, a traceback below it."""
+    """`2026-01-02T03:04:05.678Z INFO  room  text`; one line, whatever names it has, and a traceback below it."""
 
     default_msec_format = "%s.%03dZ"
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -186,7 +187,7 @@ class _LineFormatter(logging.Formatter):
         text = super().formatMessage(record)
         if fields:
             text += "  " + " ".join(f"{name}={_as_text(value)}" for name, value in fields.items())
-        return text
+        return visible(text)
 
 
 class _JsonFormatter(logging.Formatter):

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from magnetar_core.runtime.types import Buffer
+
 _ONE_BYTE: Final = [bytes((value,)) for value in range(128)]
 
 
@@ -29,3 +31,18 @@ def unvarint(data: bytes) -> int:
     for byte in data[-2::-1]:
         value = value << 7 | byte & 0x7F
     return value
+
+
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
+    """The number that begins at *at*, and where it ends. Raises IndexError at the end of *data*, ValueError for one of
+    more than ten bytes."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than ten bytes")

@@ -9,8 +9,8 @@ show itself by users who cannot come in.
 
 Rules:
 
-1. An unknown user takes as long to refuse as a wrong password: a hash is computed for it, too. So nobody finds out
-   which users there are.
+1. Each refusal takes as long as any other, whoever is asked for: one hash of each kind that is in the file is computed.
+   So nobody finds out which users there are, or whose password is kept how.
 2. No text of an error holds a password or a hash.
 """
 
@@ -81,8 +81,7 @@ class PasswordRules:
     def __init__(self, users: Mapping[str, str]) -> None:
         assert users, "there is at least one user"
         self._users = dict(users)
-        # For users that are not there (rule 1): the most common kind, so that the times are alike.
-        self._other = next(iter(self._users.values()))
+        self._of_kinds = {_kind(hashed): hashed for hashed in self._users.values()}
 
     def identity(self, credentials: bytes) -> Identity:
         """Whose `user:password` it is. Raises NotValid."""
@@ -93,10 +92,18 @@ class PasswordRules:
             raise NotValid("the credentials are not user:password")
         name = user.decode("utf-8", errors="replace")
         hashed = self._users.get(name)
-        is_right = _matches(password, self._other if hashed is None else hashed)
-        if hashed is None or not is_right:
-            raise NotValid("unknown user or wrong password")
-        return Identity(name)
+        if hashed is not None and _matches(password, hashed):
+            return Identity(name)
+        for kind, other in self._of_kinds.items():  # rule 1
+            if hashed is None or kind != _kind(hashed):
+                _matches(password, other)
+        raise NotValid("unknown user or wrong password")
+
+
+def _kind(hashed: str) -> str:
+    """Hashes of one kind take the same time: those of bcrypt by their cost."""
+    found = _BCRYPT.fullmatch(hashed)
+    return found[1] if found is not None else "apr1" if hashed.startswith("$apr1$") else "crypt"
 
 
 def _matches(password: bytes, hashed: str) -> bool:

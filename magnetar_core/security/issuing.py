@@ -48,19 +48,25 @@ def new_authority(name: str, now: datetime) -> Issued:
     return Issued(made.public_bytes(Encoding.PEM), _pem(key))
 
 
-def new_server(authority: Issued, hosts: Iterable[str], now: datetime) -> Issued:
-    """A server's certificate for *hosts*, which are names and addresses; the first is its CN."""
+def new_server(
+    authority: Issued, hosts: Iterable[str], now: datetime, *, days: int = SERVER_DAYS, is_client: bool = False
+) -> Issued:
+    """A server's certificate for *hosts*, which are names and addresses; the first is its CN.
+
+    *is_client*: it shows the certificate to other servers, too.
+    """
     names = list(hosts)
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     signer = load_pem_private_key(authority.key, None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "an authority of `new_authority`"
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])])
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else [])]
     made = (
-        _builder(subject, issuer.subject, key.public_key(), now, SERVER_DAYS)
+        _builder(subject, issuer.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.SubjectAlternativeName([_host(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())

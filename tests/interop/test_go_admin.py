@@ -180,7 +180,7 @@ def test_the_library_over_tls_with_a_token(cell: Cell, program: Path, tmp_path: 
     cell("Go's administration library over TLS, with tokens", "our secured standalone")
     keys = tmp_path / "keys"
     made = ["Topics.Create", "persistent://public/default/orders", 0]
-    with standalone(tmp_path) as (profile, _):
+    with standalone(tmp_path) as (profile, *_):
         config = {
             "WebServiceURL": profile.admin_url,
             "TLSTrustCertsFilePath": str(keys / "ca.crt"),

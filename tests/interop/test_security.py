@@ -69,7 +69,7 @@ def test_javas_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:
     cell("the official Java client over TLS, with a token", "our secured standalone")
     classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes")
     keys = tmp_path / "keys"
-    with standalone(tmp_path) as (profile, _):
+    with standalone(tmp_path) as (profile, *_):
         said = run_java(tmp_path, classes, "Tour", profile.service_url, str(keys / "ca.crt"), str(keys / "admin.token"))
     assert said.rstrip().endswith("END"), said[-3000:]
     assert said.count("HELD ") == 24
@@ -80,7 +80,7 @@ def test_gos_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:
     cell("the official Go client over TLS, with a token", "our secured standalone")
     program = build_go(HERE / "go", tmp_path / "tour")
     keys = tmp_path / "keys"
-    with standalone(tmp_path) as (profile, _):
+    with standalone(tmp_path) as (profile, *_):
         run("--profile", str(keys / "admin.conf"), "topics", "create", "go-parts", "--partitions", "3")
         done = subprocess.run(
             [str(program), profile.service_url, str(keys / "ca.crt"), str(keys / "admin.token")],

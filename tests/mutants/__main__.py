@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from tests.mutants import (
+    abuse,
     auto_recovery,
     broker,
     clients_bytes,
@@ -30,7 +31,9 @@ from tests.mutants import (
     managed_ledger,
     older_metadata,
     policies,
+    rights,
     security,
+    shares,
     spark,
     state_log,
 )
@@ -40,7 +43,7 @@ from tests.mutants.catalogue import Mutant
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
     *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS, *older_metadata.MUTANTS,
-    *http.MUTANTS, *clients_bytes.MUTANTS,
+    *http.MUTANTS, *clients_bytes.MUTANTS, *shares.MUTANTS, *abuse.MUTANTS, *rights.MUTANTS,
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent.parent

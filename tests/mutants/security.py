@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "an unknown user with somebody else's password comes in",
         "magnetar_core/security/basic.py",
-        "if hashed is None or not is_right:",
-        "if not is_right:",
+        "            if hashed is None or kind != _kind(hashed):\n                _matches(password, other)\n",
+        "            if _matches(password, other):\n                return Identity(name)\n",
         _BASIC,
     ),
     Mutant(

@@ -1,5 +1,6 @@
 """`magnetar standalone --secure`: what it prints works, nothing else comes in, and a second run uses the same keys."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ import pytest
 import magnetar
 from magnetar.client.errors import AccessDenied
 from magnetar.inspect.access import Profile, read_profile
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
+from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.bookkeeper.wire.framing import LENGTH
 from tests.support.shell import run_command
 
 pytestmark = pytest.mark.process
@@ -20,8 +24,8 @@ MAGNETAR = (sys.executable, "-m", "magnetar")
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[tuple[Profile, str]]:
-    """It runs: (how to connect, the address of the topic API)."""
+def standalone(folder: Path) -> Iterator[tuple[Profile, str, int]]:
+    """It runs: (how to connect, the address of the topic API, the port of its bookie)."""
     options = ("--port", "0", "--web-port", "0", "--bookie-port", "0")
     process = subprocess.Popen(
         [*MAGNETAR, "standalone", "--secure", str(folder / "keys"), "--data", str(folder / "data"), *options],
@@ -33,10 +37,21 @@ def standalone(folder: Path) -> Iterator[tuple[Profile, str]]:
         assert "ready" in ready
         while "magnetar.Client(" not in process.stdout.readline():
             assert process.poll() is None
-        yield read_profile(folder / "keys/admin.conf"), ready.partition("gRPC ")[2].partition(",")[0]
+        port = int(ready.partition("bookies 127.0.0.1:")[2].partition(",")[0])
+        yield read_profile(folder / "keys/admin.conf"), ready.partition("gRPC ")[2].partition(",")[0], port
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)
+
+
+async def answer(port: int, frame: bytes) -> memoryview:
+    """What a bookie answers to a request in clear text."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(frame)
+    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    found = await reader.readexactly(size)
+    writer.close()
+    return memoryview(found)
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -48,11 +63,18 @@ def run(*arguments: str, code: int = 0) -> str:
 def test_a_secured_standalone_serves_those_who_have_its_token(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     profile = ("--profile", str(keys / "admin.conf"))
-    with standalone(tmp_path) as (found, grpc_address):
+    with standalone(tmp_path) as (found, grpc_address, bookie):
         assert found.service_url.startswith("pulsar+ssl://")
         run(*profile, "produce", "t", "-m", "hello")
         assert "hello" in run(*profile, "read", "t")
         assert "persistent://public/default/t" in run(*profile, "topics", "list")
+        assert v2.parse_response(asyncio.run(answer(bookie, v2.read_request(0, 0))))[1] == v2.V2Error.EUA
+        refused = v3.parse_response(asyncio.run(answer(bookie, v3.read_request(1, 0, 0))))
+        assert int(refused.status) == v3.V3Error.EUA
+        run(
+            *profile, "ledgers", "read", "0", "0", "-o", str(tmp_path / "entry")
+        )  # the profile says how bookies are asked
+        assert b"hello" in (tmp_path / "entry").read_bytes()
         trust = ("--tls-trust", str(keys / "ca.crt"))
         assert "401" in run(*trust, "topics", "list", "--admin-url", found.admin_url, code=2)
         assert "certificate" in run("topics", "list", "--admin-url", found.admin_url, code=2)
@@ -64,7 +86,11 @@ def test_a_secured_standalone_serves_those_who_have_its_token(tmp_path: Path) ->
             pytest.raises(AccessDenied),
         ):
             client.producer("t").send(b"x")
-    made = {one.name: one.read_bytes() for one in keys.iterdir() if one.name != "admin.conf"}
+    made = contents(keys)
     with standalone(tmp_path):
         assert "hello" in run(*profile, "read", "t")
-    assert {one.name: one.read_bytes() for one in keys.iterdir() if one.name != "admin.conf"} == made
+    assert contents(keys) == made
+
+
+def contents(keys: Path) -> dict[Path, bytes]:
+    return {one: one.read_bytes() for one in keys.rglob("*") if one.is_file() and one.name != "admin.conf"}

@@ -47,7 +47,7 @@ class Secured(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
-    with secure_standalone(folder) as (profile, _):
+    with secure_standalone(folder) as (profile, *_):
         assert profile.service_url.startswith("pulsar+ssl://")
         yield Secured(folder, profile)
 

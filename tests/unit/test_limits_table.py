@@ -31,6 +31,7 @@ LIMIT: Final = re.compile(rf"_?(?:[A-Z0-9_]+_)?(?:{'|'.join(ENDINGS)})")
 
 NO_LIMITS: Final = {
     "bookie.serving.cold_reads:_REST_S_MAX": "a wait",
+    "bookie.serving.listings:_HEAD_BYTES": "what stands around a list in its answer",
     "bookie.serving.recovery_lane:BULK_BYTES": "from where on copies count as many",
     "bookie.serving.recovery_lane:REST_S_MAX": "a wait",
     "bookie.serving.tls_listener:_HEAD_BYTES": "the format of a frame",
@@ -50,6 +51,7 @@ NO_LIMITS: Final = {
     "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
+    "broker.topic.properties:ITEM_BYTES": "what a property counts for in a limit",
     "broker.topic_policies.values:_LONG_BYTES_MAX": "the format of Avro's numbers",
     "magnetar_core.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
     "managed_ledger.cursors.cursor_store:_BATCH_BYTES": "what a batch counts for in a limit",

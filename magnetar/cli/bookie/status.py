@@ -55,6 +55,8 @@ def _show_status(found: dict[str, Any]) -> None:
         rows.append(("entry logs", lost_logs_text(lost)))
         rows += [("lost", f"{one['entries']} entries of ledger {one['ledgerId']} ({one['owner']})") for one in
                  lost["ledgers"]]  # fmt: skip
+    if found.get("openToOthers"):
+        rows.append(("open to others", f"{', '.join(found['openToOthers'])} (chmod 750)"))
     if gc["doubt"]["sinceMs"]:
         rows.append(("in doubt", doubt_text(gc["doubt"], now)))
     rebuild = found["indexRebuild"]

@@ -66,6 +66,7 @@ from magnetar_core.bookkeeper.metadata.tree import (
 from magnetar_core.bookkeeper.metadata.watches import Watches
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.files import FILE_MODE, FOLDER_MODE
 from magnetar_core.runtime.group_worker import GroupWorker
 from magnetar_core.runtime.types import Corruption
 
@@ -89,7 +90,7 @@ class _Changes:
     """The file of rule 6."""
 
     def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory / _CHANGES, os.O_RDWR | os.O_CREAT, 0o644)
+        self._fd = os.open(directory / _CHANGES, os.O_RDWR | os.O_CREAT, FILE_MODE)
         self.identity = b""
         """Empty if the file does not tell it."""
         self.found = 0
@@ -150,7 +151,9 @@ class EmbeddedStore:
         Raises StoreInUse if another process owns it, Corruption if it holds something else.
         """
         path = Path(path)
-        path.mkdir(parents=True, exist_ok=True)
+        # RocksDB lets everybody read its files: the folder is what keeps others out.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(FOLDER_MODE, exist_ok=True)
         try:
             database = Rdict(str(path), tree_options())
         except Exception as error:

@@ -6,7 +6,7 @@ messages. This module makes and reads whole frames, and the parts that all opera
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -440,8 +440,8 @@ def read_response(
 # ----------------------------------------------------------------- which entries a bookie has
 
 
-def encode_availability(entry_ids: Sequence[int]) -> bytes:
-    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, in strictly ascending order.
+class Availability:
+    """The answer to GET_LIST_OF_ENTRIES, made of ids that come in pieces, in strictly ascending order.
 
         ┌─────────────┬────────────┬───────────┐
         │ version (4) │ groups (4) │ zero (56) │   version 0; per group:
@@ -449,30 +449,67 @@ def encode_availability(entry_ids: Sequence[int]) -> bytes:
         │ first start (8)  │ last start (8)   │ size (4) │ period (4) │
         └──────────────────┴──────────────────┴──────────┴────────────┘
 
-    A group is a number of runs of `size` entries, `period` apart, as striping produces them.
+    A group is a number of runs of `size` entries, `period` apart, as striping produces them. It keeps bytes, no ids.
     """
-    runs: list[tuple[int, int]] = []  # (first, size)
-    for entry_id in entry_ids:
-        if runs and runs[-1][0] + runs[-1][1] == entry_id:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            assert not runs or entry_id > runs[-1][0], "entry ids must rise"
-            runs.append((entry_id, 1))
-    groups: list[list[int]] = []  # first start, last start, size, period
-    for first, size in runs:
-        if groups and groups[-1][2] == size:
-            group = groups[-1]
+
+    __slots__ = ("_count", "_first", "_group", "_groups", "_size")
+
+    def __init__(self) -> None:
+        self._first = self._size = 0
+        """The run that may go on."""
+        self._group: list[int] | None = None
+        """The group that may go on: first start, last start, size, period."""
+        self._groups = bytearray()
+        self._count = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is encoded so far."""
+        return _AVAILABILITY_HEADER.size + len(self._groups)
+
+    def add(self, entry_ids: Iterable[int]) -> None:
+        first, size = self._first, self._size
+        for entry_id in entry_ids:
+            if size and first + size == entry_id:
+                size += 1
+                continue
+            if size:
+                assert entry_id > first, "entry ids must rise"
+                self._add_run(first, size)
+            first, size = entry_id, 1
+        self._first, self._size = first, size
+
+    def _add_run(self, first: int, size: int) -> None:
+        group = self._group
+        if group is not None and group[2] == size:
             distance = first - group[1]
             if group[3] == 0 and distance < 2**31:
                 group[1], group[3] = first, distance
-                continue
+                return
             if group[3] == distance:
                 group[1] = first
-                continue
-        groups.append([first, first, size, 0])
-    parts = [_AVAILABILITY_HEADER.pack(0, len(groups))]
-    parts.extend(_AVAILABILITY_GROUP.pack(*group) for group in groups)
-    return b"".join(parts)
+                return
+        if group is not None:
+            self._groups += _AVAILABILITY_GROUP.pack(*group)
+        self._group = [first, first, size, 0]
+        self._count += 1
+
+    def encoded(self) -> bytes:
+        """The whole answer; nothing is added any more."""
+        if self._size:
+            self._add_run(self._first, self._size)
+            self._size = 0
+        if self._group is not None:
+            self._groups += _AVAILABILITY_GROUP.pack(*self._group)
+            self._group = None
+        return _AVAILABILITY_HEADER.pack(0, self._count) + self._groups
+
+
+def encode_availability(entry_ids: Iterable[int]) -> bytes:
+    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, in strictly ascending order."""
+    made = Availability()
+    made.add(entry_ids)
+    return made.encoded()
 
 
 def decode_availability(data: Buffer) -> list[tuple[int, int, int, int]]:

@@ -39,10 +39,11 @@ class FrameSplitter:
     After `feed` raised FrameTooLarge the stream cannot be read any further.
     """
 
-    __slots__ = ("_limit_bytes", "_missing_bytes", "_parts", "held_bytes")
+    __slots__ = ("_missing_bytes", "_parts", "held_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
+        """Of a frame's payload, from the next chunk on."""
         # Chunks of a frame that is not complete yet. They are joined once, when it is complete: joining on every chunk
         # would cost O(n²) for a large frame.
         self._parts: list[bytes] = []
@@ -80,7 +81,7 @@ class FrameSplitter:
         frames = []
         view = memoryview(data)
         at, end = 0, len(data)
-        limit = self._limit_bytes
+        limit = self.limit_bytes
         length_at = LENGTH.unpack_from
         while True:
             start = at + 4

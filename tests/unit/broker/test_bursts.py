@@ -11,7 +11,7 @@ from broker.wire.frames import BODY_OF_TYPE
 from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
-from tests.unit.broker.raw_client import RawClient
+from tests.unit.broker.raw_client import TIMEOUT_S, RawClient
 
 TOPIC: Final = "persistent://public/default/t"
 NAME: Final = TopicName.parse(TOPIC)
@@ -24,17 +24,26 @@ async def admitted(clients: list[RawClient], kind: int, each: Any) -> int:
     for number in range(BURST):
         clients[number % len(clients)].send(kind, request_id=number, **each(number))
     answers = Counter[bool]()
+    all_came = asyncio.Event()
 
     async def take(client: RawClient) -> None:
-        for _ in range(BURST // len(clients)):
+        while True:
             answer = await client.answer()
-            while answer.type == BaseCommand.PING:  # whether it lives, since it is in somebody's way
+            if answer.type == BaseCommand.PING:  # whether it lives, since it is in somebody's way
                 client.send(BaseCommand.PONG)
-                answer = await client.answer()
+                continue
             body = getattr(answer, BODY_OF_TYPE[answer.type])
             answers[answer.type == BaseCommand.ERROR or getattr(body, "response", 0) == 1] += 1
+            if answers.total() == BURST:
+                all_came.set()
 
-    await asyncio.gather(*map(take, clients))
+    taking = [asyncio.ensure_future(take(client)) for client in clients]  # also when it has its own: it may be asked
+    try:
+        await asyncio.wait_for(all_came.wait(), TIMEOUT_S)
+    finally:
+        for one in taking:
+            one.cancel()
+        await asyncio.gather(*taking, return_exceptions=True)
     return answers[False]
 
 

@@ -40,14 +40,14 @@ class Row:
         self.budget = MemoryBudget(limit_bytes, self.clock.call_later)
         self.went_on: list[object] = []
 
-    def wait(self, *names: object, first: bool = False, takes: int = 0) -> None:
+    def wait(self, *names: object, takes: int = 0) -> None:
         for name in names:
 
             def go_on(name: object = name) -> None:
                 self.went_on.append(name)
                 self.budget.take(takes)
 
-            self.budget.wait(name, go_on, first=first)
+            self.budget.wait(name, go_on)
 
 
 def test_who_waits_goes_on_in_order_when_a_quarter_is_free() -> None:
@@ -90,24 +90,6 @@ def test_whoever_left_does_not_go_on() -> None:
     row.budget.give(1000)
     row.clock.advance(LOOK_S)
     assert row.went_on == ["b"]
-
-
-def test_half_frames_that_fill_everything_are_made_whole_one_after_the_other() -> None:
-    """Rule 4: nobody else could give room."""
-    row = Row()
-    row.budget.keep(600)
-    row.budget.keep(600)
-    row.wait("begun last", "other")
-    row.wait("nearly done", first=True)
-    row.clock.advance(LOOK_S)
-    assert row.went_on == ["nearly done"]
-    row.budget.take(1)  # somebody's is being stored: that will give room
-    row.clock.advance(5 * LOOK_S)
-    assert row.went_on == ["nearly done"]
-    row.budget.give(1)
-    row.budget.keep(-1200)
-    row.clock.advance(LOOK_S)
-    assert row.went_on == ["nearly done", "begun last", "other"]
 
 
 def test_holders_are_asked_what_they_still_hold() -> None:
@@ -195,16 +177,32 @@ async def test_connections_are_not_read_while_all_together_have_too_much(world: 
         assert receipts == list(range(20))
         client.close()
     assert ledger.entries_total == 160
-    await eventually(lambda: (budget.used_bytes, budget.kept_bytes, budget.waiting_count) == (0, 0, 0))
+    await eventually(lambda: (budget.used_bytes, budget.waiting_count) == (0, 0))
 
 
 async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: BrokerInMemory) -> None:
     client = await RawClient.connect(world.broker.port)
     client.writer.write((1_000_000).to_bytes(4, "big") + bytes(500_000))
-    budget = world.broker.publishes
-    await eventually(lambda: budget.kept_bytes == 500_004)
+    unfinished = world.broker.server.unfinished
+    await eventually(lambda: unfinished.bytes == 1_000_004)
     client.close()
-    await eventually(lambda: budget.used_bytes == 0)
+    await eventually(lambda: unfinished.bytes == 0)
+
+
+async def test_half_frames_leave_others_room_to_publish(world: BrokerInMemory) -> None:
+    """However many there are: their sockets are not read, and who sends whole frames has its turn."""
+    unfinished = world.broker.server.unfinished
+    unfinished.limit_bytes = 3 * MIB
+    halves = [await RawClient.connect(world.broker.port) for _ in range(8)]
+    for half in halves:
+        half.writer.write((MIB).to_bytes(4, "big") + bytes(MIB - 100))
+    await eventually(lambda: sum(not one.is_read for one in world.broker.server.clients) >= 4)
+    assert sum(one._splitter.held_bytes for one in world.broker.server.clients) < 7 * MIB
+    honest = await RawClient.connect(world.broker.port)
+    await honest.produce(TOPIC)
+    for number in range(5):
+        honest.publish(1, number, data=large(number, 300_000))
+        await honest.expect(BaseCommand.SEND_RECEIPT)
 
 
 async def test_what_a_client_does_not_read_is_counted_and_its_consumers_wait(world: BrokerInMemory) -> None:

@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from broker.binary import connection_limits
+from broker.binary.server import HANDSHAKE_FRAME_BYTES
 from broker.broker import Broker
 from broker.security import doors as doors_module
 from broker.security.doors import Doors, open_doors
@@ -410,6 +411,32 @@ async def test_so_many_connections_may_be_unauthenticated(worlds: Worlds, monkey
     assert (code, text.startswith("Reached the maximum")) == (wire.NotAllowedError, True)
     for one in (admitted, *strangers):
         one.close()
+
+
+async def test_frames_of_the_unauthenticated_are_short_and_few(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await worlds.open()
+    server = world.broker.server
+    large = await RawClient.connect(world.broker.port, introduce=False)
+    large.writer.write((HANDSHAKE_FRAME_BYTES + 1).to_bytes(4, "big"))
+    assert await large.ended()
+    monkeypatch.setattr("broker.binary.server.HANDSHAKE_BYTES_MAX", 3 * HANDSHAKE_FRAME_BYTES)
+    part = HANDSHAKE_FRAME_BYTES.to_bytes(4, "big") + bytes(HANDSHAKE_FRAME_BYTES - 1)
+    strangers = [await RawClient.connect(world.broker.port, introduce=False) for _ in range(2)]
+    for stranger in strangers:
+        stranger.writer.write(part)
+    await eventually(lambda: server.handshake_bytes == 2 * len(part))
+    third = await RawClient.connect(world.broker.port, introduce=False)
+    third.writer.write(part)
+    assert await third.ended()
+    admitted = await connect(world, data=token())
+    await admitted.expect(BaseCommand.CONNECTED)
+    admitted.send(BaseCommand.PING)
+    await admitted.expect(BaseCommand.PONG)
+    admitted.writer.write((world.config.max_message_bytes).to_bytes(4, "big") + bytes(300_000))
+    await eventually(lambda: server.unfinished.bytes > 300_000)
+    for one in (admitted, *strangers):
+        one.close()
+    await eventually(lambda: (server.handshake_bytes, server.unfinished.bytes) == (0, 0))
 
 
 async def test_right_passwords_are_checked_once_and_only_some_are_remembered(

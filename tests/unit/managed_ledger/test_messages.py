@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tracemalloc
 import zlib
+from typing import Any
 
 import cramjam
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.messages import (
     BATCH_MESSAGES_MAX,
+    METADATA_FIELDS_MAX,
     batch_problem,
     decompress,
     encode_entry,
+    fields_problem,
     iterate_batch,
     message_count,
     messages_of,
@@ -52,6 +55,44 @@ def test_exactly_the_declared_size_comes_out(codec: int, size: int) -> None:
 def test_a_declared_size_above_the_limit_is_refused_before_anything_is_unpacked(codec: int) -> None:
     with pytest.raises(Corruption, match="uncompressed_size 1001 is above the limit of 1000"):
         decompress(codec, b"never looked at", 1001, 1000)
+
+
+def test_metadata_are_not_decoded_for_more_properties_than_a_message_may_have() -> None:
+    over = metadata()
+    for _ in range(METADATA_FIELDS_MAX + 1):
+        over.properties.add(key="key", value="value")
+    with pytest.raises(Corruption, match="more than 10000 properties"):
+        parse_metadata(encode_entry(over, b""))
+    single = SingleMessageMetadata(payload_size=0)
+    for _ in range(METADATA_FIELDS_MAX + 1):
+        single.properties.add(key="key", value="value")
+    encoded = single.SerializeToString()
+    batch = len(encoded).to_bytes(4, "big") + encoded
+    with pytest.raises(Corruption, match="message 0 of a batch of 1: it has more than 10000 properties"):
+        list(iterate_batch(batch, 1))
+
+
+def test_metadata_are_looked_through_no_further_than_they_must() -> None:
+    class Counting(bytearray):
+        reads = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            Counting.reads += 1
+            return super().__getitem__(at)
+
+    many = metadata()
+    for _ in range(100_000):
+        many.properties.add(key="", value="")
+    assert fields_problem(memoryview(many.SerializeToString())) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("managed_ledger.messages.memoryview", lambda data: data, raising=False)
+        assert fields_problem(Counting(many.SerializeToString())) is not None
+    assert Counting.reads < 3 * METADATA_FIELDS_MAX
+
+
+@pytest.mark.parametrize("damage", [b"\x22", b"\x22\xff\xff\xff\xff\x7f", b"\xff" * 11, b"\x08"])
+def test_what_cannot_be_looked_through_is_left_to_the_decoder(damage: bytes) -> None:
+    assert fields_problem(metadata().SerializeToString() + damage) is None
 
 
 BOMB = """

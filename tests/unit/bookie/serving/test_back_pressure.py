@@ -52,6 +52,41 @@ async def test_the_adds_of_all_connections_together_are_limited(world: BookieMac
         stop()
 
 
+async def test_half_frames_of_all_connections_are_limited_and_others_go_on(world: BookieMachines) -> None:
+    async with world.serving() as bookie:
+        unfinished = bookie.server.unfinished
+        unfinished.limit_bytes = 3 * MIB
+        halves = [await Wire.connect(bookie) for _ in range(12)]
+        for half in halves:
+            half.send(MIB.to_bytes(4, "big") + bytes(MIB - 100))
+
+        def held() -> list[Any]:
+            return [one for one in bookie.server.connections if one.held_for]
+
+        await eventually(lambda: len(held()) >= 8)
+        assert sum(one._splitter.held_bytes for one in bookie.server.connections) < 9 * MIB  # type: ignore[attr-defined]
+        honest = await Wire.connect(bookie)
+        for entry_id in range(5):
+            assert await honest.add(stored_entry(1, entry_id, bytes(500_000))) == 0
+        for half in halves:
+            half.close()
+        await eventually(lambda: (unfinished.bytes, held()) == (0, []))
+
+
+async def test_a_frame_of_which_nothing_comes_ends_its_connection_and_gives_its_memory_back(
+    world: BookieMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar_core.bookkeeper.wire.unfinished.STILL_S", 0.0)
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        wire.send(MIB.to_bytes(4, "big") + bytes(MIB - 100))
+        await eventually(lambda: bool(bookie.server.connections))
+        (connection,) = bookie.server.connections
+        assert await wire.closed()
+        assert bookie.server.unfinished.ended == 1
+        assert connection._splitter.held_bytes == 0, "not when the garbage collector comes"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("limits", [{"adds_per_connection": 50}, {"adds_in_all": 50}, {"add_mib_in_all": 1}])
 async def test_adds_that_are_answered_before_they_are_durable_are_limited_like_others(
     world: BookieMachines, limits: dict[str, Any]

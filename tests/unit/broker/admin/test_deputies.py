@@ -142,6 +142,30 @@ async def test_only_super_users_ask_for_others(cluster: Cluster) -> None:
         assert (await cluster.call("admin", "GET", tenants, X_Magnetar_Caller=named)).status == 401, named
 
 
+SUBSCRIPTION_CALLS = ("clearBacklog/s", "unsubscribe/s", "clearBacklog")
+
+
+@pytest.mark.parametrize("call", SUBSCRIPTION_CALLS)
+async def test_the_roles_of_a_subscription_hold_for_the_whole_namespace(cluster: Cluster, call: str) -> None:
+    """With Apache's brokers everybody with `consume` in the namespace may, whose the subscription is or not."""
+    assert (await cluster.call("admin", "POST", f"{NS}/permissions/subscription/s", ["owner"])).status == 204
+    assert (await cluster.call("admin", "POST", f"{NS}/permissions/owner", ["consume"])).status == 204
+    ranges = (await cluster.sides[0].broker.bundles_of("public/default")).ranges
+    cluster.paths.clear()
+    for path in (f"{NS}/{call}", *(f"{NS}/{one}/{call}" for one in ranges)):
+        answer = await cluster.call("reader", "POST", path)
+        assert answer.status == 403, path
+        assert "other roles" in answer.reason
+    expired = await cluster.call("reader", "POST", f"{PARTED}/all_subscription/expireMessages/1")
+    assert expired.status == 401
+    assert not cluster.paths, "nothing was begun"
+    answer = await cluster.call("reader", "POST", f"{NS}/{call.replace('/s', '/other')}")
+    assert answer.status == (403 if call == "clearBacklog" else 204)
+    assert (await cluster.call("owner", "POST", f"{NS}/{call}")).status == 204
+    told = (await cluster.call("reader", "GET", f"{PARTED}/subscriptions")).json
+    assert told == ([] if call == "unsubscribe/s" else ["s"])
+
+
 async def test_a_namespace_is_deleted_by_who_may_delete_it_as_a_whole(cluster: Cluster) -> None:
     assert (await cluster.call("admin", "PUT", "/admin/v2/tenants/shop", {"adminRoles": ["boss"], "allowedClusters": [
         cluster.sides[0].broker.config.cluster_name]})).status == 204  # fmt: skip
@@ -156,6 +180,15 @@ async def test_a_namespace_is_deleted_by_who_may_delete_it_as_a_whole(cluster: C
     cluster.paths.clear()
     assert (await cluster.call("boss", "DELETE", "/admin/v2/namespaces/shop/ns?force=true")).status == 204
     assert {who for _, _, who in cluster.paths} == {None}, "to unload bundles is no right of a tenant's administrator"
+
+
+async def test_a_redirect_leads_to_the_same_path(cluster: Cluster) -> None:
+    """Letter by letter: a `%2E%2E` that became `..` would be taken out, with what stands before it."""
+    suffix = "/subscription/%2E%2E/properties"
+    answers = [await cluster.partition(number, suffix) for number in range(PARTITIONS)]
+    sent_on = [one.headers["Location"] for one in answers if one.status == 307]
+    assert sent_on, "some partitions are at the other broker"
+    assert all(location.partition("?")[0].endswith(suffix) for location in sent_on), sent_on
 
 
 async def test_a_redirect_is_followed_to_brokers_of_the_cluster_only(cluster: Cluster) -> None:

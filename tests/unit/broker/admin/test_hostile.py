@@ -35,7 +35,6 @@ NAMESPACE = f"{ADMIN}/namespaces/public/default"
         ("GET", "persistent/public/default/t/messageid/-1"),
         ("GET", "persistent/public/default/t/messageid/" + "9" * 40),
         ("DELETE", "schemas/public%2Fx/default/t/schema"),
-        ("PUT", "persistent/public/default/t/subscription/s%0A"),
         ("PUT", "tenants/" + "x" * 5000),
     ],
 )

@@ -5,11 +5,12 @@ from typing import Any, cast
 
 import pytest
 
+from broker.arrivals import Arrivals
 from broker.binary.connection import BrokerPort, Connection, State
-from broker.binary.flow import Arrivals
 from broker.binary.watches import WatchedNames
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
+from broker.topic.properties import KeptBytes
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -31,7 +32,8 @@ class FakeBroker:
     doors = None
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
-    arrivals = Arrivals()
+    arrivals = Arrivals(ManualClock())
+    kept_properties = KeptBytes.of_broker()
 
     access = None  # no command is worked on here
     watched_names = WatchedNames()

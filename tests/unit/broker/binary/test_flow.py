@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from broker.arrivals import Arrivals
 from broker.binary.flow import (
     ARRIVALS_ALL_MAX,
     ARRIVALS_MAX,
+    LARGE_COMMAND_BYTES,
     OUTBOX_HIGH_BYTES,
-    PARTIAL_BYTES_MIN,
     REQUESTS_MAX,
-    Arrivals,
     ClientFlow,
 )
 from broker.config import BrokerConfig
@@ -58,7 +58,7 @@ class FakeBroker:
         self.clock = ManualClock()
         self.publishes = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
         self.reads = MemoryBudget(BUDGET_BYTES, self.clock.call_later)
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(self.clock)
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()
@@ -145,14 +145,42 @@ def test_requests_of_a_lost_connection_do_not_count() -> None:
     assert broker.arrivals.total == 0
 
 
-def test_half_a_large_frame_is_counted_and_a_small_one_is_not() -> None:
-    flow, _, broker = make()
-    flow.on_partial(PARTIAL_BYTES_MIN - 1)
+def test_a_large_command_counts_like_a_message_until_it_is_answered() -> None:
+    flow, socket, broker = make()
+    flow.on_command(LARGE_COMMAND_BYTES - 1)
+    assert flow.command_bytes == 0
+    flow.on_command(LARGE_COMMAND_BYTES)
+    assert flow.command_bytes == LARGE_COMMAND_BYTES
+    flow.on_request(BUDGET_BYTES // 2 + 1, arrives=True)
+    assert broker.publishes.used_bytes == BUDGET_BYTES // 2 + 1
+    assert not socket.reads()
+    flow.on_answer(BUDGET_BYTES // 2 + 1, arrives=True)
+    assert (broker.publishes.used_bytes, socket.reads()) == (0, True)
+    flow.on_request(100)
+    flow.on_lost(socket)
+    assert broker.publishes.used_bytes == 100, "its work has the command still"
+    flow.on_answer(100)
     assert broker.publishes.used_bytes == 0
-    flow.on_partial(PARTIAL_BYTES_MIN)
-    assert (broker.publishes.used_bytes, broker.publishes.kept_bytes) == (PARTIAL_BYTES_MIN, PARTIAL_BYTES_MIN)
-    flow.on_partial(0)
-    assert broker.publishes.used_bytes == 0
+
+
+def test_while_there_is_no_room_for_a_frame_its_socket_is_not_read() -> None:
+    flow, socket, _ = make()
+    flow.wait_for_room(True)
+    assert (socket.reads(), flow.is_paused_for_others) == (False, True)
+    for _ in range(REQUESTS_MAX + 1):
+        flow.on_request()
+    flow.wait_for_room(False)
+    assert not socket.reads(), "there is another reason now"
+    for _ in range(REQUESTS_MAX + 1):
+        flow.on_answer()
+    assert socket.reads()
+
+
+def test_who_does_not_take_its_answers_is_not_paused_for_others() -> None:
+    flow, socket, _ = make()
+    flow.write(bytes(OUTBOX_HIGH_BYTES + 1))
+    flow.throttle()
+    assert (socket.reads(), flow.is_paused_for_others) == (False, False)
 
 
 def test_what_is_written_and_what_is_being_read_take_the_same_room() -> None:
@@ -178,10 +206,8 @@ def test_more_released_than_reserved_is_a_defect() -> None:
 def test_a_lost_connection_holds_and_sends_nothing_more() -> None:
     flow, socket, broker = make()
     flow.write(b"abc")
-    flow.on_partial(PARTIAL_BYTES_MIN)
     flow.on_lost(socket)
     flow.write(b"late")
-    flow.on_partial(PARTIAL_BYTES_MIN)
     assert socket.sent == [b"abc"]
     assert (broker.reads.used_bytes, broker.publishes.used_bytes) == (0, 0)
     assert not broker.reads.holders

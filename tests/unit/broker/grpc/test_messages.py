@@ -14,7 +14,7 @@ from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import MessageRefused
 from magnetar.client.values import Message, Outgoing
 from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.messages import messages_of, parse_metadata
+from managed_ledger.messages import KEY_BYTES_MAX, PROPERTIES_MAX, messages_of, parse_metadata
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
@@ -88,6 +88,22 @@ async def test_a_message_that_is_too_large_is_refused_and_the_others_are_stored(
     with pytest.raises(MessageRefused, match="maxMessageSize"):
         await large
     assert small.entry_id == 0
+
+
+async def test_a_message_with_too_many_properties_or_too_long_a_key_is_refused_alone(client: AsyncClient) -> None:
+    producer = client.producer("t")
+    many = {f"key {number}": "value" for number in range(PROPERTIES_MAX + 1)}
+    refused = [
+        asyncio.ensure_future(producer.send(b"", properties=many)),
+        asyncio.ensure_future(producer.send(b"", key="k" * (KEY_BYTES_MAX + 1))),
+    ]
+    small = await producer.send(b"small")
+    for sending, words in zip(refused, ("more than 10000; give it fewer", "more than 65536"), strict=True):
+        with pytest.raises(MessageRefused, match=words):
+            await sending
+    assert small.entry_id == 0
+    many.popitem()
+    assert (await producer.send(b"", properties=many, key="k" * KEY_BYTES_MAX)).entry_id == 1
 
 
 async def test_official_clients_read_what_came_by_grpc(world: BrokerInMemory, client: AsyncClient) -> None:

@@ -16,6 +16,7 @@ from broker.policies import new_policies
 from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.records import to_json
 from broker.security.authorization import Need, Operation, about_tenant, about_topic
+from broker.security.rechecks import recheck
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
@@ -198,6 +199,85 @@ async def test_an_administrator_counts_as_soon_as_the_tenant_names_it(guarded: B
         return not await may()
 
     await eventually(may_not)
+
+
+async def administrators(made: BrokerInMemory, *roles: str) -> None:
+    """Exactly these of the tenant `public`, stored by another broker."""
+    record = {"allowedClusters": [made.config.cluster_name], "adminRoles": list(roles)}
+    await made.store.put("/admin/policies/public", to_json(record))
+
+
+@pytest.mark.parametrize("topic", [TOP, f"non-{TOP}"])
+@pytest.mark.parametrize("is_super", [False, True])
+async def test_an_administrator_that_is_none_any_more_is_disconnected_and_the_others_stay(
+    guarded: BrokerInMemory, topic: str, is_super: bool
+) -> None:
+    broker = guarded.broker
+    if is_super:
+        await broker.settings.set("superUserRoles", "root,boss")
+    await administrators(guarded, *([] if is_super else ["boss"]), "chief")
+    await grant(guarded, ann=["produce", "consume"])
+    clients = {role: await connect(guarded, role) for role in ("boss", "chief", "ann", "root")}
+    await eventually(lambda: _may(guarded, "ann"))
+    for role, client in clients.items():
+        await client.produce(topic)
+        await client.subscribe(topic, subscription=f"of {role}")
+    if is_super:
+        await broker.settings.set("superUserRoles", "root")
+    else:
+        await administrators(guarded, "chief")
+    client = clients.pop("boss")
+    assert {(await client.answer()).type for _ in range(2)} == {_T.CLOSE_PRODUCER, _T.CLOSE_CONSUMER}
+    assert await is_refused(client, _T.PRODUCER, topic=topic, producer_id=2)
+    client.close()
+    for client in clients.values():
+        assert await client.nothing_came()
+        client.close()
+
+
+async def test_a_list_that_an_administrator_watches_ends_when_it_is_none_any_more(
+    guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.topic_lists.SETTLE_S", 0.01)
+    await administrators(guarded, "boss", "chief")
+    clients = {role: await connect(guarded, role) for role in ("boss", "chief")}
+    for client in clients.values():
+        client.send(_T.WATCH_TOPIC_LIST, request_id=7, watcher_id=1, namespace="public/default", topics_pattern=".*")
+        await client.expect(_T.WATCH_TOPIC_LIST_SUCCESS)
+    await administrators(guarded, "chief")
+    await guarded.broker.create_topic(NAME)
+    await clients["chief"].expect(_T.WATCH_TOPIC_UPDATE)
+    assert await clients["boss"].nothing_came()
+    for client in clients.values():
+        client.close()
+
+
+async def test_many_clients_are_asked_about_in_turns(guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.security.rechecks.CLIENTS_PER_TURN", 2)
+    await administrators(guarded, "boss")
+    client = await connect(guarded, "boss")
+    for number in range(1, 8):
+        await client.produce(TOP, producer_id=number, producer_name=f"p{number}")
+    asked: list[Need] = []
+    per_turn = [0]
+    check = guarded.broker.access.check
+
+    async def counted(caller: Caller, need: Need) -> None:
+        asked.append(need)
+        per_turn[-1] += 1
+        await check(caller, need)
+
+    def turn() -> None:
+        per_turn.append(0)
+        if len(asked) < 7:
+            asyncio.get_running_loop().call_soon(turn)
+
+    monkeypatch.setattr(guarded.broker.access, "check", counted)
+    asyncio.get_running_loop().call_soon(turn)
+    await recheck(guarded.broker.access, guarded.broker.topics[NAME])
+    assert len(asked) == 7
+    assert max(per_turn) <= 2
+    client.close()
 
 
 async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
@@ -401,6 +481,26 @@ async def test_over_grpc_the_brokers_own_topics_are_for_super_users(port: GrpcSe
         for role in ("producer", "consumer", "boss"):
             assert await status_of(port, method, request, role) == "PERMISSION_DENIED", (method, role)
         assert await status_of(port, method, request, "root") in ("OK", "ALREADY_EXISTS"), method
+
+
+async def test_the_calls_of_an_administrator_that_is_none_any_more_end(
+    port: GrpcServer, guarded: BrokerInMemory
+) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        calls = {}
+        for role in ("boss", "root"):
+            for method in ("Publish", "Consume"):
+                path = f"/magnetar.topics.v1.Topics/{method}"
+                made = channel.stream_stream(path, lambda one: one.SerializeToString(), bytes)
+                calls[role, method] = call = made(metadata=(("x-role", role),))
+                await call.write(REQUESTS[method])
+                assert await call.read() is not grpc.aio.EOF
+        await administrators(guarded)
+        for method in ("Publish", "Consume"):
+            async with asyncio.timeout(10):
+                assert await calls["boss", method].code() is not grpc.StatusCode.OK, method
+            assert await status_of(port, method, REQUESTS[method], "boss") == "PERMISSION_DENIED"
+            assert not calls["root", method].done()
 
 
 async def reflected(port: GrpcServer, role: str) -> str:

@@ -129,6 +129,52 @@ def test_a_subscription_with_roles_is_for_these_roles() -> None:
     assert may("bob", about_topic(Operation.CONSUME, TOPIC, "bills"), nobody_named)
 
 
+def test_the_calls_for_a_whole_namespace_need_what_the_call_for_one_topic_needs() -> None:
+    granted = Permissions(
+        namespace=grants(ann="consume", bob="consume", eve="produce"),
+        topics={TOPIC.full: grants(cid="consume")},
+        subscriptions={"bills": frozenset({"ann", "eve"}), "open": frozenset()},
+    )
+    everywhere = (Operation.CLEAR_BACKLOG, Operation.UNSUBSCRIBE_NAMESPACE)
+    for operation in everywhere:
+        for subscription in ("bills", "open", "other"):
+            wanted = about_namespace(operation, TOPIC.namespace, subscription)
+            single = about_topic(Operation.UNSUBSCRIBE, TOPIC, subscription)
+            for role in ("ann", "bob", "eve", "root", "boss"):
+                assert may(role, wanted, granted, admins="boss") == may(role, single, granted, admins="boss")
+            assert not may("cid", wanted, granted), "a permission on one topic is none in the namespace"
+    for wanted in (about_namespace(Operation.CLEAR_BACKLOG, TOPIC.namespace), about_topic(Operation.EXPIRE_ALL, TOPIC)):
+        assert may("ann", wanted, granted)
+        assert not may("bob", wanted, granted), "one of them is for other roles"
+        assert not may("eve", wanted, granted)
+        assert may("boss", wanted, granted, admins="boss")
+        assert may("bob", wanted, replace(granted, subscriptions={"open": frozenset()}))
+        assert not may("ann", wanted, replace(granted, needs_prefix=True)), "others may have subscriptions there"
+        refused = denial(RULES, Caller("bob"), wanted, Known(permissions=granted))
+        assert refused is not None
+        assert "name the one that is meant" in refused
+        refused = denial(RULES, Caller("eve"), wanted, Known(permissions=granted))
+        assert refused is not None
+        assert refused.endswith("needs the permission consume"), "more is told to those who have it"
+    prefixed = Permissions(namespace=grants(ann="consume"), needs_prefix=True)
+    assert may("ann", about_namespace(Operation.CLEAR_BACKLOG, TOPIC.namespace, "ann-1"), prefixed)
+    assert not may("ann", about_namespace(Operation.CLEAR_BACKLOG, TOPIC.namespace, "bob-1"), prefixed)
+
+
+@pytest.mark.parametrize("namespace", ["pulsar/system", "pulsar/localhost:8080"])
+@pytest.mark.parametrize("operation", Operation)
+def test_the_brokers_own_namespaces_are_for_super_users(operation: Operation, namespace: str) -> None:
+    granted = Permissions(namespace=grants(boss=" ".join(PERMISSIONS)))
+    changes = {Right.TENANT_ADMIN, Right.NAMESPACE_CONSUME, Right.SUPER_USER}
+    if RIGHTS[operation] in ON_TOPICS or RIGHTS[operation] is Right.OPEN:
+        return
+    wanted = about_namespace(operation, namespace)
+    assert may("boss", wanted, granted, admins="boss") == (RIGHTS[operation] not in changes)
+    assert may("root", wanted, granted)
+    other = about_namespace(operation, "pulsar/ours")
+    assert may("boss", other, granted, admins="boss") == (RIGHTS[operation] is not Right.SUPER_USER)
+
+
 def test_in_mode_prefix_a_subscription_begins_with_the_role() -> None:
     granted = Permissions(namespace=grants(ann="consume"), needs_prefix=True)
     assert may("ann", about_topic(Operation.CONSUME, TOPIC, "ann-1"), granted)

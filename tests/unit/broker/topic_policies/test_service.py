@@ -363,6 +363,26 @@ async def test_events_that_cannot_be_read_close_no_namespace(
     assert samples["magnetar_topic_policies_unreadable_events_total"] == 5
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_events_without_a_schema_close_no_namespace(world: AdminWorld, kept: bool) -> None:
+    """Apache's brokers and ours follow the system topic with a schema, which a topic without one refuses once it is
+    used: by who has it open, or by what it holds."""
+    side = await world.side()
+    client = await RawClient.connect(side.broker.port)
+    client.send(wire.BaseCommand.LOOKUP, topic=str(CHANGES), request_id=0)
+    await client.expect(wire.BaseCommand.LOOKUP_RESPONSE)
+    await client.produce(str(CHANGES))
+    client.publish(1, 0)
+    await client.expect(wire.BaseCommand.SEND_RECEIPT)
+    if kept:
+        client.close()
+        await side.broker.unload(CHANGES)
+    await make(world, side)
+    await put(world, side, "messageTTL?messageTTL=77", 77)
+    assert await told(world, await world.side(), "messageTTL") == "77"
+    client.close()
+
+
 async def test_events_have_a_limited_number_of_schemas(world: AdminWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "SCHEMAS_MAX", 4)
     side = await world.side()

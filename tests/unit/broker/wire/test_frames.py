@@ -24,7 +24,7 @@ def test_a_send_is_read_from_the_known_bytes() -> None:
     assert (send.producer_id, send.sequence_id, send.num_messages) == (0, 0, 1)
     assert bytes(send.entry) == ENTRY
     assert frames.checksum_verdict(send.entry) is True
-    assert frames.is_well_formed(send.entry)
+    assert frames.metadata_bytes(send.entry) > 0
 
 
 def test_a_send_of_any_shape_is_read_as_protobuf_reads_it() -> None:
@@ -100,9 +100,9 @@ def test_nonsense_is_malformed(frame: str) -> None:
 
 
 def test_an_entry_cut_inside_its_metadata_is_not_well_formed() -> None:
-    assert not frames.is_well_formed(memoryview(ENTRY)[:16])
-    assert not frames.is_well_formed(memoryview(b""))
-    assert frames.is_well_formed(memoryview(ENTRY)[6:])
+    assert frames.metadata_bytes(memoryview(ENTRY)[:16]) == -1
+    assert frames.metadata_bytes(memoryview(b"")) == -1
+    assert frames.metadata_bytes(memoryview(ENTRY)[6:]) == frames.metadata_bytes(memoryview(ENTRY))
 
 
 def test_a_wrong_checksum_is_seen_and_none_is_no_verdict() -> None:
@@ -144,6 +144,22 @@ def test_a_command_with_text_that_is_not_utf8_is_refused(kind: int, fields: dict
     assert frames.parse_frame(frame)[0].type == kind
     with pytest.raises(MalformedFrame, match=f"{BaseCommand.Type.Name(kind)} with a .* that is not UTF-8"):
         frames.parse_frame(memoryview(bytes(frame).replace(b"0x0", b"0\xff0")))
+
+
+def test_many_properties_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    look = frames._text_problem
+
+    def counted(message: Any) -> str | None:
+        nonlocal looks
+        looks += 1
+        return look(message)
+
+    monkeypatch.setattr(frames, "_text_problem", counted)
+    pairs = [KeyValue(key=str(number), value="v") for number in range(9_900)]
+    frame = frames.command(BaseCommand.PRODUCER, topic="t", producer_id=1, request_id=1, metadata=pairs)
+    frames.parse_frame(memoryview(frame)[4:])
+    assert looks == 1
 
 
 def test_a_command_has_a_limited_number_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,23 @@ def test_topics_are_listed_with_their_partitions(fake: HttpFake) -> None:
     assert found.output.splitlines() == [f"{name}p  (2 partitions)", f"{name}a-partition-0", f"{name}b"]
 
 
+def test_a_name_that_would_steer_the_terminal_is_written_out_and_deleted_as_it_is(fake: HttpFake) -> None:
+    name = "persistent://public/default/a\x1b[2J\nb"
+    fake.answer("GET", ADMIN, [name])
+    fake.answer("GET", f"{ADMIN}/partitioned", [])
+    assert run("topics", "list").output == "persistent://public/default/a\\x1b[2J\\nb\n"
+    path = f"{ADMIN}/a%1B%5B2J%0Ab"
+    fake.answer("GET", f"{path}/subscriptions", ["s\u202e"])
+    assert run("subscriptions", "list", name).output == "s\\u202e\n"
+    fake.answer("GET", f"{path}/partitions", {"partitions": 0})
+    fake.answer("DELETE", f"{path}?force=false", status=204)
+    assert run("topics", "delete", name, "--yes").output == "deleted\n"
+    fake.answer("GET", f"{ADMIN}/t/subscriptions", {"reason": f"{name} is not there"}, status=404)
+    refused = run("subscriptions", "list", "t").stderr
+    assert "\x1b" not in refused
+    assert "a\\x1b[2J" in refused
+
+
 def test_topics_are_created_and_deleted(fake: HttpFake) -> None:
     fake.answer("PUT", f"{ADMIN}/t", status=204)
     fake.answer("PUT", f"{ADMIN}/p/partitions", status=204)

@@ -103,6 +103,11 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
             2, "bookie b1", "/l/0.log is missing: 7 entries lost",
         ),
         (
+            {"bookies": (bookie("b1", open_to_others=("/j", "/l")), *FOUR[1:])},
+            1, "bookie b1", "every user of its machine may read what is stored: /j, /l",
+        ),
+        ({"open_to_others": ("/d/metadata",)}, 1, "zk:a:1", "may read what is stored: /d/metadata"),
+        (
             {"doubted": {"b1": 1, "b2": 0, "b3": 7}},
             2, "zk:a:1",
             "the metadata is older than the ledgers: 1 ledger of b1, 0 ledgers of b2, 7 ledgers of b3 have no record.",

@@ -1,14 +1,21 @@
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from bookie.config import BookieConfig
 from broker.config import load_broker_config
 from broker.security.doors import open_doors
 from magnetar.inspect.access import read_profile
 from magnetar.processes.secure_folder import SecureFolder
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.tls_contexts import Certificates, server_context
 
@@ -20,13 +27,16 @@ def folder(path: Path, days: int = 0) -> SecureFolder:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in path.iterdir()}
+    return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+
+
+BOOKIES = {"bookies/ca.crt", "bookies/tls.crt", "bookies/tls.key"}
 
 
 def test_what_is_made_once_is_used_again(tmp_path: Path) -> None:
     folder(tmp_path / "keys").prepare(["pulsar.example.org"])
     made = contents(tmp_path / "keys")
-    assert set(made) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "token.key", "admin.token"}
+    assert set(made) == {"ca.crt", "ca.key", "tls.crt", "tls.key", "token.key", "admin.token", *BOOKIES}
     folder(tmp_path / "keys").prepare(["pulsar.example.org"])
     assert contents(tmp_path / "keys") == made
 
@@ -48,13 +58,41 @@ def test_a_certificate_that_lacks_a_name_or_ends_soon_is_made_anew(tmp_path: Pat
 def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
     folder(tmp_path / "keys").prepare([])
     (tmp_path / "keys/token.key").chmod(0o644)
-    (tmp_path / "keys").chmod(0o755)
+    for name in ("keys", "keys/bookies"):
+        (tmp_path / name).chmod(0o755)
     made = folder(tmp_path / "keys")
     made.prepare([])
     made.write_profile("pulsar+ssl://localhost:6651", "https://localhost:8443")
-    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in (tmp_path / "keys").iterdir()}
-    assert {name for name, mode in modes.items() if mode != 0o600} == {"ca.crt", "tls.crt"}
-    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+    for place in (tmp_path / "keys", tmp_path / "keys/bookies"):
+        modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in place.iterdir() if one.is_file()}
+        assert {name for name, mode in modes.items() if mode != 0o600} == {"ca.crt", "tls.crt"}
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_what_bookies_ask_for_is_of_an_authority_that_signs_nothing_else(tmp_path: Path) -> None:
+    folder(tmp_path).prepare([])
+    ours, of_bookies, certificate = (
+        x509.load_pem_x509_certificate((tmp_path / name).read_bytes())
+        for name in ("ca.crt", "bookies/ca.crt", "bookies/tls.crt")
+    )
+    certificate.verify_directly_issued_by(of_bookies)
+    authority = ours.public_key()
+    assert isinstance(authority, ec.EllipticCurvePublicKey)
+    with pytest.raises(InvalidSignature):
+        authority.verify(certificate.signature, certificate.tbs_certificate_bytes, ec.ECDSA(hashes.SHA256()))
+    own = load_pem_private_key((tmp_path / "bookies/tls.key").read_bytes(), None).public_key()
+    assert own == certificate.public_key() != of_bookies.public_key(), "nobody has the authority's key"
+    assert certificate.not_valid_after_utc > datetime.now(UTC) + timedelta(days=3_600), "a process runs for long"
+
+
+@pytest.mark.parametrize("lost", sorted(BOOKIES))
+def test_a_part_of_what_bookies_ask_for_is_made_anew_as_a_whole(tmp_path: Path, lost: str) -> None:
+    folder(tmp_path).prepare([])
+    before = contents(tmp_path)
+    (tmp_path / lost).unlink()
+    folder(tmp_path).prepare([])
+    after = contents(tmp_path)
+    assert {name for name in after if after[name] != before[name]} == BOOKIES
 
 
 async def test_a_broker_takes_what_is_made(tmp_path: Path) -> None:
@@ -71,6 +109,11 @@ async def test_a_broker_takes_what_is_made(tmp_path: Path) -> None:
     profile = read_profile(made.write_profile("pulsar+ssl://localhost:1", "https://localhost:2"))
     assert (profile.service_url, profile.admin_url) == ("pulsar+ssl://localhost:1", "https://localhost:2")
     assert profile.access.headers() == {"Authorization": shown}
+    bookie = load(BookieConfig, {**made.bookie_settings(), "journalDirectories": "j", "ledgerDirectories": "l"})
+    assert bookie.tls is not None
+    assert config.bookie_tls is not None
+    assert bookie.tls.certificate == config.bookie_tls.certificate == f"{profile.tls_directory}/tls.crt"
+    assert bookie.access_rules.demand_tls
 
 
 @pytest.mark.parametrize("name", ["tls.crt", "token.key"])

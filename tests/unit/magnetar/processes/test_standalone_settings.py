@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.config import PROVIDERS
 from magnetar.processes.standalone_settings import StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -117,6 +118,24 @@ def test_a_secured_standalone_speaks_tls_alone_and_decides_its_files(tmp_path: P
     assert (broker.service_port, broker.service_port_tls, broker.web_port_tls, broker.grpc_port_tls) == (6650, 0, 1, 0)
     with pytest.raises(ConfigurationError, match="tlsKeyFilePath: --secure decides this"):
         read(tmp_path, "tlsKeyFilePath=/other\n", secure=secure)
+
+
+def test_the_bookies_of_a_secured_standalone_demand_what_its_broker_shows(tmp_path: Path) -> None:
+    secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key",
+              "tlsDirectory": "/k/bookies", "bookkeeperTLSDirectory": "/k/bookies"}  # fmt: skip
+    made = read(tmp_path, "", bookies=2, secure=secure)
+    assert [one.access_rules.demand_tls for one in made.bookies] == [True, True]
+    assert made.broker.bookie_tls is not None
+    with pytest.raises(ConfigurationError, match="tlsDirectory: --secure decides this"):
+        read(tmp_path, "tlsDirectory=/other\n", secure=secure)
+
+
+def test_metrics_of_a_secured_standalone_ask_who_it_is_unless_it_is_said(tmp_path: Path) -> None:
+    secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key", "authenticationEnabled": "true",
+              "authenticationProviders": next(iter(PROVIDERS)), "tokenSecretKey": "/k/token.key"}  # fmt: skip
+    assert read(tmp_path, "", secure=secure).broker.authenticate_metrics
+    assert not read(tmp_path, "authenticateMetricsEndpoint=false\n", secure=secure).broker.authenticate_metrics
+    assert not read(tmp_path, "").broker.authenticate_metrics
 
 
 @pytest.mark.parametrize("number", ["2", "auto"])

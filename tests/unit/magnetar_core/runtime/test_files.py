@@ -4,6 +4,7 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,3 +252,49 @@ def test_a_full_disk_refuses_and_keeps_what_it_has() -> None:
     assert raised.value.errno == errno.ENOSPC
     assert read_file(files, "/d/a") == b"12345678"
     assert files.usage("/d").free_bytes == 2
+
+
+def test_what_is_stored_is_its_owners_and_the_groups_alone(tmp_path: Path) -> None:
+    files, former = OsFiles(), os.umask(0)
+    try:
+        files.make_directories(f"{tmp_path}/a/b")
+        files.create(f"{tmp_path}/a/b/file").close()
+        files.lock(f"{tmp_path}/a/lock").release()
+        replace_file(files, f"{tmp_path}/a/b/replaced", b"x")
+    finally:
+        os.umask(former)
+    modes = {str(one.relative_to(tmp_path)): one.stat().st_mode & 0o777 for one in tmp_path.rglob("*")}
+    assert modes == {"a": 0o750, "a/b": 0o750, "a/b/file": 0o640, "a/lock": 0o640, "a/b/replaced": 0o640}
+
+
+def test_others_come_to_a_folder_where_it_and_all_above_it_let_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = OsFiles()
+    made, elsewhere = tmp_path / "data/journal/current", tmp_path / "elsewhere/current"
+    for folder in (made, elsewhere):
+        folder.mkdir(parents=True)
+    above = {str(one): os.stat(one) for one in tmp_path.parents}
+    stat = os.stat
+
+    def as_if_open(path: Any, **more: Any) -> os.stat_result:
+        found = stat(path, **more)
+        return os.stat_result((found.st_mode | 0o001, *found[1:])) if path in above else found
+
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "stat", as_if_open)
+    for folder in (made, made.parent, made.parent.parent, elsewhere, elsewhere.parent):
+        folder.chmod(0o755)
+    assert files.lets_others_in(str(made))
+    for folder in (made, made.parent, made.parent.parent):
+        folder.chmod(0o750)
+        assert not files.lets_others_in(str(made)), folder
+        folder.chmod(0o755)
+    made.parent.parent.chmod(0o750)
+    made.rmdir()
+    made.symlink_to(elsewhere)  # a journal on a disk of its own: its place counts, and not that of the link
+    assert files.lets_others_in(str(made))
+    elsewhere.chmod(0o711)
+    assert files.lets_others_in(str(made)), "names of files can be guessed"
+    elsewhere.chmod(0o700)
+    assert not files.lets_others_in(str(made))

@@ -94,6 +94,19 @@ def test_fields_of_a_record_are_part_of_its_line(
         )
 
 
+def test_a_name_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    start_logging()
+    name = "x\n2026-01-02T03:04:05.678Z ERROR broker  all is lost\x1b[2J"
+    logging.getLogger("room").warning("no producer for %s", name, extra={"fields": {"topic": name}})
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert text.count("x\\n2026") == 2
+
+
 async def test_others_get_their_turn_while_much_is_told() -> None:
     metrics = Metrics()
     turns: list[int] = []

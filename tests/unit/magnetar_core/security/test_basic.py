@@ -79,17 +79,27 @@ def test_credentials_that_are_too_long_are_not_hashed(monkeypatch: pytest.Monkey
         PasswordRules({"ann": APR1}).identity(b"ann:" + bytes(CREDENTIALS_BYTES_MAX))
 
 
-def test_an_unknown_user_costs_a_hash_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_refusal_costs_the_same_hashes_whoever_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    dearer = BCRYPT.replace("$04$", "$05$")
+    users = {"ann": APR1, "eve": APR1.replace("12345678", "1234567x"), "bob": DES, "carl": BCRYPT, "dora": dearer}
     asked: list[str] = []
 
     def matches(_: bytes, hashed: str) -> bool:
-        asked.append(hashed)
-        return True
+        asked.append("apr1" if "apr1" in hashed else "crypt" if hashed == DES else hashed[:7])
+        return False
 
     monkeypatch.setattr(basic, "_matches", matches)
-    with pytest.raises(NotValid):
-        PasswordRules({"ann": BCRYPT}).identity(b"nobody:secret")
-    assert asked == [BCRYPT]
+    for user in (*users, "nobody", "", "\xff"):
+        asked.clear()
+        with pytest.raises(NotValid):
+            PasswordRules(users).identity(f"{user}:secret".encode("latin-1"))
+        assert sorted(asked) == ["$2b$04$", "$2b$05$", "apr1", "crypt"], user
+
+
+def test_an_unknown_user_comes_in_with_nobodys_password() -> None:
+    for credentials in (b"nobody:secret", b"nobody:testpass", b":secret"):
+        with pytest.raises(NotValid):
+            PasswordRules({"ann": APR1, "carl": BCRYPT}).identity(credentials)
 
 
 @pytest.mark.parametrize(

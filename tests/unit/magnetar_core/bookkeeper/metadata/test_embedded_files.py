@@ -1,6 +1,7 @@
 """Files of the embedded metadata store that are gone, empty, cut, or another's: it is whole, or it is not opened."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,3 +106,14 @@ async def test_who_removes_the_count_goes_on_with_what_is_left(killed: Path, tmp
         store = await EmbeddedStore.open(folder, LoopClock())
         assert len(await store.children("/")) == NODES
         await store.close()
+
+
+async def test_only_the_owner_and_the_group_come_to_the_files(tmp_path: Path) -> None:
+    """RocksDB itself lets everybody read them."""
+    former = os.umask(0)
+    try:
+        store = await EmbeddedStore.open(tmp_path / "data/metadata", LoopClock())
+    finally:
+        os.umask(former)
+    await store.close()
+    assert (tmp_path / "data/metadata").stat().st_mode & 0o777 == 0o750

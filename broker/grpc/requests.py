@@ -1,0 +1,82 @@
+"""Requests of calls that have one: read after it is known who calls, and so many at once.
+
+The library reads a request before it calls a handler of such a call, whoever sends it and however slowly. So they are
+served here as streams of one message: on the wire it is the same.
+
+Rules:
+
+1. Who is not authenticated has no request read, except for health, of which load balancers ask. Of these
+   `STRANGERS_AT_ONCE` are read; one more ends the oldest that has been under way for `SLOW_S`, or is refused.
+2. Of each role (each connection, where nobody is authenticated) `AT_ONCE` are read; the others wait, unread.
+3. A request comes within `REQUEST_S`, or its call ends.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+
+from broker.grpc.status import Refused, Status
+
+# Each may have the size of the largest message.
+AT_ONCE: Final = 16
+STRANGERS_AT_ONCE: Final = 16
+
+REQUEST_S: Final = 10.0
+SLOW_S: Final = 0.2
+
+
+class Requests:
+    """The requests that are being read at the port of one broker."""
+
+    def __init__(self) -> None:
+        self._slots: dict[Hashable, tuple[asyncio.Semaphore, list[Any]]] = {}
+        self._strangers: dict[asyncio.Timeout, float] = {}
+
+    async def of_role(self, call: Any, source: Hashable) -> Any:
+        """The request of *call*, which *source* sends (rule 2). Raises Refused."""
+        async with self._slot(source):
+            return await _read(call, asyncio.timeout(REQUEST_S))
+
+    async def of_stranger(self, call: Any) -> Any:
+        """The request of a call of anybody (rule 1). Raises Refused."""
+        now_s = asyncio.get_running_loop().time()
+        if len(self._strangers) >= STRANGERS_AT_ONCE:
+            oldest, began_s = next(iter(self._strangers.items()))
+            if now_s - began_s < SLOW_S:
+                raise Refused(Status.RESOURCE_EXHAUSTED, "too many such calls are being read; try again")
+            del self._strangers[oldest]
+            oldest.reschedule(now_s)
+        limit = asyncio.timeout(REQUEST_S)
+        self._strangers[limit] = now_s
+        try:
+            return await _read(call, limit)
+        finally:
+            self._strangers.pop(limit, None)
+
+    @asynccontextmanager
+    async def _slot(self, source: Hashable) -> AsyncIterator[None]:
+        slots, users = self._slots.setdefault(source, (asyncio.Semaphore(AT_ONCE), []))
+        users.append(None)
+        try:
+            async with slots:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._slots[source]
+
+
+async def _read(call: Any, limit: asyncio.Timeout) -> Any:
+    try:
+        async with limit:
+            request = await call.read()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise Refused(Status.DEADLINE_EXCEEDED, "the request of this call does not come; begin it anew") from None
+    if request is grpc.aio.EOF:
+        raise Refused(Status.INVALID_ARGUMENT, "this call needs a request")
+    return request
