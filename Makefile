@@ -62,8 +62,8 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 sim: $(VENV)/dev ## delivery over many short ledgers, and what was compacted: 2,000 runs of drawn events each (minutes); SEED=n repeats one
 	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py tests/simulation/test_compacted_sim.py
 
-abuse: $(VENV)/dev ## hostile inputs at every port: 5,000 a kind, MAGNETAR_ABUSE_SEED repeats a run (minutes)
-	MAGNETAR_ABUSE_INPUTS=5000 $(BIN)/python -m pytest tests/abuse
+abuse: $(VENV)/dev ## hostile clients of each role at every port, drawn: ten minutes; MAGNETAR_ABUSE_SEED repeats a run
+	MAGNETAR_ABUSE_INPUTS=5000 MAGNETAR_ABUSE_RESULTS=out/abuse.json $(BIN)/python -m pytest tests/abuse
 
 soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 ROUNDS=50 SEED=
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"

@@ -4,8 +4,10 @@ Where the protocol has an answer, it must name what is wrong with the input.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
+import socket
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -21,13 +23,14 @@ from broker.wire.frames import BODY_OF_TYPE, simple_frame
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError, UnreadableMessage
+from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, ZSTD, KeyValue, MessageIdData, MessageMetadata
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.batches import plain_batch
-from tests.support.bookie_disks import stored_entry
+from tests.support.bookie_disks import KEY, stored_entry
 
 pytestmark = [pytest.mark.process]
 
@@ -355,3 +358,51 @@ async def test_master_keys_of_a_megabyte(server: Server, bystanders: Bystanders)
     bookie.close()
     assert server.memory_bytes - before < 64 * MIB
     await unharmed(server, bystanders, "200 master keys of 1 MB")
+
+
+async def test_lists_of_a_large_ledger_asked_for_again_and_again(server: Server, bystanders: Bystanders) -> None:
+    """3.6 KB of requests on each of three connections; each copied all ids."""
+    bookie = await wire_to(server)
+    count, ledger_id = 20_000, 2**40 + next(_names)
+    for entry_id in range(count):
+        entry = stored_entry(ledger_id, entry_id)
+        bookie.send(v2.add_request_head(0, KEY, len(entry)) + entry)
+    await bookie.until(count)
+    asking = [await wire_to(server) for _ in range(3)]
+    for one in asking:
+        one.send(*(v3.list_of_entries_request(number, ledger_id) for number in range(200)))
+    for one in asking:
+        await one.until(200)
+        listed = v3.parse_response(one.frames[-1]).getListOfEntriesOfLedgerResponse
+        assert v3.decode_availability(listed.availabilityOfEntriesOfLedger) == [(0, 0, count, 0)]
+        one.close()
+    await unharmed(server, bystanders, "lists of a large ledger")
+
+
+async def test_halves_of_frames_at_bookie_and_broker(server: Server, bystanders: Bystanders, topic: str) -> None:
+    """Each lacks a hundred bytes, for ever; others go on, and the memory has a limit."""
+    half = (5_000_000).to_bytes(4, "big") + bytes(5_000_000 - 100)
+    sockets = [socket.create_connection(("127.0.0.1", server.ports[name])) for name in ("bookie", "binary") * 30]
+    for one in sockets:
+        one.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            one.send(half)
+    await unharmed(server, bystanders, "halves of frames")
+    entry = encode_entry(MessageMetadata(producer_name="p", sequence_id=1, publish_time=1), bytes(1_000_000))
+    (answer,) = await publish(server, topic, entry)
+    assert answer.type == BaseCommand.SEND_RECEIPT
+    for one in sockets:
+        one.close()
+
+
+async def test_properties_of_a_message_by_the_hundred_thousand(
+    server: Server, bystanders: Bystanders, topic: str
+) -> None:
+    """4.8 MB that took half a second whenever they were read."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+    metadata.properties.extend([KeyValue(key="", value="")] * 800_000)
+    entry = await asyncio.to_thread(encode_entry, metadata, b"")
+    for answer in await publish(server, topic, entry, entry, num_messages=2):
+        assert answer.type == BaseCommand.SEND_ERROR
+        assert "more than 10000 properties" in answer.send_error.message
+    await unharmed(server, bystanders, "properties of a message")

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import aiohttp
@@ -21,38 +19,15 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import MASTER_KEY_BYTES
 from magnetar_core.topics import topics_pb2 as api
 from tests.abuse import inputs
+from tests.abuse.driving import ANSWER_S, COUNT, abuse, until_closed
+from tests.abuse.kinds import Run
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
 from tests.support.bookie_disks import stored_entry
 from tests.support.damage import damaged
 
 pytestmark = [pytest.mark.process]
 
-COUNT = int(os.environ["MAGNETAR_ABUSE_INPUTS"])
-SEED = os.environ["MAGNETAR_ABUSE_SEED"]
-
-# Inputs between two checks of the server. A check costs a few milliseconds, and shows which inputs did harm.
-GROUP: Final = 25
-
-# How long an answer may take before the client gives up on it; that other clients are served is checked separately.
-ANSWER_S: Final = 60.0
-
 TOPIC = "persistent://public/default/t"
-
-
-Send = Callable[[random.Random], Awaitable[int]]
-"""Sends some inputs; returns how many."""
-
-
-async def abuse(server: Server, bystanders: Bystanders, kind: str, send: Send, count: int = COUNT) -> None:
-    group = sent = 0
-    while sent < count:
-        rng = random.Random(f"{SEED} {kind} {group}")
-        begun = sent
-        while sent < min(begun + GROUP, count):
-            sent += await send(rng)
-        server.check(f"group {group} of {kind} (MAGNETAR_ABUSE_SEED={SEED})")
-        await bystanders.check()
-        group += 1
 
 
 # ------------------------------------------------------------------------------------ binary port
@@ -130,16 +105,8 @@ async def binary_session(server: Server, rng: random.Random) -> int:
     return count
 
 
-async def until_closed(reader: asyncio.StreamReader) -> None:
-    """Read the server's answers until no more arrive. Raises TimeoutError."""
-    async with asyncio.timeout(ANSWER_S):
-        with contextlib.suppress(OSError):
-            while await reader.read(1 << 16):
-                pass
-
-
-async def test_binary_port(server: Server, bystanders: Bystanders) -> None:
-    await abuse(server, bystanders, "binary", lambda rng: binary_session(server, rng))
+async def test_binary_port(server: Server, bystanders: Bystanders, numbers: Run) -> None:
+    await abuse(server, bystanders, numbers, "binary", lambda rng: binary_session(server, rng))
 
 
 # ------------------------------------------------------------------------------------------ gRPC
@@ -225,16 +192,16 @@ async def grpc_unary(channel: Any, rng: random.Random) -> int:
     return 1
 
 
-async def test_grpc_port(server: Server, bystanders: Bystanders) -> None:
+async def test_grpc_port(server: Server, bystanders: Bystanders, numbers: Run) -> None:
     async with grpc.aio.insecure_channel(server.ports["grpc"]) as channel:
 
         async def send(rng: random.Random) -> int:
             return await (grpc_stream if rng.random() < 0.7 else grpc_unary)(channel, rng)
 
-        await abuse(server, bystanders, "gRPC", send)
+        await abuse(server, bystanders, numbers, "gRPC", send)
 
 
-async def test_grpc_port_without_grpc(server: Server, bystanders: Bystanders) -> None:
+async def test_grpc_port_without_grpc(server: Server, bystanders: Bystanders, numbers: Run) -> None:
     """Bytes that are not HTTP/2, or HTTP/2 frames that make no sense."""
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -247,7 +214,7 @@ async def test_grpc_port_without_grpc(server: Server, bystanders: Bystanders) ->
         await raw_bytes(int(server.ports["grpc"].rpartition(":")[2]), head + body)
         return 1
 
-    await abuse(server, bystanders, "HTTP/2", send, COUNT // 4)
+    await abuse(server, bystanders, numbers, "HTTP/2", send, COUNT // 4)
 
 
 async def raw_bytes(port: int, data: bytes) -> None:
@@ -371,7 +338,7 @@ async def garbage_call(url: str, rng: random.Random) -> int:
 
 
 @pytest.mark.parametrize("which", ["http", "bookie_http"])
-async def test_http_ports(server: Server, bystanders: Bystanders, which: str) -> None:
+async def test_http_ports(server: Server, bystanders: Bystanders, numbers: Run, which: str) -> None:
     base = server.ports[which]
     paths, members = (BROKER_PATHS, BROKER_MEMBERS) if which == "http" else (BOOKIE_PATHS, BOOKIE_MEMBERS)
     timeout = aiohttp.ClientTimeout(total=ANSWER_S)
@@ -382,7 +349,7 @@ async def test_http_ports(server: Server, bystanders: Bystanders, which: str) ->
                 return await garbage_call(base, rng)
             return await http_call(session, base, rng, paths, members)
 
-        await abuse(server, bystanders, which, send)
+        await abuse(server, bystanders, numbers, which, send)
 
 
 # ---------------------------------------------------------------------------------------- bookie
@@ -422,7 +389,7 @@ def bookie_v3(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", ["v2", "v3"])
-async def test_bookie_port(server: Server, bystanders: Bystanders, protocol: str) -> None:
+async def test_bookie_port(server: Server, bystanders: Bystanders, numbers: Run, protocol: str) -> None:
     make = bookie_v2 if protocol == "v2" else bookie_v3
 
     async def send(rng: random.Random) -> int:
@@ -444,4 +411,4 @@ async def test_bookie_port(server: Server, bystanders: Bystanders, protocol: str
         wire.close()
         return count
 
-    await abuse(server, bystanders, f"bookie {protocol}", send)
+    await abuse(server, bystanders, numbers, f"bookie {protocol}", send)

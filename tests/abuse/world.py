@@ -39,8 +39,11 @@ PATIENCE_S: Final = 60.0
 class Server:
     """The process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, guarded: bool = False, descriptors: int = 0) -> None:
+        """*descriptors*: how many files it may have open; 0: as many as this process."""
         self._folder = folder
+        self._guarded = guarded
+        self._descriptors = descriptors
         self._log = folder / "log"
         self._log_read = 0
         self._away_seen = 0
@@ -49,9 +52,12 @@ class Server:
 
     def start(self) -> None:
         environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        most = f"ulimit -n {self._descriptors} && " if self._descriptors else ""
+        guarded = ["guarded"] if self._guarded else []
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.abuse.server", str(self._folder)],
+                ["sh", "-c", f'{most}exec "$@"', "sh", sys.executable, "-m", "tests.abuse.server", str(self._folder),
+                 *guarded],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -90,6 +96,11 @@ class Server:
         return said
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def memory_bytes(self) -> int:
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -102,7 +113,7 @@ _numbers = itertools.count()
 
 
 class Bystanders:
-    """Clients that behave correctly, and must not be harmed."""
+    """Clients that behave correctly, and must not be harmed. Beside the guarded server it is `Victim`."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -146,6 +157,60 @@ class Bystanders:
             client.close()
 
 
+class Victim:
+    """The client of another tenant at the guarded server (`tests.abuse.victim`): rule 4, and its p99."""
+
+    P99_MAX_MS: Final = 1_000.0
+    SAMPLES_MIN: Final = 100
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server = server
+        self._book = folder / "victim"
+        self._errors = folder / "victim.errors"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, port: int, token: str, topic: str) -> None:
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.abuse.victim", str(port), token, topic,
+                 str(self._server.pid), str(self._book)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n", self._errors.read_text()[-3_000:]
+
+    @property
+    def times_ms(self) -> list[float]:
+        """Of all messages that have come, in the order in which they came."""
+        return [
+            float(json.loads(line)[1]) for line in self._book.read_text().splitlines(keepends=True) if line[-1] == "\n"
+        ]
+
+    async def check(self, count: int = 1) -> None:
+        """*count* messages come from now on."""
+        assert self._process is not None
+        begun = len(self.times_ms)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.times_ms) < begun + count:
+                assert self._process.poll() is None, f"the victim ended: {self._errors.read_text()[-3_000:]}"
+                await asyncio.sleep(0.02)
+
+    async def p99_ms(self, since: int) -> float:
+        """Of the messages that came after *since* others, at least `SAMPLES_MIN`."""
+        await self.check(max(self.SAMPLES_MIN - (len(self.times_ms) - since), 1))
+        times = sorted(self.times_ms[since:])
+        return times[int(0.99 * (len(times) - 1))]
+
+    def stop(self) -> None:
+        """It waits for what it has under way, and compares what was acknowledged with what it was given."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        said, _ = self._process.communicate("", timeout=2 * PATIENCE_S)
+        assert self._process.returncode == 0, self._errors.read_text()[-3_000:]
+        told = json.loads(said)
+        assert told["sent"] == told["delivered"] > 0
+
+
 async def client_of(server: Server, *topics: str) -> RawClient:
     """A client that has looked up *topics*: a broker serves what was looked up."""
     client = await RawClient.connect(server.ports["binary"])
@@ -160,4 +225,4 @@ async def wire_to(server: Server) -> Wire:
     return Wire(*await asyncio.open_connection("127.0.0.1", server.ports["bookie"]))
 
 
-__all__ = ["KEPT", "Bystanders", "Server", "client_of", "wire_to"]
+__all__ = ["KEPT", "Bystanders", "Server", "Victim", "client_of", "wire_to"]

@@ -1,0 +1,26 @@
+"""Hostile clients of each role against two brokers with authorization, while another tenant publishes and reads."""
+
+import random
+
+import pytest
+
+from tests.abuse.attacks import ATTACKS, Field
+from tests.abuse.driving import COUNT, abuse
+from tests.abuse.kinds import GUARDED, Run
+from tests.abuse.roles import Doors
+from tests.abuse.world import Server, Victim
+
+pytestmark = [pytest.mark.process]
+
+
+@pytest.mark.parametrize("kind", list(GUARDED))
+async def test_they_harm_nobody(
+    guarded_server: Server, victim: Victim, numbers: Run, doors: tuple[Doors, Doors], kind: str
+) -> None:
+    share, attack = ATTACKS[kind]
+    field = Field(guarded_server, doors)
+
+    async def send(rng: random.Random) -> int:
+        return await attack(field, rng)
+
+    await abuse(guarded_server, victim, numbers, kind, send, max(round(COUNT * share), 1))
