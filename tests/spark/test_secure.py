@@ -59,6 +59,7 @@ def write(spark: SparkSession, topic: str, options: dict[str, str], *numbers: in
 
 def follow(spark: SparkSession, secured: Secured, topic: str, options: dict[str, str]) -> DataFrame:
     reader = spark.readStream.format("magnetar").option("metadata.url", secured.metadata_url).option("topic", topic)
+    reader = reader.option("bookkeeper.tlsDirectory", str(secured.folder / "keys/bookies"))
     return reader.option("subscription", "spark").option("startingOffsets", "earliest").options(**options).load()
 
 
