@@ -1,7 +1,7 @@
 """Lookups, and clients that come to topics: how many there are, and whose turn it is.
 
-Each may make a topic, a subscription, a name: milliseconds of the loop. Whoever asks for thousands gets them one after
-the other, and those who only publish and read are served in between.
+Each may make a topic, a subscription, a name: milliseconds of the loop. Whoever asks for many thousands does not keep
+others waiting until all of these are there.
 
 Rules:
 
@@ -20,13 +20,14 @@ from typing import Final
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.turns import Turns
 
-# To open a topic takes some milliseconds of the loop in all, in ten steps or more: with so many at once a turn of the
-# loop takes some milliseconds, and there are still more a second than one loop can make.
-AT_ONCE: Final = 8
+# As many as there are topics that are opened at the same time (`broker.broker.OPENED_AT_ONCE`). After a takeover
+# thousands come to topics that are being opened, and those that somebody waits for are opened first: of one that waits
+# here nobody knows that.
+AT_ONCE: Final = 1_000
 TURN_S: Final = 0.2
 
 # A lookup mostly takes a part of a millisecond.
-LOOKUPS_AT_ONCE: Final = 50
+LOOKUPS_AT_ONCE: Final = 1_000
 LOOKUP_TURN_S: Final = 0.05
 
 

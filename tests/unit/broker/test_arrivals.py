@@ -4,12 +4,20 @@ import asyncio
 
 import pytest
 
-from broker.arrivals import AT_ONCE, LOOKUP_TURN_S, LOOKUPS_AT_ONCE, TURN_S, Arrivals
+from broker.arrivals import LOOKUP_TURN_S, TURN_S, Arrivals
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.clock import ManualClock
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
+
+AT_ONCE, LOOKUPS_AT_ONCE = 8, 50
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.arrivals.AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("broker.arrivals.LOOKUPS_AT_ONCE", LOOKUPS_AT_ONCE)
 
 
 class Door:
