@@ -1,6 +1,6 @@
 """A client of another tenant, in a process of its own: it publishes, reads, and notes how long each message took.
 
-    python -m tests.abuse.victim PORT TOKEN TOPIC PID FILE      PID is the server; ends in order when its input ends
+    python -m tests.abuse.victim PORT TOKEN TOPIC PID FILE      PID is the server; ends in order after a line of input
 
 Messages leave at a fixed pace, whether the server answers or not, so a server that stands still is seen by all of those
 that would have come meanwhile. A message has come when it was acknowledged and delivered. What counts is the time
@@ -122,7 +122,7 @@ async def main(port: int, token: str, topic: str, server_pid: int, path: Path) -
                 await asyncio.sleep(max(due - CLOCK.monotonic(), 0))
 
         async def until_input_ends() -> None:
-            await asyncio.to_thread(sys.stdin.read)
+            await asyncio.to_thread(sys.stdin.readline)
             stopping.set()
 
         async def until_all_has_come() -> None:

@@ -205,7 +205,7 @@ class Victim:
         """It waits for what it has under way, and compares what was acknowledged with what it was given."""
         assert self._process is not None
         assert self._process.stdin is not None
-        said, _ = self._process.communicate("", timeout=2 * PATIENCE_S)
+        said, _ = self._process.communicate("end\n", timeout=2 * PATIENCE_S)
         assert self._process.returncode == 0, self._errors.read_text()[-3_000:]
         told = json.loads(said)
         assert told["sent"] == told["delivered"] > 0

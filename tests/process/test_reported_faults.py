@@ -197,7 +197,17 @@ async def test_who_subscribes_once_more_gets_again_what_it_has(server: Standalon
     client.close()
 
 
-@pytest.mark.parametrize("local", ["{x}", "a\nb", "a%2Fb", "ü"])
+def test_a_topic_whose_name_has_the_end_of_a_line_is_not_made(
+    server: Standalone, admin: AdminClient, namespace: str
+) -> None:
+    with closing(pulsar.Client(server.service_url, logger=QUIET)) as client:
+        for make in (client.create_producer, lambda topic: client.subscribe(topic, "s")):
+            with pytest.raises(pulsar.NotAllowedError):
+                make(f"persistent://{namespace}/a\nb")
+    assert admin.topics(namespace) == []
+
+
+@pytest.mark.parametrize("local", ["{x}", "a%2Fb", "ü"])
 def test_a_topic_with_an_odd_name_is_used_by_its_clients_and_deleted_over_http(
     server: Standalone, admin: AdminClient, namespace: str, local: str
 ) -> None:
