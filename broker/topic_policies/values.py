@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.varint import read_varint
 from managed_ledger.schemas.avro import RECORDS, AvroType, promotes
 
 # Numbers, texts, records, lists and elements of lists in one value: some 2 µs each. The policies of a topic have 100;
@@ -26,7 +27,6 @@ ITEMS_FREE: Final = 1_000
 # The policies of a topic nest six levels.
 DEPTH_MAX: Final = 40
 
-_LONG_BYTES_MAX: Final = 10
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
@@ -144,15 +144,11 @@ class _Reading:
         return self._data[start:end]
 
     def _long(self) -> int:
-        number = shift = 0
-        for _ in range(_LONG_BYTES_MAX):
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (number >> 1) ^ -(number & 1)
-            shift += 7
-        raise Corruption(f"a number has more than {_LONG_BYTES_MAX} bytes")
+        try:
+            number, self._at = read_varint(self._data, self._at)
+        except ValueError as error:
+            raise Corruption(str(error)) from None
+        return (number >> 1) ^ -(number & 1)
 
 
 def _branch(writer: AvroType, index: int) -> AvroType:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from magnetar_core.runtime.types import MIB, Corruption
+from magnetar_core.runtime.varint import read_varint
 
 FIELDS_MAX: Final = 10_000
 """Some hundred are much; Spark plans a minute for ten thousand."""
@@ -37,8 +38,6 @@ _ITEM_CELLS: Final = 4
 
 # A null in an Arrow column takes so much less than a Python object.
 _NULLS_PER_CELL: Final = 8
-
-_NUMBER_BITS: Final = 63
 
 
 def _check_extent(fields: int, levels: int) -> None:
@@ -75,18 +74,10 @@ class _Walk:
         return value >> 1 ^ -(value & 1)
 
     def unsigned(self) -> int:
-        data, at = self.data, self.at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-            if shift > _NUMBER_BITS:
-                raise Corruption("a number in it has more than 64 bits")
-        self.at = at
+        try:
+            value, self.at = read_varint(self.data, self.at)
+        except ValueError as error:
+            raise Corruption(f"in it is {error}") from None
         return value
 
     def pass_over(self, size: int) -> None:

@@ -656,6 +656,13 @@ MUTANTS = (
         (READY, *DISPATCH, *DISPATCH_PROPERTIES),
     ),
     Mutant(
+        "keys that were read while their subscription was blocked are not looked for",
+        "broker/topic/dispatchers/key_shared.py",
+        "            self._look_again()  # what waits from here on may have a consumer that takes it\n",
+        "",
+        (READY,),
+    ),
+    Mutant(
         "permits of a consumer that keys wait for are not noticed",
         "broker/topic/dispatchers/key_shared.py",
         "        if consumer in self._wanted:\n",

@@ -52,7 +52,6 @@ NO_LIMITS: Final = {
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
     "broker.topic.properties:ITEM_BYTES": "what a property counts for in a limit",
-    "broker.topic_policies.values:_LONG_BYTES_MAX": "the format of Avro's numbers",
     "magnetar_core.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
     "managed_ledger.cursors.cursor_store:_BATCH_BYTES": "what a batch counts for in a limit",
     "managed_ledger.cursors.cursor_store:_WORD_BYTES": "what 64 messages count for in a limit",

@@ -150,6 +150,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:
         if self._chunked or self._is_held:
+            self._look_again()
             return self._first_that_go(entries_max, bytes_max)
         if self._nothing_goes:
             return None
@@ -173,7 +174,10 @@ class KeySharedDispatcher(SharedDispatcher):
     def _choose(self, position: Position, hash_: int, unwanted: Consumer | None = None) -> Consumer | None:
         # An entry must not overtake an earlier one of the same key. Redelivered entries come in order, so for them
         # only the keys that were held back in this call count.
-        if self._is_held or hash_ in self._stuck:
+        if self._is_held:
+            self._look_again()  # what waits from here on may have a consumer that takes it
+            return None
+        if hash_ in self._stuck:
             return None
         if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self.allows_out_of_order:
             return None

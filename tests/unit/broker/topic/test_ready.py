@@ -1,5 +1,7 @@
 """Whose turn it is among many consumers, and that it is not searched for."""
 
+from dataclasses import replace
+
 import pytest
 
 from broker.topic.consumer import Consumer
@@ -74,6 +76,25 @@ async def test_what_waits_for_its_keys_is_not_looked_at_for_each_event(looks: li
     for _ in range(100):
         bench.pass_time(1)
     assert sorted(busy.got + idle.got) == list(range(500))
+
+
+async def test_keys_that_were_read_while_the_subscription_was_blocked_go_out_when_it_is_not() -> None:
+    bench = Unchecked(unacked_per_subscription_max=100)
+    bench.join(1, KEY_SHARED)
+    free = bench.join(2, KEY_SHARED, permits=100)
+    selector = bench.subscription._dispatcher._selector  # type: ignore[union-attr]
+    keys = {selector.select(selector.hash_of(f"k{number}".encode())).name: f"k{number}" for number in range(50)}
+    await bench.append(entry(0, key=keys["c2"]), entry(1, key=keys["c1"]))
+    await bench.append(entry(2, key=keys["c1"]))  # all that waits was looked at
+    bench.ledger.cold = True
+    await bench.append(entry(3, key=keys["c2"]))
+    limits = bench.subscription.limits
+    bench.subscription.apply_limits(replace(limits, unacked_per_subscription_max=1))
+    await bench.host.finish_fetching()
+    assert free.got == [0]
+    bench.subscription.apply_limits(limits)
+    await bench.host.finish_fetching()
+    assert free.got == [0, 3]
 
 
 async def test_a_consumer_that_was_passed_over_goes_on_when_it_has_acknowledged_enough() -> None:
