@@ -419,6 +419,8 @@ def token(name: str, role: str, as_json: bool) -> None:
     if problem is not None:
         raise click.BadParameter(problem, param_hint="NAME")
     made = secrets.token_urlsafe(32)
+    while made.startswith("-"):  # where a token is an argument, commands would take it for an option
+        made = secrets.token_urlsafe(32)
     line = line_of(name, Role(role), made)
     done(f"token  {made}\nline   {line}", as_json, name=name, role=role, token=made, line=line)
 

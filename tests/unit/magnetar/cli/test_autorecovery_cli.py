@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
 from autorecovery.admin.calls import Caller
@@ -26,3 +27,10 @@ def test_a_name_that_cannot_stand_in_the_file_is_refused() -> None:
     found = CliRunner().invoke(main, ["autorecovery", "token", "a b", "--role", "read"])
     assert found.exit_code == 2
     assert "may have 1 to 64 letters" in found.stderr
+
+
+def test_a_token_does_not_look_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["-a", "-b", "c-"])
+    monkeypatch.setattr("secrets.token_urlsafe", lambda count: next(drawn))
+    text = CliRunner().invoke(main, ["autorecovery", "token", "deployer", "--role", "read"]).stdout
+    assert text.splitlines()[0].split() == ["token", "c-"]

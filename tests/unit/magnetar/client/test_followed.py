@@ -36,8 +36,10 @@ class Fake:
         async def answer(_: bytes, context: Any) -> bytes:
             return self.answers[method]
 
-        async def answers(_: Any, context: Any) -> AsyncIterator[bytes]:
-            yield self.answers[method]
+        async def answers(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            async for _ in requests:
+                yield self.answers[method]
+                return
 
         if method in ("Publish", "Consume"):
             return grpc.stream_stream_rpc_method_handler(answers)
