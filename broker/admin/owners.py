@@ -146,7 +146,7 @@ class Owners:
             raise Refused(503, f"{about}: the owner changes too often; ask again")
         if status >= 400:
             try:
-                reason = json.loads(text).get("reason", text)
+                reason = parse_json(text).get("reason", text)
             except (ValueError, AttributeError):
                 reason = text
             raise Refused(status, f"{about}: {str(reason).strip().partition(_LINE_END)[0]}")

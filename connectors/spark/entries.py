@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from connectors.spark.encryption import check_passable
+from connectors.spark.options import UNPACKED_BYTES
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
     CHUNKED_BYTES_MAX,
-    UNCOMPRESSED_BYTES_MAX,
     batch_problem,
     broker_metadata_of,
     decompress,
@@ -29,6 +29,9 @@ from managed_ledger.messages import (
     split_entry,
 )
 from managed_ledger.messages_pb2 import NONE, MessageMetadata
+
+UNPACKED_TIMES: Final = 4
+"""A message in chunks may unpack to so many times the bytes of its chunks, which its producer had to send."""
 
 Wants = Callable[[int, int, MessageMetadata], bool]
 """Of an entry, by its ids in the topic and its metadata."""
@@ -97,13 +100,14 @@ def open_entry(
     wants: Wants | None = None,
     *,
     passes_encrypted: bool = False,
-    unpacks_max: int = UNCOMPRESSED_BYTES_MAX,
+    unpacks_max: int = UNPACKED_BYTES,
+    bytes_max: int = UNPACKED_BYTES,
     keeps_stored: bool = False,
 ) -> Opened | None:
     """The entry with its payload; None if it holds no user's messages, or is no chunk and *wants* does not want it.
 
     If it *passes_encrypted*, the payload of such an entry is as it is stored. One that unpacks to more than
-    *unpacks_max* bytes is left packed. Raises BadEntry.
+    *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises BadEntry.
     """
     known = None
     try:
@@ -127,12 +131,11 @@ def open_entry(
         if problem is not None and metadata.num_messages_in_batch and not metadata.encryption_keys:
             raise Corruption(problem)
         is_opaque = metadata.num_chunks_from_msg > 1 or bool(metadata.encryption_keys)
-        is_packed = (
-            not is_opaque
-            and metadata.compression != NONE
-            and unpacks_max < metadata.uncompressed_size <= UNCOMPRESSED_BYTES_MAX
-        )
-        payload = parts.payload if is_opaque or is_packed else payload_of(parts, metadata)
+        is_compressed = not is_opaque and metadata.compression != NONE
+        if is_compressed:
+            check_unpacked(metadata.uncompressed_size, bytes_max)
+        is_packed = is_compressed and metadata.uncompressed_size > unpacks_max
+        payload = parts.payload if is_opaque or is_packed else payload_of(parts, metadata, bytes_max)
     except Corruption as error:
         raise BadEntry(topic, ledger_id, entry_id, error, known, data if keeps_stored else b"") from None
     return Opened(ledger_id, entry_id, metadata, index, payload, is_packed, data if keeps_stored else b"")
@@ -143,7 +146,8 @@ def unpacked(opened: Opened) -> Opened:
     if not opened.is_packed:
         return opened
     metadata = opened.metadata
-    payload = decompress(metadata.compression, opened.payload, metadata.uncompressed_size)
+    size = metadata.uncompressed_size  # how much it may be was looked at when it was opened
+    payload = decompress(metadata.compression, opened.payload, size, size)
     return opened._replace(payload=payload, is_packed=False)
 
 
@@ -160,6 +164,15 @@ class _Unfinished:
         self.first = first
         self.payloads: list[Buffer] = []
         self.size_bytes = 0
+
+
+def check_unpacked(size_bytes: int, bytes_max: int) -> None:
+    """Raises Corruption if what is compressed says that it unpacks to more than it may."""
+    if size_bytes > bytes_max:
+        raise Corruption(
+            f"it unpacks to {size_bytes} bytes, and {bytes_max} is the limit: option maxUnpackedBytes sets it, and "
+            "each task needs four times as much of the heap of Spark's JVM"
+        )
 
 
 def check_chunked_bytes(size_bytes: int, uncompressed_size: int = 0) -> None:
@@ -179,7 +192,9 @@ class Chunks:
     # Messages whose further chunks are to be dropped. Only a resend brings any, soon after.
     ENDED_MAX: Final = 1_000
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = UNPACKED_BYTES) -> None:
+        """*bytes_max*: what a message may unpack to; more if its chunks have a fourth of that."""
+        self._bytes_max = bytes_max
         self._unfinished: dict[str, _Unfinished] = {}
         self._bytes = 0
         self._ended: dict[str, None] = {}
@@ -220,6 +235,8 @@ class Chunks:
             return None
         self.give_up(uuid)
         size = metadata.uncompressed_size
+        if metadata.compression != NONE:
+            check_unpacked(size, max(self._bytes_max, UNPACKED_TIMES * message.size_bytes))
         whole = decompress(metadata.compression, b"".join(payloads), size, CHUNKED_BYTES_MAX)
         return message.first, chunk._replace(payload=whole)
 

@@ -19,6 +19,7 @@ from connectors.spark.times import Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.message_id import MessageId
+from managed_ledger.messages import CHUNKED_BYTES_MAX
 from managed_ledger.topic_name import TopicName, TopicNameError
 
 # name as documented → other accepted names
@@ -53,6 +54,7 @@ KNOWN: Final[dict[str, tuple[str, ...]]] = {
     "bookkeeper.readTimeoutMs": (),
     "bookkeeper.tlsDirectory": (),
     "bookkeeper.nettyMaxFrameSizeBytes": (),
+    "maxUnpackedBytes": (),
     "ledgersRoot": (),
 }
 
@@ -84,6 +86,10 @@ _AGAIN: Final = "option."
 # Which options only one kind of read has.
 ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
 ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
+
+UNPACKED_BYTES: Final = 20 * MIB
+"""What an entry may unpack to, unless an option says otherwise: four times the largest message, as at brokers
+(`maxUncompressedEntrySize`). Spark's JVM holds a row of this size up to four times on its heap, for each task."""
 
 LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""
@@ -205,6 +211,8 @@ class ReadOptions:
     read_timeout_s: float = 30.0
     frame_bytes_max: int = MAX_FRAME_BYTES
     """The largest answer of a bookie; an entry fits into it."""
+    unpacked_bytes_max: int = UNPACKED_BYTES
+    """What a compressed entry may unpack to."""
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
     compacted: bool = False
@@ -267,6 +275,9 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
             f"bookkeeper.nettyMaxFrameSizeBytes={frame_bytes_max}: expected {MIB} to {LARGEST_FRAME_BYTES_MAX}, as it "
             "is set in the bookies"
         )
+    unpacked_bytes_max = size_option(given, "maxUnpackedBytes", UNPACKED_BYTES, problems)
+    if not MIB <= unpacked_bytes_max <= CHUNKED_BYTES_MAX:
+        problems.append(f"maxUnpackedBytes={unpacked_bytes_max}: expected 1m to {CHUNKED_BYTES_MAX // MIB}m")
     fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
     starting, starts_latest = _starting(given, kind, topics, problems)
     ending = _offsets(given, "endingOffsets", "latest", topics, problems)
@@ -323,6 +334,7 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
         mode=mode,
         read_timeout_s=read_timeout_s,
         frame_bytes_max=frame_bytes_max,
+        unpacked_bytes_max=unpacked_bytes_max,
         ledgers_root=given.get("ledgersRoot", ""),
         tls_directory=given.get("bookkeeper.tlsDirectory", ""),
         unused=_unused(options, needs_broker="subscription" in given),

@@ -206,6 +206,7 @@ class _Task:
             self._wants,
             self._split.acked,
             mode=self._options.mode,
+            unpacked_bytes_max=self._options.unpacked_bytes_max,
         )
         rows = ROWS_FIRST
         laps = Laps(self._clock.monotonic)
@@ -364,6 +365,7 @@ class _Task:
             wants,
             passes_encrypted=self._options.passes_encrypted,
             unpacks_max=unpacks_max,
+            bytes_max=self._options.unpacked_bytes_max,
             keeps_stored=self._options.mode is Mode.PERMISSIVE,
         )
 

@@ -24,7 +24,7 @@ from connectors.spark.columnar import FIELDS_MAX, PADDING, Messages, framed, nor
 from connectors.spark.decoding import CORRUPT, NO_VALUE, REASON, Decoded, decode_all
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import BadEntry, Chunks, HeadlessChunk, Opened, Wants, unpacked
-from connectors.spark.options import Mode
+from connectors.spark.options import UNPACKED_BYTES, Mode
 from connectors.spark.strided import runs
 from connectors.spark.times import Times
 from connectors.spark.values import Values
@@ -77,10 +77,12 @@ class RowBuilder:
         acked: Acked | None = None,
         *,
         mode: Mode = Mode.FAILFAST,
+        unpacked_bytes_max: int = UNPACKED_BYTES,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
         not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
-        they are consumed, are no rows. *mode* says what becomes of what cannot be understood."""
+        they are consumed, are no rows. *mode* says what becomes of what cannot be understood, *unpacked_bytes_max*
+        what a message in chunks may unpack to."""
         self._wants = wants
         self._acked = acked
         self._schema = schema
@@ -131,7 +133,7 @@ class RowBuilder:
         }
         """What an entry has once, and what may be long: made for the rows of one record batch."""
         self._long = [name for name in ("__producerName", "__schemaVersion") if name in schema.names]
-        self.chunks = Chunks()
+        self.chunks = Chunks(unpacked_bytes_max)
         self._reset()
 
     def _reset(self) -> None:

@@ -382,10 +382,9 @@ def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, A
 
     Raises OSError.
     """
-    import json
-
     from magnetar.inspect.access import CURRENT
     from magnetar_core.runtime.http_client import ask
+    from magnetar_core.runtime.json_text import parse_json
 
     deadline_s = clock.monotonic() + timeout_s
     answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
@@ -393,7 +392,7 @@ def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, A
                  headers=CURRENT.get().headers() if url.startswith("https:") else None,
                  context=CURRENT.get().context() if url.startswith("https:") else None)  # fmt: skip
     try:
-        found: Any = json.loads(answer.body or b"null")
+        found: Any = parse_json(answer.body or b"null")
     except ValueError:
         found = answer.body.decode(errors="replace")
     return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)

@@ -206,7 +206,7 @@ class TopicSchema:
                 import fastavro
 
                 return fastavro.schemaless_reader(io.BytesIO(message.data()), parsed, None)
-        except (MagnetarError, ValueError, EOFError, IndexError):
+        except (MagnetarError, ValueError, EOFError, IndexError, RecursionError):
             self._readers.setdefault(number, ("", None))
         return None
 

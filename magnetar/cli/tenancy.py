@@ -303,6 +303,8 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 
     Example:  magnetar schemas show orders
     """
+    from magnetar_core.runtime.json_text import parse_json
+
     admin = admin_of(admin_url)
     found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
     if as_json:
@@ -310,7 +312,7 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
         return
     click.echo(f"version {found['version']}, {found['type']}, made {show.age(found['timestamp'], now_ms())}")
     try:
-        click.echo(json.dumps(json.loads(found["data"]), indent=2))
+        click.echo(json.dumps(parse_json(found["data"]), indent=2))
     except ValueError:
         click.echo(found["data"])
 

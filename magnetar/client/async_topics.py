@@ -1,27 +1,47 @@
 """Topics over the topic API: create, delete, list, statistics; and the partitions that a topic consists of."""
 
 import asyncio
-import json
 from typing import Any, Final
 
 from magnetar.client.brokers import Brokers, garbage
 from magnetar.client.errors import TopicDoesNotExist, TopicError
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName, TopicNameError
 
 # How often a partitioned topic is deleted by force while somebody keeps making its partitions again, and the pause in
 # between: clients that were disconnected come back at once, then after 100 ms and more.
 DELETE_ROUNDS: Final = 5
 DELETE_PAUSE_S: Final = 0.1
 
+# As brokers have it. A client keeps a name and a call for each.
+PARTITIONS_MAX: Final = 10_000
+
 
 async def topics_of(brokers: Brokers, topic: str) -> list[str]:
     """The full name of *topic*, or the full names of its partitions. Makes the topic if there is none, where that is
     allowed. Raises TopicError."""
     request = api.GetTopicRequest(topic=topic, create=True)
-    found = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+    found = await _asked(brokers, request)
     if not found.partitions:
         return [found.topic]
     return [f"{found.topic}-partition-{number}" for number in range(found.partitions)]
+
+
+async def _asked(brokers: Brokers, request: Any) -> Any:
+    """What a broker knows of a topic. Raises TopicError."""
+    found = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+    if not (0 <= found.partitions <= PARTITIONS_MAX and _is_name(found.topic)):
+        raise garbage(f"the broker that was asked for {request.topic}")
+    return found
+
+
+def _is_name(topic: str) -> bool:
+    try:
+        TopicName.parse(topic)
+    except TopicNameError:
+        return False
+    return True
 
 
 class AsyncTopics:
@@ -40,9 +60,7 @@ class AsyncTopics:
 
     async def partitions(self, topic: str) -> int:
         """0 for a topic that is not partitioned. Raises TopicDoesNotExist."""
-        request = api.GetTopicRequest(topic=topic)
-        found = await self._brokers.ask_any("GetTopic", request, api.GetTopicResponse)
-        return int(found.partitions)
+        return int((await _asked(self._brokers, api.GetTopicRequest(topic=topic))).partitions)
 
     async def delete(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with its partitions, messages and subscriptions.
@@ -92,7 +110,7 @@ class AsyncTopics:
         request = api.GetTopicStatsRequest(topic=topic)
         answer = await self._brokers.ask_owner(topic, "GetTopicStats", request, api.GetTopicStatsResponse)
         try:
-            found: dict[str, Any] = json.loads(answer.json)
+            found: dict[str, Any] = parse_json(answer.json)
         except ValueError:
             raise garbage(f"the broker that serves {topic}") from None
         return found

@@ -5,6 +5,7 @@ A stream to the owner of a topic is opened here once; `stream.py` opens it again
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ ATTEMPT_S: Final = 5.0
 
 # Redirects of one lookup.
 LOOKUPS_MAX: Final = 20
+
+# A name or an address, and a port. gRPC reads more in a target: schemes (`ipv4:`, `unix:`), lists.
+_ADDRESS: Final = re.compile(r"([^\s:/@,#?\\\[\]\0]+|\[[0-9A-Fa-f:.]+(%[0-9A-Za-z]+)?\]):[0-9]{1,5}")
 
 # The text that gRPC's asyncio client gives in place of the broker's status when the call ended while we were writing to
 # it (grpc/grpc issue 36066). Nearly always the topic has moved; the real reason shows when the call is opened again.
@@ -87,7 +91,7 @@ def check_address(address: str) -> None:
         )
     if is_url and scheme in ("http", "https"):
         raise ValueError(f"{address!r} is HTTP: the topic API is at the gRPC port of the broker; write host:port")
-    if is_url or not address.rpartition(":")[2].isdigit():
+    if is_url or _ADDRESS.fullmatch(address) is None:
         raise ValueError(f"{address!r} is not host:port" + (f": leave {scheme}:// out" if is_url else ""))
 
 

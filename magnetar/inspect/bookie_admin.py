@@ -5,6 +5,7 @@ import urllib.parse
 from typing import Any
 
 from magnetar_core.runtime.http_client import ask
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import MagnetarError
 
 # A sanity check of a busy disk, or a page of records from a slow metadata store.
@@ -37,7 +38,7 @@ class BookieAdmin:
     def overview(self) -> dict[str, Any] | None:
         """What the bookie's management interface knows of auto-recovery; None: it has none, or wants a token."""
         try:
-            found: dict[str, Any] = json.loads(self._ask("GET", f"{self.url}/manage/v1/overview", None))
+            found: dict[str, Any] = parse_json(self._ask("GET", f"{self.url}/manage/v1/overview", None))
         except BookieAdminError as error:
             if error.status in (401, 403, 404):
                 return None
@@ -62,7 +63,7 @@ class BookieAdmin:
                 ) from None
             raise
         try:
-            return json.loads(found)
+            return parse_json(found)
         except ValueError:
             return found.decode(errors="replace")
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from magnetar.inspect.access import CURRENT, Access
 from magnetar_core.runtime.http_client import Answer, ask
+from magnetar_core.runtime.json_text import parse_json
 from magnetar_core.runtime.types import MagnetarError
 from magnetar_core.security.followed import KnownHosts, redirect_problem
 from managed_ledger.topic_name import TopicName, TopicNameError
@@ -61,6 +62,7 @@ class AdminClient:
 
     def _answer_of(self, method: str, url: str, body: Any) -> Answer:
         data = None if body is None else json.dumps(body).encode()
+        told_by = ""
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
             try:
                 answer = ask(
@@ -68,11 +70,12 @@ class AdminClient:
                     context=self._context if url.startswith("https:") else None,
                 )  # fmt: skip
                 if answer.status in (301, 302, 307, 308):
+                    told_by = f", to which {url} sends this command on"
                     url = self._followed(url, urllib.parse.urljoin(url, answer.headers.get("Location") or ""))
                     continue
             except (OSError, ValueError) as error:
                 raise AdminError(
-                    f"no broker answers at {url}: {error}. Is it running? Give its address with --admin-url."
+                    f"no broker answers at {url}{told_by}: {error}. Is it running? Give its address with --admin-url."
                 ) from None
             if answer.status < 300:
                 return answer
@@ -101,7 +104,7 @@ class AdminClient:
         try:
             answer = ask("GET", base + BROKERS_PATH, timeout_s=self._timeout_s, headers=self._access.headers(),
                          context=self._context if base.startswith("https:") else None)  # fmt: skip
-            listed = json.loads(answer.body) if answer.status == 200 else []
+            listed = parse_json(answer.body) if answer.status == 200 else []
         except (OSError, ValueError):
             listed = []
         if isinstance(listed, list):
@@ -205,6 +208,6 @@ def _decode(data: bytes) -> Any:
     if not data:
         return None
     try:
-        return json.loads(data)
+        return parse_json(data)
     except ValueError:
         return data.decode(errors="replace")

@@ -3,6 +3,8 @@
 MAGNETAR_ABUSE_INPUTS   of each kind (5,000 in `make abuse`)
 MAGNETAR_ABUSE_SEED     the day, unless it is given
 MAGNETAR_ABUSE_RESULTS  where the run writes its numbers (out/abuse.json in `make abuse`)
+
+The servers and the victim, who publishes all the time, end with the last of these tests.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ def pytest_report_header() -> str:
     return " ".join(f"{name}={os.environ[name]}" for name in ("MAGNETAR_ABUSE_SEED", *SETTINGS))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests: what an input leaves behind meets the inputs that follow."""
     made = Server(tmp_path_factory.mktemp("abuse"))
@@ -60,7 +62,7 @@ async def bystanders(server: Server) -> AsyncIterator[Bystanders]:
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def numbers() -> Iterator[Run]:
     made = Run()
     yield made
@@ -72,7 +74,7 @@ def numbers() -> Iterator[Run]:
 DESCRIPTORS = 1_024
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two brokers with authorization, what belongs to each role, and a victim at another tenant."""
     made = Server(tmp_path_factory.mktemp("guarded"), guarded=True, descriptors=DESCRIPTORS)
@@ -117,7 +119,7 @@ async def port_of(server: Server, topic: str) -> int:
         return int((await owner(made, topic)).ports["binary"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def victim(guarded_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     made = Victim(guarded_server, tmp_path_factory.mktemp("victim"))
     topic = "persistent://quiet/n1/t"

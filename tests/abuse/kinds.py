@@ -24,6 +24,8 @@ OPEN: Final = {
     "bookie_http": "the same at the HTTP of a bookie",
     "bookie v2": "requests of the second protocol, damaged, of wrong ledgers, keys and lengths",
     "bookie v3": "requests of the third protocol, drawn from its grammar",
+    "hosts": "requests under names of others (`Host`, `Origin`), as a browser sends them for a page whose name was "
+    "made to point here, to the HTTP of a broker, a bookie and auto-recovery that ask nobody for a token",
 }
 
 # Of two brokers with authorization, by clients of each role; a victim of another tenant publishes and reads meanwhile.
@@ -39,16 +41,24 @@ GUARDED: Final = {
     "idle connections": "more connections than the server may have descriptors, which say nothing or half a greeting",
     "properties": "producers with 9,900 properties each, and their statistics",
     "consumers": "thousands of consumers of one subscription with a permit each",
-    "topics": "names without end, looked up and produced to",
+    "topics": "names without end, looked up, produced to, consumed from and created, at all doors at once",
     "lists": "lists of a large ledger, and of a namespace by patterns, again and again",
     "tokens": "tokens that are cut, signed by somebody else, with numbers of 400 digits, of other forms",
     "names": "names of topics with control characters, dots, slashes: what one door takes, all take, and can delete",
+    "calls": "calls over gRPC that declare a request of megabytes and do not send it, a thousand on a connection: "
+    "without credentials each is refused before its request",
+    "revoked": "producers, consumers, watches and calls of a role whose right is taken away, as an administrator, in a "
+    "namespace, on a topic: they end, and those of others go on",
 }
 
-# Without a server: what is read in Spark's workers, in a process of its own.
+# Beside those servers.
 ALONE: Final = {
     "Spark": "entries and values, with such schemas, as Spark reads them in a task",
-}  # fmt: skip
+    "secured": "the bookie of `standalone --secure`, by who has no certificate for it: requests of both protocols in "
+    "clear text, and over TLS with no certificate, a stranger's, or one of the brokers' authority",
+    "hostile server": "commands and clients against servers that send them on to hosts of others, out of TLS and to "
+    "files, and answer with garbage and halves: no token goes there",
+}
 
 KINDS: Final = {**OPEN, **GUARDED, **ALONE}
 

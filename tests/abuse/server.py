@@ -13,10 +13,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from autorecovery.admin.tokens import Role, line_of
+from autorecovery.config import AutoRecoveryConfig
 from bookie.config import BookieConfig
 from broker.broker import Broker
 from broker.config import CLIENT_PLUGINS, load_broker_config
+from magnetar.processes.autorecovery import serve_management
 from magnetar.processes.bookie import start_bookie
+from magnetar.processes.bookie_settings import NodeConfig
 from magnetar.processes.broker import grpc_address, start_broker
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
@@ -29,6 +33,9 @@ from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.tasks import Parts
 from tests.abuse.watchdog import write_stalls
+
+MANAGEMENT_TOKEN: Final = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+"""Of the management interface of the guarded server."""
 
 # As tests/abuse/roles.py makes tokens.
 SECRET_KEY: Final = "data:;base64,AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -60,6 +67,7 @@ def serve(folder: Path, *, guarded: bool) -> int:
         )
         brokers = [await start_one(sessions(), clock, parts, shutdown, guarded=guarded) for _ in range(1 + guarded)]
         ports = {
+            "management": await start_recovery(folder, sessions(), clock, parts, guarded=guarded),
             "binary": brokers[0].port,
             "http": brokers[0].address.http_url,
             "grpc": grpc_address(brokers[0]),
@@ -73,6 +81,25 @@ def serve(folder: Path, *, guarded: bool) -> int:
         print(json.dumps(ports), flush=True)
 
     return run(start)
+
+
+async def start_recovery(folder: Path, store: MetadataStore, clock: Clock, parts: Parts, *, guarded: bool) -> str:
+    """The management interface, as a node of auto-recovery serves it; its URL."""
+    tokens = ""
+    if guarded:
+        tokens = str(folder / "tokens")
+        Path(tokens).write_text(line_of("operator", Role.WRITE, MANAGEMENT_TOKEN) + "\n")
+    config = load(AutoRecoveryConfig, {"managementTokensFile": tokens})
+    node = load(NodeConfig, {"httpServerEnabled": "true", "httpServerPort": "0"})
+    bookkeeper = await opened_client(store, clock, parts)
+    return await serve_management(node, config, store, bookkeeper, clock, parts, root="/ledgers", tls=None)
+
+
+async def opened_client(store: MetadataStore, clock: Clock, parts: Parts) -> BookKeeper:
+    bookkeeper = BookKeeper(store, clock)
+    await bookkeeper.open()
+    parts.add("ledger client", bookkeeper.close)
+    return bookkeeper
 
 
 async def open_sessions(
@@ -89,9 +116,7 @@ async def open_sessions(
 async def start_one(store: MetadataStore, clock: Clock, parts: Parts, shutdown: Shutdown, *, guarded: bool) -> Broker:
     from tests.abuse.roles import SUPER_USER, token_of  # what makes tokens takes long to load
 
-    bookkeeper = BookKeeper(store, clock)
-    await bookkeeper.open()
-    parts.add("ledger client", bookkeeper.close)
+    bookkeeper = await opened_client(store, clock, parts)
     copies = {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
     doors = {
         "authenticationEnabled": "true",

@@ -24,7 +24,7 @@ from connectors.spark.decoding import CORRUPT, REASON
 from connectors.spark.entries import BadEntry, HeadlessChunk, open_entry
 from connectors.spark.kinds import fields_of, kind_of, values_of
 from connectors.spark.metadata_columns import METADATA_COLUMNS
-from connectors.spark.options import Mode
+from connectors.spark.options import UNPACKED_BYTES, Mode
 from connectors.spark.rows import RowBuilder
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.messages_pb2 import ZLIB
@@ -36,6 +36,7 @@ from tests.unit.connectors.spark.entries import TOPIC, batch, message, single
 CPU_MAX_S: Final = 20
 
 _ZEROS: Final = zlib.compress(bytes(200_000_000))
+_MOST: Final = zlib.compress(bytes(UNPACKED_BYTES))
 
 # The oldest and the newest of a topic's schemas, by which type they are.
 _TYPES: Final = {
@@ -58,6 +59,8 @@ def entry_of(rng: random.Random) -> bytes:
         return single(value_of(rng), **({"producer_name": "n" * 100_000} if rng.random() < 0.1 else {}))
     if kind == 4:
         return batch(*(message(value_of(rng)) for _ in range(3)))
+    if kind == 5 and rng.random() < 0.3:
+        return single(_MOST, compression=ZLIB, uncompressed_size=UNPACKED_BYTES)
     if kind == 5:
         return single(_ZEROS, compression=ZLIB, uncompressed_size=rng.choice([200_000_000, 64 << 20, 1, 2**32 - 1]))
     if kind == 6:

@@ -228,8 +228,10 @@ def many_ids(count: int, **fields: Any) -> Iterator[MessageIdData]:
 LARGE: Final[dict[str, tuple[int, Callable[[], dict[str, Any]]]]] = {
     "acks": (BaseCommand.ACK, lambda: {"ack_type": 0, "message_id": many_ids(200_000), "request_id": 5}),
     "allowed acks": (BaseCommand.ACK, lambda: {"ack_type": 0, "message_id": many_ids(20_000), "request_id": 5}),
-    # With sets twenty thousand take a tenth of a second; half of them leave others their turn.
-    "parts": (BaseCommand.ACK, lambda: {"ack_type": 0, "message_id": many_ids(10_000, ack_set=[1], batch_size=9)}),
+    "parts": (BaseCommand.ACK, lambda: {"ack_type": 0, "message_id": many_ids(20_000, ack_set=[1], batch_size=9)}),
+    "wide parts": (
+        BaseCommand.ACK, lambda: {"ack_type": 0, "message_id": many_ids(20_000, ack_set=[1] * 30, batch_size=9)}
+    ),
     "redelivery": (
         BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
         lambda: {"message_ids": many_ids(200_000)},

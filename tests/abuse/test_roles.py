@@ -1,16 +1,28 @@
 """Hostile clients of each role against two brokers with authorization, while another tenant publishes and reads."""
 
 import random
+from typing import Final
 
 import pytest
 
-from tests.abuse.attacks import ATTACKS, Field
+from tests.abuse import attacks, many_topics, revoked, unfinished_calls
+from tests.abuse.attacks import Attack, Field
 from tests.abuse.driving import COUNT, abuse
 from tests.abuse.kinds import GUARDED, Run
 from tests.abuse.roles import Doors
 from tests.abuse.world import Server, Victim
 
 pytestmark = [pytest.mark.process]
+
+# As `attacks.ATTACKS`: how many inputs of `COUNT`, and what sends them.
+ATTACKS: Final[dict[str, tuple[float, Attack]]] = {
+    **attacks.ATTACKS,
+    "topics": (1.0, many_topics.topics),
+    "calls": (1.0, unfinished_calls.calls),
+    "revoked": (0.1, revoked.revoked),
+}
+
+assert ATTACKS.keys() == GUARDED.keys()
 
 
 @pytest.mark.parametrize("kind", list(GUARDED))

@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark import cluster, columnar, rows, value_limits
 from connectors.spark.borders import UnusualLayout, borders
 from connectors.spark.decoding import CORRUPT, REASON
-from connectors.spark.entries import BadEntry, open_entry
+from connectors.spark.entries import BadEntry, Chunks, open_entry
 from connectors.spark.kinds import fields_of, values_of
 from connectors.spark.metadata_columns import METADATA_COLUMNS
-from connectors.spark.options import Mode
+from connectors.spark.options import UNPACKED_BYTES, Mode
 from connectors.spark.rows import RowBuilder
 from connectors.spark.value_limits import CELLS_MAX, AvroLimits, JsonLimits, ProtobufLimits
 from connectors.spark.values import AvroValues, JsonValues, columns_of
@@ -206,6 +206,42 @@ def test_what_unpacks_to_much_is_unpacked_when_its_turn_comes() -> None:
     at_once = open_entry(TOPIC, 3, 0, data, unpacks_max=MIB)
     assert at_once is not None
     assert (at_once.is_packed, bytes(at_once.payload)) == (False, payload)
+
+
+def test_what_an_entry_unpacks_to_has_a_limit_that_an_option_sets() -> None:
+    """Each task of Spark has such a row four times on the heap of the JVM, which they share."""
+    size = UNPACKED_BYTES + 1
+    data = encode_entry(metadata_of(compression=ZSTD, uncompressed_size=size), compress(ZSTD, bytes(size)))
+    assert len(data) < 10_000
+    for unpacks_max in (0, size):
+        with pytest.raises(BadEntry, match=rf"entry 3:0: it unpacks to {size} bytes.*option maxUnpackedBytes"):
+            open_entry(TOPIC, 3, 0, data, unpacks_max=unpacks_max)
+    opened = open_entry(TOPIC, 3, 0, data, unpacks_max=0, bytes_max=size)
+    assert opened is not None
+    builder = builder_of()
+    builder.add(opened)
+    assert [row["value"] for made in builder.take() for row in plain(made)] == [bytes(size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "is_taken"),
+    [(MIB, MIB, True), (MIB + 1, MIB, False), (MIB + 1, 2 * MIB, True), (4_000, 0, True), (4_001, 0, False)],
+)
+def test_a_message_in_chunks_unpacks_to_a_limit_or_to_four_times_its_chunks(
+    monkeypatch: pytest.MonkeyPatch, size: int, most: int, is_taken: bool
+) -> None:
+    monkeypatch.setattr("connectors.spark.entries.decompress", lambda codec, data, size, bytes_max: bytes(size))
+    chunks = Chunks(most)
+    for number in range(2):
+        fields = {"uuid": "u", "chunk_id": number, "num_chunks_from_msg": 2, "compression": ZLIB}
+        opened = open_entry(TOPIC, 3, number, single(bytes(500), uncompressed_size=size, **fields))
+        assert opened is not None
+        if number == 0 or is_taken:
+            whole = chunks.add(opened)
+            assert (whole is None) == (number == 0)
+        else:
+            with pytest.raises(Corruption, match=f"it unpacks to {size} bytes"):
+                chunks.add(opened)
 
 
 # ------------------------------------------------------------------------------------------- Avro

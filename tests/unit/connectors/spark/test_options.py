@@ -1,6 +1,6 @@
 import pytest
 
-from connectors.spark.options import KNOWN, NOT_YET, parse_options, parse_topic
+from connectors.spark.options import KNOWN, NOT_YET, UNPACKED_BYTES, parse_options, parse_topic
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
@@ -112,6 +112,13 @@ def test_other_sizes_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "1048575", "1074790401", "8m"])
 def test_frames_are_neither_tiny_nor_larger_than_brokers_take(text: str) -> None:
     assert problems_of(**{**BASE, "bookkeeper.nettyMaxFrameSizeBytes": text})
+
+
+@pytest.mark.parametrize("text", ["0", "1023k", "513m", "1g", "much"])
+def test_what_an_entry_unpacks_to_has_bounds(text: str) -> None:
+    assert parse_options({**BASE, "maxUnpackedBytes": "512m"}).unpacked_bytes_max == 512 << 20
+    assert parse_options(BASE).unpacked_bytes_max == UNPACKED_BYTES
+    assert "maxUnpackedBytes" in problems_of(**BASE, maxUnpackedBytes=text)[0]
 
 
 def test_more_partitions_at_least_than_at_most_are_refused() -> None:

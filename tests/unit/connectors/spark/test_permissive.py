@@ -164,7 +164,7 @@ BAD = {
     "its metadata lack a required field": bytes(4) + b"x",
     "payload decompressed to": compressed(99),
     "cannot be unpacked": encode_entry(metadata_of(compression=ZLIB, uncompressed_size=9), b"no zlib"),
-    "uncompressed_size 1000000000 is above the limit": compressed(10**9),
+    "it unpacks to 1000000000 bytes": compressed(10**9),
     "a batch has at most 1000000 messages": encode_entry(metadata_of(num_messages_in_batch=2_000_000), b"x"),
     "message 1 of its batch of 2 cannot be decoded": encode_entry(
         metadata_of(num_messages_in_batch=2), b"\0\0\0\x02\x18\x01a" + b"\0\0\0\x02" + b"\xff" * 20

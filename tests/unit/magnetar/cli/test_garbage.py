@@ -28,6 +28,7 @@ ANSWERS: tuple[Any, ...] = (
     {"partitions": "x"},
     {"a": {"b": 1}},
     "x",
+    b"[" * 100_000,
 )
 
 

@@ -7,7 +7,8 @@ import grpc
 import pytest
 
 from magnetar.client.access import Access
-from magnetar.client.brokers import SERVICE, Brokers
+from magnetar.client.async_topics import PARTITIONS_MAX, AsyncTopics, topics_of
+from magnetar.client.brokers import SERVICE, Brokers, check_address
 from magnetar.client.errors import AccessDenied, TopicError
 from magnetar_core.topics import topics_pb2 as api
 
@@ -121,3 +122,44 @@ async def test_garbage_names_its_server(fake: Fake, opened: list[Brokers], data:
             await client.ask_owner("t", "GetTopic", api.GetTopicRequest(topic="t"), api.GetTopicResponse)
         with pytest.raises(TopicError, match=f"{fake.address} answers what no broker says"):
             await client.open("t", "Publish", api.PublishRequest(), api.PublishRequest, api.PublishResponse)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost:elsewhere.example:80", "127.0.0.1:1,elsewhere.example:80", "ipv4:127.0.0.1:80", "unix:/tmp/x:1",
+        "dns:localhost:1", "elsewhere.example\\@localhost:1", "elsewhere.example#@localhost:1", "localhost:\u0661",
+        "localhost:", ":1", "", "local host:1",
+    ],
+)  # fmt: skip
+async def test_an_address_is_a_host_and_a_port_and_nothing_else(
+    fake: Fake, opened: list[Brokers], address: str
+) -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        Brokers([address], 1.0)
+    fake.send_on(address)
+    with pytest.raises(TopicError, match=f"{fake.address} answers what no broker says"):
+        await brokers(opened, [fake.address], TOKEN).owner("t")
+
+
+@pytest.mark.parametrize("address", ["b1:6648", "b-1.example.org:1", "127.0.0.1:65535", "[::1]:1", "[fe80::1%eth0]:1"])
+def test_these_are_addresses(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(("name", "partitions"), [("t", -1), ("t", PARTITIONS_MAX + 1), ("t", 2**31 - 1), ("", 0)])
+async def test_a_topic_that_no_broker_has_is_garbage(
+    fake: Fake, opened: list[Brokers], name: str, partitions: int
+) -> None:
+    fake.answers["GetTopic"] = api.GetTopicResponse(topic=name, partitions=partitions).SerializeToString()
+    for ask in (topics_of, lambda made, topic: AsyncTopics(made).partitions(topic)):
+        with pytest.raises(TopicError, match="the broker that was asked for t answers what no broker says"):
+            await ask(brokers(opened, [fake.address], TOKEN), "t")
+
+
+async def test_statistics_without_an_end_are_garbage(fake: Fake, opened: list[Brokers]) -> None:
+    fake.send_on(fake.address)
+    fake.answers["GetTopic"] = api.GetTopicResponse(topic="t").SerializeToString()
+    fake.answers["GetTopicStats"] = api.GetTopicStatsResponse(json="[" * 100_000).SerializeToString()
+    with pytest.raises(TopicError, match="the broker that serves t answers what no broker says"):
+        await AsyncTopics(brokers(opened, [fake.address], TOKEN)).stats("t")
