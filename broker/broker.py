@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial, reduce
 from math import inf
 from typing import Any, Final, Protocol
@@ -95,6 +95,9 @@ log = logging.getLogger(__name__)
 # How often topics are asked whether a snapshot of their sequence ids is due.
 HOUSEKEEPING_S: Final = 30.0
 
+# Topics that periodic work looks at in one turn of the loop: some 20 µs each, and clients make tens of thousands.
+TOPICS_PER_TURN: Final = 100
+
 # Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
 COMPACTIONS_MAX: Final = 2
 
@@ -104,6 +107,9 @@ COMPACTIONS_MAX: Final = 2
 # next ones.
 OPENED_AT_ONCE: Final = 1_000
 OPENING_TURN_S: Final = 2.0
+
+# Names of topics of a namespace that are read in one turn: some 20 µs each.
+NAMES_PER_TURN: Final = 1_000
 
 # Topics that are closed at the same time when the broker stops.
 CLOSING_MAX: Final = 100
@@ -210,13 +216,13 @@ class Broker:
         self.publish_latencies = Distribution()
         """Milliseconds until entries of persistent topics were stored, from when their messages had come."""
         self.loads_failed = 0
-        self.partitioned = Partitions(store, ledgers)
+        self.arrivals = Arrivals(clock)
+        self.partitioned = Partitions(store, ledgers, self.arrivals.making)
         self._schema_rules = SchemaRules(schemas, config)
         self.address = BrokerAddress("")
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
-        self.arrivals = Arrivals(clock)
         self.kept_properties = KeptBytes.of_broker()
         self.watched_names = WatchedNames()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)
@@ -594,8 +600,13 @@ class Broker:
             names = await self.ledgers.list(namespace)
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
-        topics = [TopicName.of_managed_ledger(name) for name in names]
-        return sorted([*(topic.full for topic in topics if system or not topic.is_system), *passing])
+        found = [*passing]
+        for first in range(0, len(names), NAMES_PER_TURN):
+            if first:
+                await asyncio.sleep(0)  # others have their turn
+            topics = [TopicName.of_managed_ledger(name) for name in names[first : first + NAMES_PER_TURN]]
+            found += (topic.full for topic in topics if system or not topic.is_system)
+        return sorted(found)
 
     async def _persistent_topics(self, namespace: str) -> list[str]:
         return await self.topics_of_namespace(namespace, persistent=True, non_persistent=False)
@@ -638,13 +649,19 @@ class Broker:
                 return await self._load(name, policies, create=False)
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
-        await self.check_new(name)
-        if name.is_persistent:
-            return await self._load(name, policies)
-        # A bundle that was given away meanwhile had no such topic to close; nor was one told of other policies.
-        policies = await self.namespace(name.namespace)
-        await self._check_owned(name)
-        return self._open_non_persistent(name, policies)
+        return await self._made(name)
+
+    async def _made(self, name: TopicName) -> Topic | NonPersistentTopic:
+        """A new topic, when it is its turn. Raises BrokerError."""
+        async with self.arrivals.making():
+            await self.check_new(name)
+            # While it waited a bundle may have been given away, and a non-persistent topic is told of nothing before it
+            # is there.
+            policies = await self.namespace(name.namespace)
+            await self._check_owned(name)
+            if name.is_persistent:
+                return await self._load(name, policies)
+            return self._open_non_persistent(name, policies)
 
     async def _check_owned(self, name: TopicName) -> None:
         """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""
@@ -908,10 +925,12 @@ class Broker:
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
-        policies = await self.namespace(name.namespace)
-        if not self.ownership.owns(name):
-            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        return await self._load(name, policies)
+        async with self.arrivals.making():
+            await self.check_new(name)
+            policies = await self.namespace(name.namespace)
+            if not self.ownership.owns(name):
+                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            return await self._load(name, policies)
 
     async def stored_topic(self, name: TopicName) -> Topic:
         """The open persistent topic; opened if it is stored, and never made. Raises BrokerError."""
@@ -925,10 +944,11 @@ class Broker:
 
     async def open_non_persistent(self, name: TopicName) -> NonPersistentTopic:
         """Make a non-persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
-        policies = await self.namespace(name.namespace)
-        if not self.ownership.owns(name):
-            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-        return self._open_non_persistent(name, policies)
+        async with self.arrivals.making():
+            policies = await self.namespace(name.namespace)
+            if not self.ownership.owns(name):
+                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            return self._open_non_persistent(name, policies)
 
     async def delete_non_persistent(self, topic: TopicName) -> None:
         """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
@@ -1034,44 +1054,52 @@ class Broker:
 
     # -------------------------------------------------------------------------------- time
 
+    async def _open_topics(self) -> AsyncIterator[Topic]:
+        """All topics that are open; others have their turn of the loop in between."""
+        for number, (name, topic) in enumerate(list(self.topics.items()), 1):
+            if self.topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew
+                yield topic
+            if not number % TOPICS_PER_TURN:
+                await asyncio.sleep(0)
+
     async def _housekeeping(self) -> None:
         while True:
             await self.clock.sleep(HOUSEKEEPING_S)
             self.topic_policies.keep_only({name.namespace for name in self.topics})
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 topic.tick()
 
     async def _each_topic(self, period_s: float, what: str, step: Callable[[Topic], Awaitable[None]]) -> None:
         while True:
             await self.clock.sleep(period_s)
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 await attempt(f"{topic.name}: {what}", step(topic))
 
     async def _keep_quotas(self) -> None:
         while True:
             await self.clock.sleep(self.config.backlog_quota_check_s)
             since_s = self.clock.monotonic()
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 await attempt(f"{topic.name}: keeping its quotas", topic.keep_quotas())
             self.quota_checks.add(int((self.clock.monotonic() - since_s) * 1000))
 
     async def _compact_when_due(self) -> None:
         while True:
             await self.clock.sleep(self.config.compaction_check_s)
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 topic.compact_if_due()
 
     async def _expire_messages(self) -> None:
         while True:
             await self.clock.sleep(self.config.expiry_check_minutes * 60)
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 await attempt(f"{topic.name}: passing over old messages", topic.expire_by_policy())
 
     async def _rates(self) -> None:
         while True:
             await self.clock.sleep(self.config.stats_update_s)
             now_ms = self.now_ms()
-            for topic in list(self.topics.values()):
+            async for topic in self._open_topics():
                 topic.take_rates(now_ms)
             self.non_persistent.take_rates(now_ms)
 
@@ -1085,9 +1113,9 @@ class Broker:
 
     async def delete_inactive_topics(self) -> None:
         """Delete the topics that nobody has used for as long as their policies say."""
-        for name, topic in list(self.topics.items()):
-            # While others were deleted, it may have been closed, and opened anew for a client that came.
-            if self.topics.get(name) is not topic or name.is_system or not topic.is_idle(self.now_ms()):
+        async for topic in self._open_topics():
+            name = topic.name
+            if name.is_system or not topic.is_idle(self.now_ms()):
                 continue
             try:
                 await self.delete_topic(name, force=True)

@@ -764,6 +764,13 @@ class BrokerConfig:
     compaction_threshold_bytes: int = setting(
         "brokerServiceCompactionThresholdInBytes", 0, help="a topic is compacted when so much is new; 0: when asked for"
     )
+    # Eleven million keys of thirty characters; Apache's brokers have no limit.
+    compaction_keys_mb: int = setting(
+        "compactionKeysMaxMemoryMB",
+        2_048,
+        help="memory in MiB for the keys of a topic while it is compacted; one with more of them is not compacted",
+        least=1,
+    )
     compaction_check_s: int = setting(
         "brokerServiceCompactionMonitorIntervalInSeconds", 60, help="how often that is looked at", least=1
     )

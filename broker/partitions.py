@@ -16,6 +16,7 @@ All callers create, grow and delete partitioned topics here. Rules:
 """
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Protocol
 
 from broker.config import PARTITIONS_MAX
@@ -28,6 +29,7 @@ from managed_ledger.names import ledger_path
 from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName, TopicNameError
 
 Properties = dict[str, str]
+Turn = AbstractAsyncContextManager[None]
 
 
 class FewerPartitions(RecordError):
@@ -46,9 +48,11 @@ class Partitions:
     All methods raise MetadataError and Corruption besides what they name.
     """
 
-    def __init__(self, store: MetadataStore, ledgers: Ledgers) -> None:
+    def __init__(self, store: MetadataStore, ledgers: Ledgers, turn: Callable[[], Turn] = nullcontext) -> None:
+        """*turn*: for each record and each partition that is made."""
         self._store = store
         self._ledgers = ledgers
+        self._turn = turn
         self._records = JsonRecords(store, "Topic")
 
     async def count(self, topic: TopicName) -> int:
@@ -81,9 +85,10 @@ class Partitions:
             raise InvalidTopicName("Partitioned Topic Name should not contain '-partition-'")
         _check_names(topic, count)
         exists = "This topic already exists"
-        if topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name):  # rule 1
-            raise RecordExists(exists)
-        await self._records.create(topic.partitions_path, partitions_record(count, properties), exists)
+        async with self._turn():
+            if topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name):  # rule 1
+                raise RecordExists(exists)
+            await self._records.create(topic.partitions_path, partitions_record(count, properties), exists)
         await self._make(topic, 0, count)
 
     async def make_missed(self, topic: TopicName) -> None:
@@ -133,10 +138,11 @@ class Partitions:
         if not topic.is_persistent:
             return
         for number in range(first, count):
-            try:
-                await self._store.put(ledger_path(topic.with_partition(number).managed_ledger_name), b"", NO_NODE)
-            except VersionConflict:
-                continue  # the partition exists; its messages stay
+            async with self._turn():
+                try:
+                    await self._store.put(ledger_path(topic.with_partition(number).managed_ledger_name), b"", NO_NODE)
+                except VersionConflict:
+                    continue  # the partition exists; its messages stay
 
 
 def _check_names(topic: TopicName, count: int) -> None:

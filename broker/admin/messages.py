@@ -4,6 +4,9 @@ A position belongs to one partition: calls about a partitioned topic as a whole 
 brokers, except the one that truncates it.
 """
 
+import asyncio
+import contextlib
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from aiohttp import web
@@ -26,6 +29,10 @@ from managed_ledger.position import EARLIEST, Position
 
 _NO_POSITION: Final = -1
 
+# Entries that are read and unpacked to be shown at the same time: 20 MiB each with the default maxMessageSize, and more
+# where their producer says so. Others wait, and hold nothing meanwhile.
+UNPACKED_AT_ONCE: Final = 4
+
 
 class MessagesApi:
     """Entries of topics, shown one by one."""
@@ -34,6 +41,7 @@ class MessagesApi:
         self._broker = broker
         self._partitioned = broker.partitioned
         self._owners = owners
+        self._unpacking = asyncio.Semaphore(UNPACKED_AT_ONCE)
 
     def add_routes(self, routes: Routes) -> None:
         topic = ADMIN + "/persistent/{tenant}/{namespace}/{topic}"
@@ -52,12 +60,14 @@ class MessagesApi:
         number = int(request.match_info["count"])
         if number < 1:
             raise Refused(412, "messages are counted from 1")
-        return _answer(await peek(topic.ledger, subscription_of(request, topic).cursor, number), "Message not found")
+        cursor = subscription_of(request, topic).cursor
+        return await self._answer(peek(topic.ledger, cursor, number), "Message not found")
 
     async def get(self, request: web.Request) -> web.Response:
         topic = await self._one(request, "a message id belongs to")
         position = Position(int(request.match_info["ledger"]), int(request.match_info["entry"]))
-        return _answer(await entry_at(topic.ledger, position), f"Message id not found: {topic.name} has no {position}")
+        missing = f"Message id not found: {topic.name} has no {position}"
+        return await self._answer(entry_at(topic.ledger, position), missing)
 
     async def examine(self, request: web.Request) -> web.Response:
         """A message by its place, counted from the start or from the end of the topic."""
@@ -71,7 +81,7 @@ class MessagesApi:
             if number > total:
                 raise Refused(412, f"{topic.name} has {total} entries, so there is no {number}th from its end")
             place = total - place + 1
-        return _answer(await entry_at(topic.ledger, topic.ledger.position_at(place - 1)), "Message not found")
+        return await self._answer(entry_at(topic.ledger, topic.ledger.position_at(place - 1)), "Message not found")
 
     async def analyse(self, request: web.Request) -> web.Response:
         """Count what a subscription has not acknowledged, by reading it."""
@@ -134,6 +144,19 @@ class MessagesApi:
             raise TopicNotFound(f"Topic {name} not found")
         return json_answer(found)
 
+    async def _answer(self, reading: Coroutine[Any, Any, EntryLike | None], missing: str) -> web.Response:
+        """The entry that is read, unpacked on another thread: its bytes and its metadata may be many.
+
+        Raises Refused (404) with the text *missing*, and what *reading* raises.
+        """
+        with contextlib.closing(reading):
+            async with self._unpacking:
+                entry = await reading
+                if entry is None:
+                    raise Refused(404, missing)
+                headers, payload = await asyncio.to_thread(_unpacked, entry)
+        return web.Response(body=payload, headers=CIMultiDict(headers), content_type="application/json")
+
     async def _one(self, request: web.Request, what: str) -> Topic:
         """The topic, which is not partitioned. Raises Refused (405), TopicNotFound."""
         name = topic_of(request)
@@ -151,9 +174,6 @@ def _number(request: web.Request, name: str, otherwise: int) -> int:
         raise Refused(400, f"{name} is a whole number, not {text[:100]!r}") from None
 
 
-def _answer(entry: EntryLike | None, missing: str) -> web.Response:
-    """Raises Refused (404) with the text *missing*."""
-    if entry is None:
-        raise Refused(404, missing)
+def _unpacked(entry: EntryLike) -> tuple[list[tuple[str, str]], bytes]:
     headers, payload = entry_answer(entry.position, entry.data)
-    return web.Response(body=bytes(payload), headers=CIMultiDict(headers), content_type="application/json")
+    return headers, bytes(payload)

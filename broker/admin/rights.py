@@ -15,6 +15,7 @@ from aiohttp import web
 
 from broker.admin.deputies import HEADER, asks_for, named_in
 from broker.admin.http import CALLER, Handler, Refused, caller_of, namespace_of, topic_of
+from broker.arrivals import Arrivals
 from broker.errors import NotAuthenticated, NotAuthorized
 from broker.security.access import Access
 from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
@@ -88,10 +89,11 @@ class Routes:
             self._router.add_route(method, path, handle)
 
 
-def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
+def asking(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arrivals) -> Any:
     """A middleware that lets a request through if its caller may make it; it stands behind the one that authenticates.
 
-    A path or method that no route has is answered with 404 or 405, which tells nothing.
+    What the request makes has its turn among those of *arrivals*. A path or method that no route has is answered with
+    404 or 405, which tells nothing.
     """
 
     @web.middleware
@@ -109,6 +111,7 @@ def asking(access: Access, operations: Mapping[Any, OperationOf]) -> Any:
                 raise Refused(403 if operation in _FORBIDDEN else 401, str(error)) from None
             asks_for(caller)
             await check(access, request, operation)
+        arrivals.work_for(caller_of(request).source(request.remote or "a client"))
         return await handler(request)
 
     return ask

@@ -154,7 +154,11 @@ class AdminServer:
 
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
-        middlewares: list[Any] = [answer_errors, check_request, asking(self._access, self.operations)]
+        middlewares: list[Any] = [
+            answer_errors,
+            check_request,
+            asking(self._access, self.operations, self._broker.arrivals),
+        ]
         config = self._broker.config
         if config.http_requests_limited:
             middlewares.insert(0, limiting(config.http_requests_per_s, self._broker.clock))

@@ -87,7 +87,6 @@ class TopicsApi:
         await self._owners.here(request, name)
         if await self._broker.ledgers.exists(name.managed_ledger_name):
             raise Refused(409, "This topic already exists")
-        await self._broker.check_new(name)
         topic = await self._broker.create_topic(name)
         if properties:
             await topic.ledger.set_properties({**topic.ledger.properties, **properties})

@@ -25,10 +25,9 @@ class Answers:
 
     __slots__ = ("_address", "_arrivals", "_flow", "_outbox", "_spawn", "source")
 
-    def __init__(self, flow: ClientFlow, outbox: Outbox, spawn: Spawn, address: str, arrivals: Arrivals | None) -> None:
-        """*arrivals* None: the client is this broker itself, and others may wait for what it asks for."""
-        self.source: Hashable = address
-        """Whose turn it is to arrive (`broker.arrivals`)."""
+    def __init__(self, flow: ClientFlow, outbox: Outbox, spawn: Spawn, address: str, arrivals: Arrivals) -> None:
+        self.source: Hashable = None
+        """Whose turn it is (`broker.arrivals`); None until it is known who the client is."""
         self._arrivals = arrivals
         self._flow = flow
         self._outbox = outbox
@@ -64,16 +63,13 @@ class Answers:
         arrives = arrives or looks_up
         flow = self._flow
         size_bytes = flow.command_bytes
-        arrivals = self._arrivals if arrives else None
-
-        def turn() -> contextlib.AbstractAsyncContextManager[None]:
-            return contextlib.nullcontext() if arrivals is None else arrivals.turn(self.source, looks_up=looks_up)
 
         async def run() -> None:
             try:
+                self._arrivals.work_for(self.source)
                 if flow.unsent_bytes > OUTBOX_HIGH_BYTES:  # answers may be large: the client has to read them first
                     await self._outbox.until_drained()
-                async with turn():
+                async with self._arrivals.looking_up() if looks_up else contextlib.nullcontext():
                     answer = await work()
             except BrokerError as error:
                 answer = failed(error.code, str(error))

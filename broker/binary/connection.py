@@ -11,11 +11,11 @@ Rules:
 1. Frames are worked on in the order in which they came. A request that memory can answer is answered in that call; one
    that has to wait becomes one task, and its answer may overtake others (clients match them by request id).
 2. All messages of one chunk for one topic are published in one call; a command between them is worked on after the
-   messages before it.
+   messages before it. No command begins before the one in front of it is done, also where that takes more than a turn.
 3. A command that is not known, or cannot be done here, is refused with the error that the protocol has for it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -114,14 +114,17 @@ class Connection:
         self._config = broker.config
         self._outbox = outbox
         self._spawn = spawn
+        self._is_own = is_trusted
         self._login = None if broker.doors is None or is_trusted else Login(broker.doors, common_name)
         guard = self._guard = Guard(broker.access, ClientFacts(address))
-        self._answers = Answers(self.flow, outbox, spawn, address, None if is_trusted else broker.arrivals)
+        self._answers = Answers(self.flow, outbox, spawn, address, broker.arrivals)
         kept = broker.kept_properties.of_connection()
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard, kept)
         self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard, kept)
         self._watches = ConnectionWatches(broker, self._answers, self.flow, guard, outbox, spawn)
         lookups = Lookups(broker, self._answers, guard)
+        self._steps: Generator[None, None, None] | None = None
+        """What is left of a command that takes more than a turn."""
         # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES.
         self._parts = (self._answers, self._producers, self._consumers, lookups, self._watches)
 
@@ -140,33 +143,49 @@ class Connection:
 
     # -------------------------------------------------------------------------------- in
 
-    def on_frames(self, frames: list[memoryview]) -> int:
+    def on_frames(self, frames: list[memoryview], is_over: Callable[[], bool] = lambda: False) -> int:
         """Work on the frames of one chunk. Returns for how many that was done; the others have to wait until reading is
-        resumed.
+        resumed, or for another turn of the loop where *is_over* says after a command that this one is over.
 
         Raises MalformedFrame if the connection has to end.
         """
         flow, producers = self.flow, self._producers
         try:
+            if self._steps is not None and not self._go_on(is_over):
+                return 0
             for at, frame in enumerate(frames):
-                if self.state is not State.CONNECTED:
-                    if self.state is State.CLOSED:
-                        break
-                    self._on_command(frame)
-                    continue
-                if flow.is_paused:
-                    return at
-                send = parse_send(frame)
-                if send is not None:
-                    producers.on_send(send)
-                    continue
-                if producers.run:
-                    producers.publish_run()
-                flow.on_command(len(frame))
+                if self.state is State.CONNECTED:
+                    if flow.is_paused:
+                        return at
+                    send = parse_send(frame)
+                    if send is not None:
+                        producers.on_send(send)
+                        continue
+                    if producers.run:
+                        producers.publish_run()
+                    flow.on_command(len(frame))
+                elif self.state is State.CLOSED:
+                    break
                 self._on_command(frame)
+                if (self._steps is not None and not self._go_on(is_over)) or is_over():
+                    return at + 1
             return len(frames)
         finally:
             producers.end_chunk()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a command is not done: `on_frames` goes on with it, also without frames."""
+        return self._steps is not None
+
+    def _go_on(self, is_over: Callable[[], bool]) -> bool:
+        """Go on with the command that takes more than a turn; whether it is done."""
+        while self._steps is not None:
+            if next(self._steps, self) is self:  # it has come to its end
+                self._steps = None
+            elif is_over():
+                return False
+        return True
 
     def _on_command(self, frame: memoryview) -> None:
         made, entry = parse_frame(frame)
@@ -187,7 +206,7 @@ class Connection:
         found = _HANDLERS.get(kind)
         if found is not None:
             part, handle = found
-            handle(self._parts[part], body)
+            self._steps = handle(self._parts[part], body)
         elif kind == _T.PRODUCER:
             self._producers.on_producer(body, self, self._client)
         elif kind == _T.AUTH_RESPONSE:
@@ -259,8 +278,8 @@ class Connection:
             ),
             caller=caller,
         )
-        if caller.role is not None:
-            self._answers.source = caller.role
+        if not self._is_own:
+            self._answers.source = caller.source(self.address)
         self.write(
             command(
                 _T.CONNECTED,
@@ -279,13 +298,18 @@ class Connection:
         """Whether the handshake is done."""
         return self.state is not State.START and self.state is not State.AUTHENTICATING
 
-    def on_lost(self) -> None:
-        """The connection is gone: so are its producers and consumers."""
+    def on_lost(self) -> Generator[None, None, None]:
+        """The connection is gone: so are its producers and consumers, when the steps that are returned are done."""
         self.state = State.CLOSED
+        self._steps = None
         self.flow.on_lost(self)
-        self._producers.on_lost()
-        self._consumers.on_lost()
         self._watches.on_lost()
+        return self._leave(self._producers.on_lost(), self._consumers.on_lost())
+
+    @staticmethod
+    def _leave(*parts: Generator[None, None, None]) -> Generator[None, None, None]:
+        for part in parts:
+            yield from part
 
     def on_flushed(self, unsent_bytes: int) -> None:
         """The socket has taken what was written, but for *unsent_bytes*."""
@@ -329,7 +353,8 @@ class Connection:
             self._consumers.pump()
 
     async def is_alive(self) -> bool:
-        return self.state is not State.CLOSED and await self._outbox.is_alive()
+        # Who asks this wants the place of a producer or consumer: those of a closed connection may have to leave yet.
+        return await self._outbox.is_alive() and self.state is not State.CLOSED
 
     def on_producer_closed(self, producer: object) -> None:
         assert isinstance(producer, Producer), "only producers are closed as such"
@@ -353,7 +378,8 @@ _TRANSACTION_REQUESTS: Final = (
 _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES = range(5)
 
 # Which part takes a command, and how. One table for all connections: a dict of bound methods would cost each 4 KB.
-_HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], None]]]] = {
+# What a command leaves to be done in steps is returned.
+_HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], Generator[None, None, None] | None]]]] = {
     _T.PING: (_ANSWERS, Answers.on_ping),
     _T.PONG: (_ANSWERS, Answers.ignore),
     _T.LOOKUP: (_LOOKUPS, Lookups.on_lookup),

@@ -12,10 +12,12 @@ Rules:
    when it had asked again already: its queue is empty. What the consumer holds comes again, by new permits.
 4. Each request is answered, also one for a consumer that was closed meanwhile: an acknowledgement with a request id is
    waited for (Apache's brokers are silent, so that it fails when its time is over).
+5. An acknowledgement of thousands of messages is looked at as a whole first, and refused as a whole. Then it is applied
+   in steps, and others have their turn between them. It ends where its consumer was closed meanwhile.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
@@ -44,6 +46,11 @@ log = logging.getLogger(__name__)
 
 # Ids of messages that one command names to have them delivered again. Clients name a thousand at once.
 REDELIVERED_IDS_MAX: Final = 20_000
+
+# Ids of a large acknowledgement that are applied in one step, some two milliseconds, and how many words of their sets
+# count like an id.
+ACK_IDS_PER_STEP: Final = 200
+ACK_WORDS_LIKE_AN_ID: Final = 50
 
 # Consumers of one connection that may not know that they are closed, and the time that a client which does know has
 # for its new SUBSCRIBE (rule 2).
@@ -227,30 +234,47 @@ class ConnectionConsumers:
         if again is not None:
             again.cancel()
 
-    def on_ack(self, ack: wire.CommandAck) -> None:
-        """ACK, answered if it has a request id."""
-        consumer = self._consumer(ack.consumer_id)
-        code: int | None = None
-        text: str | None = None
-        if consumer is None or consumer.subscription is None:  # it was closed a moment ago
-            code, text = wire.ConsumerNotFound, f"Consumer {ack.consumer_id} not found"
-        elif ack.txnid_most_bits or ack.txnid_least_bits:
-            code, text = wire.NotAllowedError, "Transactions are not enabled."
-        else:
-            try:
-                consumer.subscription.acknowledge(consumer, ack)
-            except InvalidPosition as error:
-                code, text = wire.MetadataError, str(error)
+    def on_ack(self, ack: wire.CommandAck) -> Generator[None, None, None] | None:
+        """ACK, answered if it has a request id. Returns what is left of a large one, which is done in steps."""
+        if self._flow.command_bytes:
+            return self._acknowledge_in_steps(ack)
+        refusal = self._acknowledge(ack)
         if ack.HasField("request_id"):
-            self._answers.write(
-                command(
-                    _T.ACK_RESPONSE,
-                    consumer_id=ack.consumer_id,
-                    request_id=ack.request_id,
-                    error=code,
-                    message=text,
-                )
-            )
+            self._answer_ack(ack, refusal)
+        return None
+
+    def _acknowledge_in_steps(self, ack: wire.CommandAck) -> Generator[None, None, None]:
+        """Rule 5."""
+        refusal = self._acknowledge(ack, only_check=True)
+        for part in parts_of(ack):
+            if refusal is not None:
+                break
+            yield
+            refusal = self._acknowledge(part)
+        if ack.HasField("request_id"):
+            self._answer_ack(ack, refusal)
+
+    def _acknowledge(self, ack: wire.CommandAck, *, only_check: bool = False) -> tuple[int, str] | None:
+        """Returns why it is refused, if it is; nothing of it is applied then."""
+        consumer = self._consumer(ack.consumer_id)
+        if consumer is None or consumer.subscription is None:  # it was closed a moment ago
+            return wire.ConsumerNotFound, f"Consumer {ack.consumer_id} not found"
+        if ack.txnid_most_bits or ack.txnid_least_bits:
+            return wire.NotAllowedError, "Transactions are not enabled."
+        try:
+            if only_check:
+                consumer.subscription.check_ack(ack)
+            else:
+                consumer.subscription.acknowledge(consumer, ack)
+        except InvalidPosition as error:
+            return wire.MetadataError, str(error)
+        return None
+
+    def _answer_ack(self, ack: wire.CommandAck, refusal: tuple[int, str] | None) -> None:
+        code, text = refusal or (None, None)
+        self._answers.write(
+            command(_T.ACK_RESPONSE, consumer_id=ack.consumer_id, request_id=ack.request_id, error=code, message=text)
+        )
 
     def on_redeliver(self, request: wire.CommandRedeliverUnacknowledgedMessages) -> None:
         """REDELIVER_UNACKNOWLEDGED_MESSAGES: the named messages, or all, are delivered again."""
@@ -404,17 +428,41 @@ class ConnectionConsumers:
             if not consumer.last_flow_ms and len(self._closed_early) < EARLY_CLOSED_MAX:
                 self._closed_early[consumer_id] = None
 
-    def on_lost(self) -> None:
-        """The connection is gone: so are its consumers."""
+    def on_lost(self) -> Generator[None, None, None]:
+        """The connection is gone: so are its consumers, one with each step."""
         consumers, self._consumers = self._consumers, {}
         topics, self._topics = self._topics, {}
         for consumer_id in list(self._closed_early):
             self._is_asked_for(consumer_id)
+        for coming in consumers.values():
+            if not isinstance(coming, Consumer):
+                coming.is_cancelled = True
+        attached = {id_: one for id_, one in consumers.items() if isinstance(one, Consumer)}
+        return self._detach(attached, topics)
+
+    @staticmethod
+    def _detach(consumers: dict[int, Consumer], topics: dict[int, TopicPort]) -> Generator[None, None, None]:
         for consumer_id, consumer in consumers.items():
-            if isinstance(consumer, Consumer):
-                topics[consumer_id].detach_consumer(consumer)
-            else:
-                consumer.is_cancelled = True
+            topics[consumer_id].detach_consumer(consumer)
+            yield
+
+
+def parts_of(ack: wire.CommandAck) -> Iterator[wire.CommandAck]:
+    """*ack* in parts that are small enough for one step."""
+    if ack.ack_type != wire.CommandAck.Individual:
+        yield ack
+        return
+    part = wire.CommandAck(consumer_id=ack.consumer_id, ack_type=wire.CommandAck.Individual)
+    weight = 0
+    for one in ack.message_id:
+        weight += 1 + len(one.ack_set) // ACK_WORDS_LIKE_AN_ID
+        part.message_id.append(one)
+        if weight >= ACK_IDS_PER_STEP:
+            yield part
+            part = wire.CommandAck(consumer_id=ack.consumer_id, ack_type=wire.CommandAck.Individual)
+            weight = 0
+    if weight:
+        yield part
 
 
 def _named(request: wire.CommandSubscribe) -> str:

@@ -62,7 +62,9 @@ class Arrivals(Protocol):
 
     total: int
 
-    def turn(self, source: Hashable, *, looks_up: bool = False) -> AbstractAsyncContextManager[None]: ...
+    def work_for(self, source: Hashable) -> None: ...
+
+    def looking_up(self) -> AbstractAsyncContextManager[None]: ...
 
 
 class FlowPort(Protocol):

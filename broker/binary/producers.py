@@ -20,7 +20,7 @@ Rules:
 8. No close is sent to an id whose request is not answered: the answer says what became of the producer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
 from broker.binary.answers import Answers, error_frame
@@ -350,16 +350,22 @@ class ConnectionProducers:
             self._attached.pop(producer_id, None)
             self._closed_ms[producer_id] = self._broker.now_ms()
 
-    def on_lost(self) -> None:
-        """The connection is gone: so are its producers."""
+    def on_lost(self) -> Generator[None, None, None]:
+        """The connection is gone: so are its producers, one with each step."""
         producers, self._producers = self._producers, {}
         self._attached.clear()
         self._waiting.clear()
-        for producer in producers.values():
-            if isinstance(producer, Producer):
+        for coming in producers.values():
+            if not isinstance(coming, Producer):
+                coming.is_cancelled = True
+        return self._detach([one for one in producers.values() if isinstance(one, Producer)])
+
+    @staticmethod
+    def _detach(producers: list[Producer]) -> Generator[None, None, None]:
+        for producer in producers:
+            if not producer.is_closed:  # by the broker, since the connection was lost
                 producer.topic.detach_producer(producer)
-            else:
-                producer.is_cancelled = True
+            yield
 
 
 def _producer_success(request_id: int, producer: Producer, attached: Attached) -> bytes:

@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import Final, cast
+from collections.abc import Coroutine, Generator
+from typing import Any, Final, cast
 
 from broker.binary.answers import error_frame
 from broker.binary.connection import NO_REQUEST, PING, BrokerPort, Connection, State
 from broker.binary.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES
+from broker.binary.loop_share import LoopShare
 from broker.binary.proxy_header import parse_proxy_header
 from broker.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
@@ -80,10 +82,13 @@ class ClientProtocol(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._is_closing = False
+        self._has_left: asyncio.Event | None = None
+        """What the client had has left; None: it did at once."""
         self._is_flushing = False
         self._is_drained = asyncio.Event()
         self._is_drained.set()
-        # Frames that were read and not worked on yet.
+        # What was read and not worked on yet: chunks, and the frames of those before them.
+        self._chunks: list[bytes] = []
         self._frames: list[memoryview] = []
         self._is_working = False
         self._is_wanted = True
@@ -111,7 +116,7 @@ class ClientProtocol(asyncio.Protocol):
         self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
         if self._is_own:
-            self._connection = Connection(self._broker, self, self._tasks.spawn, "/local", is_trusted=True)
+            self._connection = Connection(self._broker, self, self._spawn, "/local", is_trusted=True)
         elif not self._config.proxy_protocol:
             self._begin(self._peer)
 
@@ -130,7 +135,11 @@ class ClientProtocol(asyncio.Protocol):
         self._counted = host
         self._server.made += 1
         name = common_name(self._transport.get_extra_info("peercert"))
-        self._connection = Connection(self._broker, self, self._tasks.spawn, address, common_name=name)
+        self._connection = Connection(self._broker, self, self._spawn, address, common_name=name)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._server.share.count_task()
+        self._tasks.spawn(work, name)
 
     def _read_proxy_header(self, data: bytes) -> None:
         """Take the header of a load balancer from the beginning of the connection; the client's data are behind it."""
@@ -159,6 +168,15 @@ class ClientProtocol(asyncio.Protocol):
         self._pinged = False
         if self._signs_of_life:
             self._show_life(True)
+        if self._is_working or self._chunks or not self._server.share.begin_slice():
+            self._chunks.append(data)
+            self._work_soon()
+            self._update_reading()
+        elif self._take(connection, data):
+            self._work()
+
+    def _take(self, connection: Connection, data: bytes) -> bool:
+        """Cut a chunk into frames; False: the connection ends."""
         if self._is_stranger and connection.is_admitted:
             self._is_stranger = False
             self._count_handshake(0)
@@ -167,16 +185,15 @@ class ClientProtocol(asyncio.Protocol):
             frames = self._splitter.feed(data)
         except MalformedFrame as error:
             self._refuse(connection, error)
-            return
+            return False
         self._frames.extend(frames)
-        if not self._is_working:
-            self._work()
         held_bytes = self._splitter.held_bytes
         if self._is_stranger:
             self._count_handshake(held_bytes)
         elif held_bytes >= COUNTED_BYTES or self._is_counted:
             self._is_counted = held_bytes >= COUNTED_BYTES
             self._server.unfinished.on_held(self, held_bytes, self._splitter.missing_bytes, is_new=bool(frames))
+        return not self._is_closing
 
     def _count_handshake(self, held_bytes: int) -> None:
         """A client that is not authenticated has brought *held_bytes* of a frame."""
@@ -214,11 +231,15 @@ class ClientProtocol(asyncio.Protocol):
         connection, frames = self._connection, self._frames
         if self._is_closing or connection is None or not self._is_wanted:
             return
+        while self._chunks:
+            if not self._take(connection, self._chunks.pop(0)):
+                return
+        is_over = self._server.share.is_over
         try:
             if len(frames) <= FRAMES_PER_TURN:
-                done = connection.on_frames(frames)
+                done = connection.on_frames(frames, is_over)
             else:
-                done = connection.on_frames(frames[:FRAMES_PER_TURN])
+                done = connection.on_frames(frames[:FRAMES_PER_TURN], is_over)
         except MalformedFrame as error:
             self._refuse(connection, error)
             return
@@ -231,9 +252,13 @@ class ClientProtocol(asyncio.Protocol):
         self._update_reading()
 
     def _work_soon(self) -> None:
-        if self._frames and not self._is_working:
+        if self._has_work and not self._is_working:
             self._is_working = True
-            self._loop.call_soon(self._work)
+            self._server.share.wait(self._work)
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._frames or self._chunks) or (self._connection is not None and self._connection.is_busy)
 
     def _refuse(self, connection: Connection, error: MalformedFrame) -> None:
         log.warning("%s is disconnected: %s", connection.address, error)
@@ -253,6 +278,7 @@ class ClientProtocol(asyncio.Protocol):
         self._is_drained.set()
         self._out.clear()
         self._frames.clear()
+        self._chunks.clear()
         self._server.clients.discard(self)
         self._server.strangers.discard(self)
         self._server.unfinished.forget(self)
@@ -267,8 +293,8 @@ class ClientProtocol(asyncio.Protocol):
         self._show_life(False)
         # The two refer to each other: cut, so that they need no garbage collector.
         connection, self._connection = self._connection, None
-        if connection is not None and connection.state is not State.CLOSED:
-            connection.on_lost()
+        if connection is not None:
+            self._leave(connection)
         # Tasks under way finish by themselves: their producer or consumer is detached as soon as it is made.
 
     # -------------------------------------------------------------------------------- outbox
@@ -316,7 +342,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def _update_reading(self) -> None:
         """Read the socket while the connection wants it and no frame that was read before waits."""
-        wanted = self._is_wanted and not self._frames
+        wanted = self._is_wanted and not self._has_work
         if wanted == self._is_read or self._transport is None or self._transport.is_closing():
             return
         self._is_read = wanted
@@ -332,10 +358,34 @@ class ClientProtocol(asyncio.Protocol):
             return
         self._is_closing = True
         if self._connection is not None:
-            self._connection.on_lost()
+            self._leave(self._connection)
         self._flush()
         if self._transport is not None:
             self._transport.close()
+
+    def _leave(self, connection: Connection) -> None:
+        """What the client has leaves; of thousands, some in each turn of the loop."""
+        if connection.state is State.CLOSED:
+            return
+        self._server.share.begin_slice()
+        self._go_on_leaving(connection.on_lost())
+
+    def _go_on_leaving(self, steps: Generator[None, None, None]) -> None:
+        share = self._server.share
+        try:
+            for _ in steps:
+                if share.is_over():
+                    self._has_left = self._has_left or asyncio.Event()
+                    share.wait(lambda: self._go_on_leaving(steps))
+                    return
+        except Exception:  # nobody shall wait for ever
+            log.exception("%s: not all of what it had has left", self._peer)
+        if self._has_left is not None:
+            self._has_left.set()
+
+    async def _until_left(self) -> None:
+        if self._has_left is not None:
+            await self._has_left.wait()
 
     def abort(self) -> None:
         """Close without sending anything more."""
@@ -345,6 +395,7 @@ class ClientProtocol(asyncio.Protocol):
     async def is_alive(self) -> bool:
         """Send a PING and wait for anything from the client. False (and disconnected) if nothing arrives in time."""
         if self._is_closing:
+            await self._until_left()
             return False
         if not self._is_read or not self._config.active_consumer_probe_ms:
             return True  # its answer would not be read, or clients are not to be asked
@@ -365,8 +416,9 @@ class ClientProtocol(asyncio.Protocol):
                 self._signs_of_life.remove(sign)
         if not alive:
             self.abort()
-            if self._connection is not None and self._connection.state is not State.CLOSED:
-                self._connection.on_lost()
+            if self._connection is not None:
+                self._leave(self._connection)
+            await self._until_left()
         return alive
 
     def _show_life(self, is_alive: bool) -> None:
@@ -424,6 +476,7 @@ class ClientProtocol(asyncio.Protocol):
         """Close the connection and cancel its tasks."""
         self.close()
         await self._tasks.cancel()
+        await self._until_left()
 
 
 class BinaryServer:
@@ -443,6 +496,7 @@ class BinaryServer:
         """Connections that were refused above a limit, that were made, and those of them that have ended."""
         """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
+        self.share = LoopShare(clock.monotonic, lambda work: asyncio.get_running_loop().call_soon(work))
         limit_bytes = int(broker.publishes.limit_bytes * UNFINISHED_SHARE)
         self.unfinished = Unfinished(limit_bytes, clock.monotonic, clock.call_later)
         self.handshake_bytes = 0

@@ -23,7 +23,7 @@ def caller_of(context: Any) -> Caller:
 
 def source_of(context: Any) -> Hashable:
     """Whose turn it is when the call of this task waits for one (`broker.arrivals`)."""
-    return caller_of(context).role or context.peer()
+    return caller_of(context).source(context.peer())
 
 
 def is_secure() -> bool:

@@ -10,6 +10,7 @@ from broker.errors import BrokerError
 from broker.grpc.callers import caller_of, source_of
 from broker.grpc.consume_call import KINDS, ConsumeCall
 from broker.grpc.publish import schema_of
+from broker.grpc.requests import Requests
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
@@ -23,8 +24,9 @@ from managed_ledger.topic_name import TopicName
 class Consumers:
     """All Consume calls of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, requests: Requests) -> None:
         self._broker = broker
+        self._requests = requests
         self._calls: set[ConsumeCall] = set()
 
     def end(self) -> None:
@@ -34,9 +36,8 @@ class Consumers:
 
     async def serve(self, call: Any) -> None:
         """One Consume call. Raises Refused, BrokerError."""
-        request = await call.read()
-        if request is grpc.aio.EOF:
-            return
+        source = source_of(call)
+        request = await self._requests.of_role(call, source)
         if not request.HasField("open") or request.acks or request.permits:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Consume has `open`, and nothing else")
         wanted = request.open
@@ -53,8 +54,8 @@ class Consumers:
             await self._broker.access.check(caller, need)
             check_ranges(len(wanted.sticky_ranges))
             check_client_name(wanted.consumer_name, "consumer")
-            async with self._broker.arrivals.turn(source_of(call)):
-                made, last = await self._attach(name, wanted, call.peer(), caller)
+            self._broker.arrivals.work_for(source)
+            made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error
         self._calls.add(made)

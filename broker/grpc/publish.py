@@ -14,16 +14,17 @@ Rules:
    known what is stored, and the messages may be grouped in another way now.
 3. What the topic's policies forbid (maxMessageSize, the longest delay) is refused message by message, since streams
    share entries: a group that is too large for the topic is stored as several entries.
-4. A stream that has too much under way is not read, nor is any while all clients of the broker together have too
-   much; gRPC's flow control then stops its client.
+4. A stream that has too much under way is not read, nor are those of a role that have too much together, nor is any
+   while all clients of the broker have; gRPC's flow control then stops its client.
 5. Where a rate is set, so many messages of a request are stored as it lets in, and the others when it lets them in.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -31,6 +32,7 @@ from broker.broker import Broker
 from broker.errors import BrokerError, NotReady
 from broker.grpc.callers import caller_of, source_of
 from broker.grpc.grouping import Group, Grouping, GroupLimits, Run, encode_group
+from broker.grpc.requests import Requests
 from broker.grpc.status import Refused, Status, moved, refusal, refusal_of_code
 from broker.memory_budget import MemoryBudget
 from broker.names import check_client_name, parse_topic
@@ -58,6 +60,9 @@ STREAM_MESSAGES_MAX: Final = 100_000
 
 # A message stands in memory as it came and in its entry.
 COPIES: Final = 2
+
+# Share of the calls of one role in the memory for messages that storage has not answered, as of one binary connection.
+ROLE_SHARE: Final = 0.5
 
 # Receipts that leave in one answer; a frame then stays below 64 KiB.
 RECEIPTS_PER_ANSWER: Final = 2_000
@@ -280,11 +285,34 @@ def _parts(group: Group) -> Iterator[tuple[Run, "Stream", int]]:
         at += run.length
 
 
+class Share:
+    """What the Publish calls of one role (of one connection, where nobody is authenticated) have under way together."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
+        self.bytes = 0
+        self.has_room = asyncio.Event()
+        self.has_room.set()
+
+    def take(self, size_bytes: int) -> None:
+        self.bytes += size_bytes
+        self.budget.take(size_bytes)
+        if self.bytes > ROLE_SHARE * self.budget.limit_bytes:
+            self.has_room.clear()
+
+    def give(self, size_bytes: int) -> None:
+        self.bytes -= size_bytes
+        self.budget.give(size_bytes)
+        if self.bytes <= ROLE_SHARE * self.budget.limit_bytes // 2:
+            self.has_room.set()
+
+
 class Stream:
     """One Publish call."""
 
-    def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int, budget: MemoryBudget) -> None:
-        self._budget = budget
+    def __init__(self, schema_version: bytes, mix_keys: bool, last_sequence_id: int, share: Share) -> None:
+        self._share = share
+        self._budget = share.budget
         self.caller = TRUSTED
         """As whom its client is authenticated; streams of several clients share a producer."""
         self.schema_version = schema_version
@@ -320,7 +348,7 @@ class Stream:
         assert self.messages >= 0, "more messages were answered than the stream sent"
         assert self.bytes >= 0, "more bytes were answered than the stream sent"
         if not self.ended.is_set():
-            self._budget.give(COPIES * size_bytes)
+            self._share.give(COPIES * size_bytes)
         if self.messages < STREAM_MESSAGES_MAX // 2 and self.bytes < STREAM_BYTES_MAX // 2:
             self.has_room.set()
         if not self.messages:
@@ -329,7 +357,7 @@ class Stream:
     def on_taken(self, count: int, size_bytes: int) -> None:
         self.messages += count
         self.bytes += size_bytes
-        self._budget.take(COPIES * size_bytes)
+        self._share.take(COPIES * size_bytes)
         self.is_answered.clear()
         if self.messages > STREAM_MESSAGES_MAX or self.bytes > STREAM_BYTES_MAX:  # rule 4
             self.has_room.clear()
@@ -350,7 +378,7 @@ class Stream:
     def end(self, reason: Refused | None) -> None:
         if not self.ended.is_set():
             self.reason = reason
-            self._budget.give(COPIES * self.bytes)
+            self._share.give(COPIES * self.bytes)
             self._budget.forget(self)
             self.ended.set()
             self.changed.set()
@@ -361,7 +389,8 @@ class Stream:
     async def until_room(self) -> None:
         """Rule 4. Returns also when the stream has ended."""
         await self.has_room.wait()
-        if self._budget.is_full and self.bytes and not self.ended.is_set():
+        await self._share.has_room.wait()
+        if self._budget.is_full and not self.ended.is_set():
             self._has_turn.clear()
             self._budget.wait(self, self._has_turn.set)
             await self._has_turn.wait()
@@ -370,12 +399,15 @@ class Stream:
 class Publisher:
     """All Publish calls of a broker."""
 
-    def __init__(self, broker: Broker, limits: GroupLimits, window_s: float) -> None:
+    def __init__(self, broker: Broker, requests: Requests, limits: GroupLimits, window_s: float) -> None:
         self.broker = broker
+        self._requests = requests
         self.limits = limits
         self.window_s = window_s
         self._shared: dict[TopicName, asyncio.Future[Writer]] = {}
         self._streams: dict[Stream, Writer] = {}
+        self._shares = WeakValueDictionary[Hashable, Share]()
+        """By role; each lives as long as a call of it."""
 
     async def end(self, timeout_s: float) -> None:
         """Answer what came so far, then disconnect all streams."""
@@ -401,9 +433,8 @@ class Publisher:
 
     async def serve(self, call: Any) -> None:
         """One Publish call. Raises Refused, BrokerError."""
-        request = await call.read()
-        if request is grpc.aio.EOF:
-            return
+        source = source_of(call)
+        request = await self._requests.of_role(call, source)
         if not request.HasField("open") or request.messages:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")
         name = parse_topic(request.open.topic)
@@ -412,8 +443,8 @@ class Publisher:
         try:
             await self.broker.access.check(caller, need)
             check_client_name(request.open.producer_name, "producer")
-            async with self.broker.arrivals.turn(source_of(call)):
-                writer, stream = await self._open(name, request.open, call.peer())
+            self.broker.arrivals.work_for(source)
+            writer, stream = await self._open(name, request.open, call.peer(), source)
             stream.caller = caller
         except BrokerError as error:
             raise refusal(str(name), error) from error
@@ -546,7 +577,9 @@ class Publisher:
 
     # -------------------------------------------------------------------------------- producers
 
-    async def _open(self, name: TopicName, request: api.PublishRequest.Open, address: str) -> tuple[Writer, Stream]:
+    async def _open(
+        self, name: TopicName, request: api.PublishRequest.Open, address: str, source: Hashable
+    ) -> tuple[Writer, Stream]:
         if name.partition < 0 and (partitions := await self.broker.partitions(name, create=True)):
             raise Refused(
                 Status.FAILED_PRECONDITION,
@@ -562,7 +595,8 @@ class Publisher:
             last_sequence_id = topic.last_sequence_id(request.producer_name)
         else:
             writer, last_sequence_id = await self._shared_writer(topic, address), -1
-        stream = Stream(schema_version, request.mix_keys, last_sequence_id, self.broker.publishes)
+        share = self._shares.setdefault(source, Share(self.broker.publishes))
+        stream = Stream(schema_version, request.mix_keys, last_sequence_id, share)
         writer.streams.add(stream)
         self._streams[stream] = writer
         return writer, stream

@@ -1,4 +1,4 @@
-"""Requests of calls that have one: read after it is known who calls, and so many at once.
+"""Requests of calls that have one, and the first of the others: read after it is known who calls, and so many at once.
 
 The library reads a request before it calls a handler of such a call, whoever sends it and however slowly. So they are
 served here as streams of one message: on the wire it is the same.
@@ -7,7 +7,8 @@ Rules:
 
 1. Who is not authenticated has no request read, except for health, of which load balancers ask. Of these
    `STRANGERS_AT_ONCE` are read; one more ends the oldest that has been under way for `SLOW_S`, or is refused.
-2. Of each role (each connection, where nobody is authenticated) `AT_ONCE` are read; the others wait, unread.
+2. Of each role (each connection, where nobody is authenticated) `AT_ONCE` are read; the others wait, unread. So are
+   the first requests of streams, which say what they are about: nobody has asked yet whether their client may do that.
 3. A request comes within `REQUEST_S`, or its call ends.
 """
 

@@ -65,13 +65,14 @@ class GrpcServer:
     def __init__(self, broker: Broker) -> None:
         config = broker.config
         self._broker = broker
+        self._requests = Requests()
         self._publisher = Publisher(
             broker,
+            self._requests,
             GroupLimits(config.grpc_group_messages_max, min(config.grpc_group_bytes_max, config.max_message_bytes)),
             config.grpc_group_delay_ms / 1000,
         )
-        self._consumers = Consumers(broker)
-        self._requests = Requests()
+        self._consumers = Consumers(broker, self._requests)
         broker.on_permissions_changed.append(self._publisher.recheck)
         self._server: Any = None
         self._health: Any = None
@@ -140,11 +141,11 @@ class GrpcServer:
 
         def unary(serve: Handler, request: Any, operation: Operation) -> Any:
             async def read(context: Any) -> Any:
+                self._broker.arrivals.work_for(source_of(context))
                 return await self._requests.of_role(context, source_of(context))
 
             async def ask_and_serve(wanted: Any, context: Any) -> Any:
-                looks_up = operation not in (Operation.CREATE_TOPIC, Operation.DELETE_TOPIC)
-                async with self._broker.arrivals.turn(source_of(context), looks_up=looks_up):
+                async with self._broker.arrivals.looking_up():
                     await self._broker.access.check(caller_of(context), _need(operation, wanted))
                     return await serve(wanted)
 
@@ -247,7 +248,6 @@ class GrpcServer:
         await broker.check_partition(name)
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
-        await broker.check_new(name)
         await broker.create_topic(name)
         return api.CreateTopicResponse()
 

@@ -16,14 +16,16 @@ Rules (Apache's, but for the last one):
 7. A batch may hold a million messages, and stand in a few KB: `note` and `kept` yield after some of them, counted over
    all entries, so that others get their turn. What takes as long as an entry has bytes (`unpacked`, `Kept.entry`) is a
    call of its own, for another thread if they are many.
+8. What is remembered of the keys has a limit. A topic with more of them is not compacted: nothing of it may be dropped.
 """
 
 import struct
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from magnetar_core.runtime.types import Buffer, Corruption
+from magnetar_core.runtime.types import MIB, Buffer, Corruption, MagnetarError
 from managed_ledger.messages import (
+    BATCH_MESSAGES_MAX,
     checksum_ok,
     compress,
     encode_entry,
@@ -107,19 +109,35 @@ class Kept(NamedTuple):
         return encode_entry(self.metadata, compress(self.metadata.compression, self.batch))
 
 
-class _Last(NamedTuple):
-    """Where the last message of a key is."""
+class TooManyKeys(MagnetarError):
+    """The keys of the topic do not fit into the memory that a compaction may take (rule 8)."""
 
-    ledger_id: int
-    entry_id: int
-    batch_index: int
+
+# What a key takes beside its characters: a text, a number, and a place in a dict that has just grown.
+KEY_OVERHEAD: Final = 160
+
+
+def _cost(text: str) -> int:
+    return KEY_OVERHEAD + len(text) * (1 if text.isascii() else 4)
+
+
+def _place(position: Position, batch_index: int) -> int:
+    """A message as one number, which takes a third of what the three take."""
+    return (position.ledger_id << 63 | position.entry_id) << 21 | (batch_index + 1)
+
+
+assert BATCH_MESSAGES_MAX < 1 << 21
 
 
 class LastOfKeys:
     """The last message of each key of a topic."""
 
-    def __init__(self) -> None:
-        self._last: dict[str, _Last] = {}
+    def __init__(self, bytes_max: int) -> None:
+        """*bytes_max*: what it may remember (rule 8)."""
+        self._bytes_max = bytes_max
+        self.bytes = 0
+        """Taken by what is remembered."""
+        self._last: dict[str, int] = {}
         self._chunked: dict[str, str] = {}
         """Key → uuid of the message in chunks that is its last one."""
         self.messages = 0
@@ -137,7 +155,7 @@ class LastOfKeys:
         return self.messages - self.kept_messages
 
     def note(self, entry: Opened) -> Generator[None, None, None]:
-        """Look at an entry; they come in order. Raises Corruption (rule 5)."""
+        """Look at an entry; they come in order. Raises Corruption (rule 5), TooManyKeys (rule 8)."""
         metadata = entry.metadata
         if entry.is_marker:
             return
@@ -155,6 +173,7 @@ class LastOfKeys:
         self._remember(metadata.partition_key, size, entry.position, _NO_INDEX)
         if _is_chunk(metadata) and metadata.partition_key in self._last:
             self._chunked[metadata.partition_key] = metadata.uuid
+            self._take(_cost(metadata.uuid), entry.position)
 
     def _note_batch(self, position: Position, batch: Buffer, count: int) -> Generator[None, None, None]:
         try:
@@ -179,11 +198,22 @@ class LastOfKeys:
         return True
 
     def _remember(self, key: str, payload_bytes: int, position: Position, batch_index: int) -> None:
-        self._chunked.pop(key, None)
+        if (uuid := self._chunked.pop(key, None)) is not None:
+            self.bytes -= _cost(uuid)
         if payload_bytes:
-            self._last[key] = _Last(position.ledger_id, position.entry_id, batch_index)
-        else:
-            self._last.pop(key, None)  # rule 1
+            if key not in self._last:
+                self._take(_cost(key), position)
+            self._last[key] = _place(position, batch_index)
+        elif self._last.pop(key, None) is not None:  # rule 1
+            self.bytes -= _cost(key)
+
+    def _take(self, size_bytes: int, position: Position) -> None:
+        self.bytes += size_bytes
+        if self.bytes > self._bytes_max:
+            raise TooManyKeys(
+                f"the {len(self._last)} different keys before {position} are all that fit into "
+                f"{self._bytes_max // MIB} MiB; raise compactionKeysMaxMemoryMB, or use fewer keys"
+            )
 
     def kept(self, entry: Opened) -> Generator[None, None, Kept | None]:
         """What is kept of an entry that `note` has seen. Raises Corruption."""
@@ -204,7 +234,7 @@ class LastOfKeys:
         return Kept(metadata, None, entry.data) if is_kept else None
 
     def _is_last(self, key: str, position: Position, batch_index: int) -> bool:
-        return self._last.get(key) == (position.ledger_id, position.entry_id, batch_index)
+        return self._last.get(key) == _place(position, batch_index)
 
     def _kept_of_batch(self, entry: Opened) -> Generator[None, None, Kept | None]:
         made = bytearray()

@@ -22,7 +22,7 @@ from broker.topic.compacted_view import CompactedRun
 from broker.topic.compaction import Kept, LastOfKeys, Opened, opened
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks, in_turns
-from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
+from magnetar_core.runtime.types import GIB, KIB, Corruption, MagnetarError
 from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, Position
@@ -71,9 +71,17 @@ class Compactor:
     """Implements `CompactedView`. Used on the loop."""
 
     def __init__(
-        self, topic: TopicName, ledger: "ManagedLedger", clock: Clock, tasks: Tasks, slots: asyncio.Semaphore
+        self,
+        topic: TopicName,
+        ledger: "ManagedLedger",
+        clock: Clock,
+        tasks: Tasks,
+        slots: asyncio.Semaphore,
+        keys_bytes_max: int = 2 * GIB,
     ) -> None:
-        """*slots*: how many topics of the broker are compacted at the same time."""
+        """*slots*: how many topics of the broker are compacted at the same time, each with *keys_bytes_max* of memory
+        for its keys."""
+        self._keys_bytes_max = keys_bytes_max
         self._topic = topic
         self._ledger = ledger
         self._clock = clock
@@ -207,7 +215,7 @@ class Compactor:
         # First of all, so that from now on nothing is trimmed that is not in a compacted ledger.
         async with self._cursor_lock:
             cursor = await self._ledger.open_cursor(COMPACTION_CURSOR, EARLIEST)
-        keys = LastOfKeys()
+        keys = LastOfKeys(self._keys_bytes_max)
         async for entries in self._entries(last):
             for entry in entries:
                 await in_turns(keys.note(await unpacked(entry)))

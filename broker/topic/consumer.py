@@ -81,6 +81,10 @@ class ConsumerSubscription(Protocol):
 
     def flow(self, consumer: "Consumer", permits: int) -> None: ...
 
+    def check_ack(self, ack: wire.CommandAck) -> None:
+        """Raises InvalidPosition for an ack that no cursor would take."""
+        ...
+
     def acknowledge(self, consumer: "Consumer", ack: wire.CommandAck) -> None:
         """Raises InvalidPosition; nothing of the ack is applied then."""
         ...

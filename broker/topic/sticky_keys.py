@@ -36,18 +36,37 @@ def check_ranges(count: int) -> None:
         raise ConsumerAssignError(f"{count} ranges, more than {RANGES_MAX} of a consumer; join those that touch")
 
 
+_MASK: Final = 0xFFFF_FFFF
+
+
 def murmur3(data: bytes) -> int:
     """Murmur3, 32 bits, seed 0, without the sign bit."""
-    mask = 0xFFFF_FFFF
-    length = len(data)
-    hash_ = 0
-    whole = length & ~3
-    for at in range(0, whole, 4):
+    return _finished(_mixed(0, data), data, len(data))
+
+
+def murmur3_of_each(prefix: bytes, endings: Iterable[bytes]) -> list[int]:
+    """The hashes of *prefix* with each of the *endings*; a long prefix is gone through once."""
+    whole = len(prefix) & ~3
+    state, rest = _mixed(0, prefix), prefix[whole:]
+    ends = [rest + ending for ending in endings]
+    return [_finished(_mixed(state, end), end, whole + len(end)) for end in ends]
+
+
+def _mixed(hash_: int, data: bytes) -> int:
+    """The state behind the whole words of *data*."""
+    mask = _MASK
+    for at in range(0, len(data) & ~3, 4):
         word = int.from_bytes(data[at : at + 4], "little") * 0xCC9E2D51 & mask
         word = (word << 15 | word >> 17) * 0x1B873593 & mask
         hash_ ^= word
         hash_ = ((hash_ << 13 | hash_ >> 19) & mask) * 5 + 0xE6546B64 & mask
-    word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & mask
+    return hash_
+
+
+def _finished(hash_: int, data: bytes, length: int) -> int:
+    """The hash of *length* bytes, of which *data* are the last, from the state behind their whole words."""
+    mask = _MASK
+    word = int.from_bytes(data[len(data) & ~3 :], "little") * 0xCC9E2D51 & mask
     hash_ ^= ((word << 15 | word >> 17) & mask) * 0x1B873593 & mask
     hash_ ^= length
     hash_ ^= hash_ >> 16
@@ -82,7 +101,11 @@ def hash_by_ranges(key: bytes) -> int:
 
 def hash_by_ring(key: bytes) -> int:
     """1 … 65535, for the ring."""
-    return murmur3(key) % (HASHES - 1) + 1
+    return _on_ring(murmur3(key))
+
+
+def _on_ring(hash_: int) -> int:
+    return hash_ % (HASHES - 1) + 1
 
 
 def _merged(ranges: Iterable[tuple[C, int, int]]) -> dict[C, list[tuple[int, int]]]:
@@ -131,8 +154,10 @@ class ConsistentHashing(Generic[C]):
         self._names: dict[C, str] = {}
         # Point → its consumers in the order in which they joined.
         self._owners: dict[int, list[C]] = {}
-        # The points in order; None after a change, so that many consumers that join or leave at once cost one sort.
+        # The points in order, as they were when they were needed; None when one has left since. Those of newcomers are
+        # sorted in then: many consumers that join or leave at once cost one sort, and one that joins a part of it.
         self._ring: list[int] | None = []
+        self._fresh: list[int] = []
 
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
         twins = self._numbers.setdefault(name, {})
@@ -140,11 +165,12 @@ class ConsistentHashing(Generic[C]):
         number = next(one for one in range(len(taken) + 1) if one not in taken)
         twins[consumer] = number
         self._names[consumer] = name
-        hashes = {hash_by_ring(f"{name}\0{number}\0{point}".encode()) for point in range(self._points)}
-        self._hashes_of[consumer] = sorted(hashes)
+        endings = (str(point).encode() for point in range(self._points))
+        hashes = sorted(set(map(_on_ring, murmur3_of_each(f"{name}\0{number}\0".encode(), endings))))
+        self._hashes_of[consumer] = hashes
+        self._fresh += [hash_ for hash_ in hashes if hash_ not in self._owners]
         for hash_ in hashes:
             self._owners.setdefault(hash_, []).append(consumer)
-        self._ring = None
 
     def remove(self, consumer: C) -> None:
         name = self._names.pop(consumer, None)
@@ -174,6 +200,10 @@ class ConsistentHashing(Generic[C]):
     def _points_in_order(self) -> list[int]:
         if self._ring is None:
             self._ring = sorted(self._owners)
+        elif self._fresh:
+            self._ring += self._fresh
+            self._ring.sort()
+        self._fresh.clear()
         return self._ring
 
     def ranges(self) -> Mapping[C, list[tuple[int, int]]]:

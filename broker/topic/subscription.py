@@ -274,6 +274,10 @@ class Subscription:
                 dispatcher.wake(consumer)
         self.pump()
 
+    def check_ack(self, ack: wire.CommandAck) -> None:
+        """Raises InvalidPosition for an ack of which `acknowledge` applies nothing, whatever the cursor is."""
+        _positions_of(ack)
+
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         """Apply an ack.
 
@@ -310,10 +314,7 @@ class Subscription:
         done: list[Position] = []
         dispatcher = self._dispatcher
         before = dispatcher.unacked_messages if isinstance(dispatcher, SharedDispatcher) else 0
-        if len(ack.message_id) > ACK_IDS_MAX:
-            raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
-        positions = [_checked(one) for one in ack.message_id]
-        for position, message_id in zip(positions, ack.message_id, strict=True):
+        for position, message_id in zip(_positions_of(ack), ack.message_id, strict=True):
             if not message_id.ack_set:
                 done.append(position)
                 continue
@@ -733,6 +734,13 @@ def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None
 def _before(ledger: LedgerPort, position: Position) -> Position:
     """The last position before this one, also in a ledger that was trimmed."""
     return min(ledger.previous_position(position), Position(position.ledger_id, max(position.entry_id, 0) - 1))
+
+
+def _positions_of(ack: wire.CommandAck) -> list[Position]:
+    """The positions that an ack names. Raises InvalidPosition for too many ids, and as `_checked`."""
+    if len(ack.message_id) > ACK_IDS_MAX:
+        raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
+    return [_checked(one) for one in ack.message_id]
 
 
 def _checked(message_id: MessageIdData) -> Position:

@@ -54,7 +54,7 @@ from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.distribution import Distribution
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt, in_turns
-from magnetar_core.runtime.types import Corruption, do_nothing
+from magnetar_core.runtime.types import MIB, Corruption, do_nothing
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.topic_name import TopicName
@@ -109,7 +109,9 @@ class Topic:
         """Rings when storage has answered, when a producer leaves, and at the end."""
         self._producers = Producers(name, ledger, clock, self._tasks, self._answered)
         self._publishing = Publishing(ownership, self._producers, publish_latencies)
-        self.compactor = Compactor(name, ledger, clock, self._tasks, compactions or asyncio.Semaphore())
+        self.compactor = Compactor(
+            name, ledger, clock, self._tasks, compactions or asyncio.Semaphore(), config.compaction_keys_mb * MIB
+        )
         self.publish_throttle = PublishThrottle()
         self.membership = Membership()
         self._subscriptions = Subscriptions(

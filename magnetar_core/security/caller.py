@@ -20,6 +20,10 @@ class Caller(NamedTuple):
         """For the watch over the loop (`magnetar_core.runtime.loop_watch`)."""
         return str(self) if self.is_trusted else f"role {self}"
 
+    def source(self, address: str) -> str:
+        """Whose share of a server it takes, at that address: its role's, or that of the address if it has none."""
+        return self.original or self.role or address
+
     def __str__(self) -> str:
         """For logs and refusals."""
         if self.is_trusted:

@@ -24,6 +24,7 @@ How such a place is stored (Apache's brokers take entry -1 for "nothing consumed
     L:E, L was trimmed         what the compacted ledger has behind L:E may be open
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -42,6 +43,53 @@ CONSUMED_BEFORE: Final = "compacted.consumed.before"
 """The number of a stored cursor with the ledger before which everything is consumed."""
 
 
+class _Batches:
+    """Position → bits of the indexes that remain. In order: what is consumed is at the front, so a step of the cursor
+    costs as much with ten thousand batches as with one."""
+
+    __slots__ = ("_masks", "_order")
+
+    def __init__(self) -> None:
+        self._masks: dict[Position, int] = {}
+        self._order: list[Position] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, position: Position) -> bool:
+        return position in self._masks
+
+    def get(self, position: Position) -> int | None:
+        return self._masks.get(position)
+
+    def items(self) -> Iterator[tuple[Position, int]]:
+        return ((position, self._masks[position]) for position in self._order)
+
+    def put(self, position: Position, mask: int) -> None:
+        if position not in self._masks:
+            insort(self._order, position)
+        self._masks[position] = mask
+
+    def discard(self, position: Position) -> None:
+        if self._masks.pop(position, None) is not None:
+            del self._order[bisect_left(self._order, position)]
+
+    def discard_run(self, first: Position, last: Position) -> None:
+        """Drop those from *first* to *last*, both included."""
+        begin, end = bisect_left(self._order, first), bisect_right(self._order, last)
+        for position in self._order[begin:end]:
+            del self._masks[position]
+        del self._order[begin:end]
+
+    def discard_up_to(self, position: Position) -> None:
+        if self._order and self._order[0] <= position:
+            self.discard_run(self._order[0], position)
+
+    def clear(self) -> None:
+        self._masks.clear()
+        self._order.clear()
+
+
 class CursorState:
     """The positions of one cursor over one list of ledgers."""
 
@@ -50,7 +98,7 @@ class CursorState:
         self._start = ledgers.start
         """What stands before it was trimmed."""
         self._ranges = AckRanges()
-        self._batches: dict[Position, int] = {}  # position → bits of the indexes that remain
+        self._batches = _Batches()
         self.mark_delete_position = mark_delete_position
         self.read_position = ledgers.next_position(mark_delete_position)
         self.properties: dict[str, int] = {}
@@ -75,7 +123,7 @@ class CursorState:
         self._ranges.remove_up_to(self.mark_delete_position)
         for position, words in batches:
             if position > self.mark_delete_position and self._exists(position):
-                self._batches[position] = mask_of(words)
+                self._batches.put(position, mask_of(words))
         self.properties.update(properties)
         self._advance()
         self.rewind()
@@ -84,8 +132,8 @@ class CursorState:
         return iter(self._ranges)
 
     def batches(self) -> Iterator[tuple[Position, list[int]]]:
-        for position in sorted(self._batches):
-            yield position, words_of(self._batches[position])
+        for position, mask in self._batches.items():
+            yield position, words_of(mask)
 
     @property
     def range_count(self) -> int:
@@ -163,7 +211,7 @@ class CursorState:
             if position < self._start and len(self._ranges) >= TRIMMED_RANGES_MAX:
                 continue
             self._ranges.add(position.ledger_id, position.entry_id, position.entry_id)
-            self._batches.pop(position, None)
+            self._batches.discard(position)
             changed = True
         if changed:
             self.version += 1
@@ -184,8 +232,7 @@ class CursorState:
             return
         assert self._exists(Position(ledger_id, last)), f"{ledger_id}:{last} is not in the topic"
         self._ranges.add(ledger_id, first, last)
-        for position in [one for one in self._batches if one.ledger_id == ledger_id and first <= one.entry_id <= last]:
-            del self._batches[position]
+        self._batches.discard_run(Position(ledger_id, first), Position(ledger_id, last))
         self.version += 1
         self._advance()
 
@@ -205,12 +252,13 @@ class CursorState:
         if self.is_deleted(position) or not self._exists(position):
             return False
         everything = (1 << batch_size) - 1
-        remaining = self._batches.get(position, everything) & mask_of(ack_set) & everything
+        before = self._batches.get(position)
+        remaining = (everything if before is None else before) & mask_of(ack_set) & everything
         if remaining == 0:
             return self.delete([position])
-        if position not in self._batches and len(self._batches) >= PARTIAL_BATCHES_MAX:
+        if before is None and len(self._batches) >= PARTIAL_BATCHES_MAX:
             return False
-        self._batches[position] = remaining
+        self._batches.put(position, remaining)
         self.version += 1
         return False
 
@@ -271,9 +319,7 @@ class CursorState:
             self.mark_delete_position = Position(following.ledger_id, last)
             self._ranges.remove_up_to(self.mark_delete_position)
             moved = True
-        if self._batches:
-            for position in [p for p in self._batches if p <= self.mark_delete_position]:
-                del self._batches[position]
+        self._batches.discard_up_to(self.mark_delete_position)
         if self.read_position <= self.mark_delete_position:  # rule 2
             self.read_position = self._ledgers.next_position(self.mark_delete_position)
         # Rule 4. A ledger that was trimmed may be named until `ledgers_changed`.

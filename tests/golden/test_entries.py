@@ -172,7 +172,7 @@ def test_compaction_keeps_what_apaches_broker_kept_to_the_byte() -> None:
         (Position(int(ledger["ledgerId"]), entry["entry"]), opened(entry, ledger).payload)
         for entry in ledger["entries"]
     ]
-    keys = LastOfKeys()
+    keys = LastOfKeys(1 << 30)
     for position, data in entries:
         done(keys.note(compaction.opened(position, data).unpacked()))
     made = [

@@ -469,8 +469,8 @@ MUTANTS = (
     Mutant(
         "the ring takes the hashes of ranges",
         "broker/topic/sticky_keys.py",
-        "return murmur3(key) % (HASHES - 1) + 1",
-        "return murmur3(key) % HASHES or 1",
+        "return hash_ % (HASHES - 1) + 1",
+        "return hash_ % HASHES or 1",
         ("tests/golden/test_key_shared.py",),
     ),
     Mutant(
@@ -1142,9 +1142,9 @@ MUTANTS = (
     ),
     Mutant(
         "a topic may be made over gRPC beyond the limit",
-        "broker/grpc/service.py",
-        "        await broker.check_new(name)\n",
-        "",
+        "broker/broker.py",
+        "            await self.check_new(name)\n            policies",
+        "            policies",
         ("tests/unit/broker/grpc/test_service.py",),
     ),
     Mutant(
@@ -1171,8 +1171,8 @@ MUTANTS = (
     Mutant(
         "compaction keeps the first message of a key",
         "broker/topic/compaction.py",
-        "            self._last[key] = _Last(position.ledger_id, position.entry_id, batch_index)\n",
-        "            self._last.setdefault(key, _Last(position.ledger_id, position.entry_id, batch_index))\n",
+        "            self._last[key] = _place(position, batch_index)\n",
+        "            self._last.setdefault(key, _place(position, batch_index))\n",
         COMPACTION,
     ),
     Mutant(
@@ -1654,8 +1654,9 @@ MUTANTS = (
     Mutant(
         "an acknowledgement whose consumer was closed is not answered",
         "broker/binary/consumers.py",
-        '        if ack.HasField("request_id"):\n',
-        '        if ack.HasField("request_id") and consumer is not None:\n',
+        '        if ack.HasField("request_id"):\n            self._answer_ack(ack, refusal)\n        return None\n',
+        '        if ack.HasField("request_id") and (refusal is None or refusal[0] != wire.ConsumerNotFound):\n'
+        "            self._answer_ack(ack, refusal)\n        return None\n",
         (f"{UNIT}/binary/test_each_request.py", "-k", "ACK"),
     ),
     Mutant(

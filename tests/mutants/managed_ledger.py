@@ -309,7 +309,7 @@ MUTANTS = (
     Mutant(
         "the index acks of a batch do not add up",
         "managed_ledger/cursors/cursor.py",
-        "self._batches.get(position, everything) & mask_of(ack_set) & everything",
+        "(everything if before is None else before) & mask_of(ack_set) & everything",
         "mask_of(ack_set) & everything",
         CURSORS,
     ),

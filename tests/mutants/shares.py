@@ -8,14 +8,137 @@ _UNFINISHED: Final = ("tests/unit/magnetar_core/bookkeeper/wire/test_unfinished.
 _LISTINGS: Final = ("tests/unit/bookie/serving/test_listings.py",)
 _HALVES: Final = ("tests/unit/bookie/serving/test_back_pressure.py", "-k", "half_frames or nothing_comes")
 _ARRIVALS: Final = ("tests/unit/broker/test_arrivals.py",)
+_DOORS: Final = ("tests/unit/broker/admin/test_odd_names.py", "-k", "in_a_turn_of_its_client")
+_PERIODIC: Final = ("tests/unit/broker/test_broker.py", "-k", "periodic_work_leaves")
 _PROPERTIES: Final = ("tests/unit/broker/topic/test_properties.py",)
 _MESSAGES: Final = ("tests/unit/broker/test_broker.py", "-k", "so_many_properties")
 _METADATA: Final = ("tests/unit/managed_ledger/test_messages.py", "-k", "metadata or looked_through")
 _FLOW: Final = ("tests/unit/broker/binary/test_flow.py",)
 _STRANGERS: Final = ("tests/unit/broker/test_security.py", "-k", "frames_of_the_unauthenticated")
+_STREAMS: Final = ("tests/unit/test_limits_overflow.py", "-k", "publish_call")
 _REQUESTS: Final = ("tests/unit/broker/grpc/test_requests.py",)
 
+_LOOP_SHARE: Final = ("tests/unit/broker/binary/test_loop_share.py",)
+_POSITIONS: Final = ("tests/unit/managed_ledger/test_positions.py",)
+_ACTIVE: Final = ("tests/unit/broker/topic/test_active.py",)
+_COMPACTION: Final = ("tests/unit/broker/topic/test_compaction.py",)
+_SHOWN: Final = ("tests/unit/broker/admin/test_messages.py", "-k", "unpacked_on_other_threads")
+
 MUTANTS: Final = (
+    # -- turns of the loop
+    Mutant(
+        "a connection works on all that it has read",
+        "broker/binary/connection.py",
+        "(self._steps is not None and not self._go_on(is_over)) or is_over():",
+        "(self._steps is not None and not self._go_on(is_over)):",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "a command begins before the one in front of it is done",
+        "broker/binary/connection.py",
+        "            if self._steps is not None and not self._go_on(is_over):\n                return 0\n",
+        "",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "who has more to do comes before the others",
+        "broker/binary/loop_share.py",
+        "        self._waiting.append(work)\n",
+        "        self._waiting.appendleft(work)\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "all connections work in one turn",
+        "broker/binary/loop_share.py",
+        "        elif now_s >= self._turn_ends_s or self._tasks >= TASKS_PER_TURN:\n            return False\n",
+        "",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "a chunk that waits is passed by the next one",
+        "broker/binary/server.py",
+        "        if self._is_working or self._chunks or not self._server.share.begin_slice():\n",
+        "        if not self._server.share.begin_slice():\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "a large ack is applied in one step",
+        "broker/binary/consumers.py",
+        "        if weight >= ACK_IDS_PER_STEP:\n",
+        "        if False:\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "a large ack is applied up to what is wrong in it",
+        "broker/binary/consumers.py",
+        "        refusal = self._acknowledge(ack, only_check=True)\n",
+        "        refusal = None\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "all consumers of a lost connection leave in one turn",
+        "broker/binary/server.py",
+        "            for _ in steps:\n                if share.is_over():\n",
+        "            for _ in steps:\n                if False:\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "who wants the place of one that has to leave is refused",
+        "broker/binary/server.py",
+        "        if self._is_closing:\n            await self._until_left()\n            return False\n",
+        "        if self._is_closing:\n            return False\n",
+        _LOOP_SHARE,
+    ),
+    Mutant(
+        "each acknowledgement looks at all parts of batches",
+        "managed_ledger/cursors/cursor.py",
+        "        if self._order and self._order[0] <= position:\n",
+        "        if any(known <= position for known in self._order):\n",
+        _POSITIONS,
+    ),
+    Mutant(
+        "a run of parts of batches is dropped but for its last",
+        "managed_ledger/cursors/cursor.py",
+        "bisect_left(self._order, first), bisect_right(self._order, last)",
+        "bisect_left(self._order, first), bisect_left(self._order, last)",
+        _POSITIONS,
+    ),
+    Mutant(
+        "of consumers at one place of the ring the first is active",
+        "broker/topic/dispatchers/active.py",
+        '(priority, distance + 1, "", 0)) - 1][3]]',
+        '(priority, distance, "", 0))][3]]',
+        _ACTIVE,
+    ),
+    Mutant(
+        "consumers of all priorities count at a partition",
+        "broker/topic/dispatchers/active.py",
+        "        return self.all[self._partition % best]\n",
+        "        return self.all[self._partition % len(self.all)]\n",
+        _ACTIVE,
+    ),
+    # -- compaction, and messages that are shown
+    Mutant(
+        "a compaction remembers any number of keys",
+        "broker/topic/compaction.py",
+        "        if self.bytes > self._bytes_max:\n",
+        "        if False:\n",
+        _COMPACTION,
+    ),
+    Mutant(
+        "the memory of keys that are removed is not given back",
+        "broker/topic/compaction.py",
+        "  # rule 1\n            self.bytes -= _cost(key)\n",
+        "  # rule 1\n            pass\n",
+        _COMPACTION,
+    ),
+    Mutant(
+        "messages are read for all who ask at once",
+        "broker/admin/messages.py",
+        "            async with self._unpacking:\n                entry = await reading\n",
+        "            entry = await reading\n            async with self._unpacking:\n",
+        _SHOWN,
+    ),
     # -- frames that are not whole
     Mutant(
         "only what has come of a frame counts",
@@ -140,11 +263,62 @@ MUTANTS: Final = (
         _ARRIVALS,
     ),
     Mutant(
-        "clients that come to topics do not wait for their turn",
-        "broker/binary/answers.py",
-        "        arrivals = self._arrivals if arrives else None\n",
-        "        arrivals = self._arrivals if looks_up else None\n",
+        "topics are made all at once",
+        "broker/broker.py",
+        "        async with self.arrivals.making():\n            await self.check_new(name)\n            # While",
+        "        async with contextlib.nullcontext():\n            await self.check_new(name)\n            # While",
         _ARRIVALS,
+    ),
+    Mutant(
+        "topics that are there wait for those that are made",
+        "broker/broker.py",
+        "                return await self._load(name, policies, create=False)\n        if not await self._may_make",
+        "                async with self.arrivals.making():\n"
+        "                    return await self._load(name, policies, create=False)\n"
+        "        if not await self._may_make",
+        _ARRIVALS,
+    ),
+    Mutant(
+        "a topic is made whose bundle went while it waited",
+        "broker/broker.py",
+        "            await self._check_owned(name)\n            if name.is_persistent:\n",
+        "            if name.is_persistent:\n",
+        _ARRIVALS,
+    ),
+    Mutant(
+        "the broker itself waits for its clients",
+        "broker/binary/connection.py",
+        "        if not self._is_own:\n",
+        "        if self._is_own is not None:\n",
+        _ARRIVALS,
+    ),
+    Mutant(
+        "what is made over HTTP is made for the broker itself",
+        "broker/admin/rights.py",
+        '        arrivals.work_for(caller_of(request).source(request.remote or "a client"))\n',
+        "",
+        _DOORS,
+    ),
+    Mutant(
+        "partitions are made all at once",
+        "broker/partitions.py",
+        "            async with self._turn():\n                try:\n",
+        "            async with nullcontext():\n                try:\n",
+        _DOORS,
+    ),
+    Mutant(
+        "periodic work looks at all topics in one turn",
+        "broker/broker.py",
+        "            if not number % TOPICS_PER_TURN:\n                await asyncio.sleep(0)\n",
+        "",
+        _PERIODIC,
+    ),
+    Mutant(
+        "periodic work goes on with topics that were closed meanwhile",
+        "broker/broker.py",
+        "            if self.topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew\n",
+        "            if name == topic.name:\n",
+        _PERIODIC,
     ),
     # -- properties
     Mutant(
@@ -198,6 +372,27 @@ MUTANTS: Final = (
         _FLOW,
     ),
     # -- requests over gRPC
+    Mutant(
+        "the first request of a Publish call is read whoever sends it",
+        "broker/grpc/publish.py",
+        "        request = await self._requests.of_role(call, source)\n",
+        "        request = await call.read()\n",
+        _REQUESTS,
+    ),
+    Mutant(
+        "the Publish calls of one role take all memory",
+        "broker/grpc/publish.py",
+        "        if self.bytes > ROLE_SHARE * self.budget.limit_bytes:\n            self.has_room.clear()\n",
+        "",
+        _STREAMS,
+    ),
+    Mutant(
+        "a Publish call with nothing under way is read although memory is used up",
+        "broker/grpc/publish.py",
+        "        if self._budget.is_full and not self.ended.is_set():\n",
+        "        if self._budget.is_full and self.bytes and not self.ended.is_set():\n",
+        _STREAMS,
+    ),
     Mutant(
         "requests of one role are all read at once",
         "broker/grpc/requests.py",

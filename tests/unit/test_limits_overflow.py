@@ -20,8 +20,8 @@ from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, Broker
 from broker.errors import InvalidTopicName, TooManyRequests
 from broker.grpc.consume_call import NACK_DELAY_MS_MAX
 from broker.grpc.grouping import Run
-from broker.grpc.publish import Stream
-from broker.memory_budget import MemoryBudget
+from broker.grpc.publish import COPIES, ROLE_SHARE, Share, Stream
+from broker.memory_budget import LOOK_S, MemoryBudget
 from broker.names import parse_topic
 from broker.storage import MARK_DELETE_S_MAX, ledger_config
 from broker.tenants import TenantAdmins
@@ -35,6 +35,7 @@ from magnetar_core.bookkeeper.client.add_stages import AddWatch
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.files import MemoryFiles, replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
@@ -45,6 +46,7 @@ from managed_ledger.schemas.compatibility import cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import BookieMachines, Wire
+from tests.support.waiting import take_turns
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
@@ -211,8 +213,8 @@ async def test_frames_of_one_chunk_are_worked_on_in_turns(
     turns: list[int] = []
     on_frames = Connection.on_frames
 
-    def noting(connection: Connection, frames: Any) -> int:
-        done = on_frames(connection, frames)
+    def noting(connection: Connection, frames: Any, *more: Any) -> int:
+        done = on_frames(connection, frames, *more)
         turns.append(done)
         return done
 
@@ -271,7 +273,7 @@ async def test_a_publish_call_is_not_read_while_too_much_is_unanswered(
     monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(f"broker.grpc.publish.{limit}", 10)
-    stream = Stream(b"", False, -1, MemoryBudget(1 << 20, lambda *_: None))  # type: ignore[arg-type]
+    stream = Stream(b"", False, -1, Share(MemoryBudget(1 << 20, lambda *_: None)))  # type: ignore[arg-type]
     stream.on_taken(10, 10)
     assert stream.has_room.is_set()
     stream.on_taken(1, 1)
@@ -280,6 +282,41 @@ async def test_a_publish_call_is_not_read_while_too_much_is_unanswered(
     assert not stream.has_room.is_set()
     stream.on_stored(Run(stream, 6, 1), None, 1)
     assert stream.has_room.is_set()
+
+
+async def test_publish_calls_of_a_role_leave_memory_to_others() -> None:
+    clock = ManualClock()
+    budget = MemoryBudget(1_000, clock.call_later)
+    share = Share(budget)
+    one, same, other = (Stream(b"", False, -1, of) for of in (share, share, Share(budget)))
+    half = int(ROLE_SHARE * 1_000) // COPIES
+    for stream in (one, same, other):
+        await stream.until_room()
+    one.on_taken(1, half + 1)
+    waiting = [asyncio.create_task(stream.until_room()) for stream in (one, same)]
+    await take_turns()
+    assert not any(task.done() for task in waiting), "nor is a call that has nothing under way itself"
+    await other.until_room()
+    one.on_refused(Run(one, 0, 1), "", half + 1)
+    await asyncio.gather(*waiting)
+    same.on_taken(1, half + 1)
+    waiting = [asyncio.create_task(one.until_room())]
+    await take_turns()
+    same.end(None)
+    await asyncio.gather(*waiting)
+    assert budget.used_bytes == 0
+
+
+async def test_a_publish_call_is_not_read_while_all_clients_have_too_much_under_way() -> None:
+    clock = ManualClock()
+    budget = MemoryBudget(1_000, clock.call_later)
+    budget.take(1_000)  # for clients of the binary port
+    waiting = asyncio.create_task(Stream(b"", False, -1, Share(budget)).until_room())
+    await take_turns()
+    assert not waiting.done(), "a call that has nothing under way would bring one more"
+    budget.give(1_000)
+    clock.advance(LOOK_S)
+    await waiting
 
 
 async def test_a_nack_waits_a_day_at_most(client: AsyncClient) -> None:

@@ -1,22 +1,16 @@
 """Exclusive and Failover: one consumer gets all entries. No IO and no clock."""
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
-from typing import Final
 
 from broker.errors import ConsumerBusy
 from broker.topic.batch_sizes import BatchSizes
 from broker.topic.consumer import Consumer
+from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, Sink
-from broker.topic.sticky_keys import murmur3
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from managed_ledger.position import Position
-
-# Points of a consumer on the ring that chooses the active one of a Failover subscription.
-FAILOVER_POINTS: Final = 100
 
 
 class SingleActiveDispatcher:
@@ -32,14 +26,13 @@ class SingleActiveDispatcher:
         partition: int,
         now_ms: Callable[[], int],
     ) -> None:
-        self.consumers: list[Consumer] = []
+        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic, partition=partition)
+        self.consumers = self._ordered.all
         self.batch_sizes = BatchSizes()
         self.active: Consumer | None = None
         self._cursor = cursor
         self.limits = limits
         self._is_failover = is_failover
-        self._topic = topic
-        self._partition = partition
         self._now_ms = now_ms
         # A consumer that has become active is sent nothing before this time: acks of the former one may be under way.
         self._active_from_ms: int | None = None
@@ -51,21 +44,19 @@ class SingleActiveDispatcher:
 
     def add(self, consumer: Consumer) -> None:
         consumer.sends_epoch = consumer.epoch is not None
-        insort(self.consumers, consumer, key=lambda one: (one.priority_level, one.name))
+        self._ordered.add(consumer)
         if not self._choose() and self._is_failover:
             tell_active(consumer, False)
 
     def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+        if consumer in self._ordered:
+            self._ordered.remove(consumer)
             self._choose()
 
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed."""
         former = self.active
-        self.active = choose_active(
-            self.consumers, is_failover=self._is_failover, topic=self._topic, partition=self._partition
-        )
+        self.active = self._ordered.active()
         if self.active is former:
             return False
         if self.active is None:
@@ -156,36 +147,8 @@ class SingleActiveDispatcher:
         pass
 
 
-def choose_active(consumers: Sequence[Consumer], *, is_failover: bool, topic: str, partition: int) -> Consumer | None:
-    """The consumer that gets everything, of *consumers* in the order of their priority; None: there are none."""
-    best = [one for one in consumers if one.priority_level == consumers[0].priority_level]
-    if not best:
-        return None
-    if not is_failover:
-        return best[0]
-    return best[partition % len(best)] if partition >= 0 else _from_ring(best, topic)
-
-
 def tell_active(consumer: Consumer, is_active: bool) -> None:
     """Tell the client of *consumer* whether it is the active one."""
     consumer.sink.write(
         command(wire.BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id=consumer.consumer_id, is_active=is_active)
     )
-
-
-def _from_ring(consumers: Sequence[Consumer], topic: str) -> Consumer:
-    """The consumer whose point follows the topic's hash, so that topics spread over equal consumers."""
-    hash_ = murmur3(topic.encode())
-    # At equal distances the last consumer wins, as in a ring (a map) where its point overwrites the others.
-    distances = [(_distance(_failover_points(one.name), hash_), -at) for at, one in enumerate(consumers)]
-    return consumers[-min(distances)[1]]
-
-
-def _distance(points: Sequence[int], hash_: int) -> int:
-    at = bisect_left(points, hash_)
-    return points[at] - hash_ if at < len(points) else points[0] + 2**31 - hash_
-
-
-@lru_cache(maxsize=2_000)  # 7 MB; when many consumers join or leave at once, each change looks at all of them
-def _failover_points(name: str) -> Sequence[int]:
-    return sorted(murmur3(f"{name}{point}".encode()) for point in range(FAILOVER_POINTS))

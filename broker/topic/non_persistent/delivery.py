@@ -18,10 +18,11 @@ from typing import Final, Protocol
 
 from broker.errors import ConsumerBusy
 from broker.topic.consumer import Consumer, priority_of
+from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
 from broker.topic.dispatchers.ready import ReadyConsumers
-from broker.topic.dispatchers.single_active import choose_active, tell_active
+from broker.topic.dispatchers.single_active import tell_active
 from broker.topic.sticky_keys import sticky_key
 
 # Messages that one subscription knows by their uuid between two chunks, some 200 bytes each. Clients put ten together
@@ -57,24 +58,23 @@ class OneActive:
     """Exclusive and Failover: everything goes to one consumer."""
 
     def __init__(self, *, is_failover: bool, topic: str, partition: int) -> None:
-        self.consumers: list[Consumer] = []
+        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic, partition=partition)
+        self.consumers = self._ordered.all
         self.active: Consumer | None = None
         self._is_failover = is_failover
-        self._topic = topic
-        self._partition = partition
 
     def check_newcomer(self, consumer: Consumer) -> None:
         if self.consumers and not self._is_failover:
             raise ConsumerBusy("Exclusive consumer is already connected")
 
     def add(self, consumer: Consumer) -> None:
-        insort(self.consumers, consumer, key=lambda one: (one.priority_level, one.name))
+        self._ordered.add(consumer)
         if not self._choose() and self._is_failover:
             tell_active(consumer, False)
 
     def remove(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+        if consumer in self._ordered:
+            self._ordered.remove(consumer)
             self._choose()
 
     def wake(self, consumer: Consumer) -> None:
@@ -83,9 +83,7 @@ class OneActive:
     def _choose(self) -> bool:
         """Choose the active consumer; returns whether it changed. Nothing is waited for: no ack can be under way."""
         former = self.active
-        self.active = choose_active(
-            self.consumers, is_failover=self._is_failover, topic=self._topic, partition=self._partition
-        )
+        self.active = self._ordered.active()
         if self.active is former:
             return False
         if self._is_failover:

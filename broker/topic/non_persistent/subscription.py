@@ -160,6 +160,9 @@ class NonPersistentSubscription:
         consumer.add_permits(permits)
         self.resume((consumer,))
 
+    def check_ack(self, ack: wire.CommandAck) -> None:
+        """Rule 2."""
+
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
         """Rule 2."""
 

@@ -1,27 +1,26 @@
-"""Lookups and clients that come to topics: whose turn it is."""
+"""Lookups, and topics that are made: whose turn it is."""
 
 import asyncio
 
 import pytest
 
-from broker.arrivals import LOOKUP_TURN_S, TURN_S, Arrivals
+from broker.arrivals import LOOKUP_TURN_S, LOOKUPS_AT_ONCE, MADE_AT_ONCE, MAKING_TURN_S, Arrivals
+from broker.ownership.rules import BrokerAddress
+from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.clock import ManualClock
+from magnetar_core.security.caller import TRUSTED, Caller
+from managed_ledger.ledger import ManagedLedger
+from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
 
-AT_ONCE, LOOKUPS_AT_ONCE = 8, 50
-
-
-@pytest.fixture(autouse=True)
-def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.arrivals.AT_ONCE", AT_ONCE)
-    monkeypatch.setattr("broker.arrivals.LOOKUPS_AT_ONCE", LOOKUPS_AT_ONCE)
+NAMESPACE = "persistent://public/default"
 
 
 class Door:
-    """Arrivals that begin when it is their turn, and end when they are told to."""
+    """Topics that are made when it is their turn, and are done when they are told to."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -33,11 +32,12 @@ class Door:
         for number in range(count):
             name = f"{source}{number}"
             self._ends[name] = asyncio.Event()
-            asyncio.create_task(self._arrive(source, name))  # noqa: RUF006
+            asyncio.create_task(self._make(source, name))  # noqa: RUF006
         await take_turns()
 
-    async def _arrive(self, source: str, name: str) -> None:
-        async with self.arrivals.turn(source):
+    async def _make(self, source: str, name: str) -> None:
+        self.arrivals.work_for(source)
+        async with self.arrivals.making():
             self.begun.append(name)
             await self._ends[name].wait()
 
@@ -50,8 +50,8 @@ class Door:
 
 async def test_so_many_are_worked_on_at_once() -> None:
     door = Door()
-    await door.come("a", AT_ONCE + 5)
-    assert (len(door.begun), door.arrivals.waiting) == (AT_ONCE, 5)
+    await door.come("a", MADE_AT_ONCE + 5)
+    assert (len(door.begun), door.arrivals.waiting) == (MADE_AT_ONCE, 5)
 
 
 async def test_who_comes_with_one_waits_for_one_of_each_other_source() -> None:
@@ -64,7 +64,7 @@ async def test_who_comes_with_one_waits_for_one_of_each_other_source() -> None:
     assert "c0" in door.begun
     for _ in range(20):
         await door.end_next()
-    late = door.begun[AT_ONCE + 3 :]
+    late = door.begun[MADE_AT_ONCE + 3 :]
     assert {name[0] for name in late[:2]} == {"a", "b"}
     assert abs(sum(name[0] == "a" for name in late) - sum(name[0] == "b" for name in late)) <= 1, "in turn"
 
@@ -84,22 +84,29 @@ async def test_who_comes_later_has_no_place_before_those_of_its_round() -> None:
 
 async def test_a_turn_ends_after_its_time_and_nothing_is_lost_or_kept() -> None:
     door = Door()
-    await door.come("a", AT_ONCE + 1)
-    door.clock.advance(TURN_S)
+    await door.come("a", MADE_AT_ONCE + 1)
+    door.clock.advance(MAKING_TURN_S)
     await take_turns()
-    assert len(door.begun) == AT_ONCE + 1
-    for _ in range(AT_ONCE + 1):
+    assert len(door.begun) == MADE_AT_ONCE + 1
+    for _ in range(MADE_AT_ONCE + 1):
         await door.end_next()
-    assert (door.arrivals.waiting, door.arrivals.comers.sources) == (0, {})
+    assert (door.arrivals.waiting, door.arrivals._made.sources) == (0, {})
+
+
+def test_a_client_has_its_own_turns_behind_a_proxy_and_without_a_role() -> None:
+    assert Caller("client").source("1.2.3.4:5") == "client"
+    assert Caller("proxy", original="client").source("1.2.3.4:5") == "client"
+    assert TRUSTED.source("1.2.3.4:5") == Caller(None).source("1.2.3.4:5") == "1.2.3.4:5"
 
 
 async def test_lookups_wait_only_for_lookups() -> None:
     door = Door()
-    await door.come("a", AT_ONCE + 1)
+    await door.come("a", MADE_AT_ONCE + 1)
     looked: list[int] = []
 
     async def look_up(number: int) -> None:
-        async with door.arrivals.turn("a", looks_up=True):
+        door.arrivals.work_for("a")
+        async with door.arrivals.looking_up():
             looked.append(number)
             await asyncio.sleep(3600)
 
@@ -109,34 +116,114 @@ async def test_lookups_wait_only_for_lookups() -> None:
     door.clock.advance(LOOKUP_TURN_S)
     await take_turns()
     assert len(looked) == LOOKUPS_AT_ONCE + 1
-    assert len(door.begun) == AT_ONCE
+    assert len(door.begun) == MADE_AT_ONCE
     for task in tasks:
         task.cancel()
 
 
-async def test_a_neighbour_comes_to_its_topic_while_thousands_are_made(
+# ------------------------------------------------------------------------------------ in a broker
+
+
+class Slow:
+    """Storage that makes as many topics as it is told to, or all when the test ends, and opens those that are there.
+
+    Turns of the broker end with that only.
+    """
+
+    def __init__(self, world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        """The names of those that were to be made."""
+        self._room = asyncio.Semaphore(0)
+        self._world = world
+        self._monkeypatch = monkeypatch
+
+    async def __aenter__(self) -> "Slow":
+        self._monkeypatch.setattr("broker.arrivals.MAKING_TURN_S", 3600.0)
+        await self._world.restart()
+        self._open = self._world.broker.ledgers.open
+        self._monkeypatch.setattr(self._world.broker.ledgers, "open", self.open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.make(1_000)  # else the broker would not stop
+
+    def make(self, count: int) -> None:
+        for _ in range(count):
+            self._room.release()
+
+    async def open(self, name: str, *settings: object, create: bool = True) -> ManagedLedger:
+        if create:
+            self.asked.append(name.rpartition("/")[2])
+            await self._room.acquire()
+        return await self._open(name, *settings, create=create)  # type: ignore[arg-type]
+
+
+def come(client: RawClient, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        client.send(BaseCommand.PRODUCER, topic=f"{NAMESPACE}/{name}", producer_id=number, request_id=number)
+
+
+async def test_a_neighbour_makes_its_topic_while_thousands_are_made(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this broker no topic opens; so the turns end after their time only."""
-    greedy, neighbour = await RawClient.connect(world.broker.port), await RawClient.connect(world.broker.port)
-    gate = asyncio.Event()
-    opened: list[str] = []
-    topic_for_producer = world.broker.topic_for_producer
+    async with Slow(world, monkeypatch) as storage:
+        greedy, neighbour = await RawClient.connect(world.broker.port), await RawClient.connect(world.broker.port)
+        come(greedy, [f"g{number}" for number in range(300)])
+        await eventually(lambda: world.broker.arrivals.waiting == 300 - MADE_AT_ONCE)
+        assert len(storage.asked) == MADE_AT_ONCE
+        come(neighbour, ["n"])
+        await eventually(lambda: world.broker.arrivals.waiting == 301 - MADE_AT_ONCE)
+        storage.make(1)
+        await eventually(lambda: "n" in storage.asked)
+        assert len(storage.asked) == MADE_AT_ONCE + 1
+        storage.make(300)
+        await neighbour.expect(BaseCommand.PRODUCER_SUCCESS)
+        for _ in range(300):
+            await greedy.expect(BaseCommand.PRODUCER_SUCCESS)
 
-    async def slowly(name: object) -> object:
-        opened.append(str(name))
-        await gate.wait()
-        return await topic_for_producer(name)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(world.broker, "topic_for_producer", slowly)
-    for number in range(300):
-        greedy.send(
-            BaseCommand.PRODUCER, topic=f"persistent://public/default/g{number}", producer_id=number, request_id=number
-        )
-    await eventually(lambda: world.broker.arrivals.total == 300)
-    assert len(opened) == AT_ONCE
-    neighbour.send(BaseCommand.PRODUCER, topic="persistent://public/default/n", producer_id=1, request_id=1)
-    await eventually(lambda: any(name.endswith("/n") for name in opened))
-    assert len(opened) <= 3 * AT_ONCE, "after two times at most"
-    gate.set()
-    await neighbour.expect(BaseCommand.PRODUCER_SUCCESS)
+async def test_topics_that_are_there_need_no_turn(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a takeover thousands of clients come to them, while others make new ones."""
+    there = [f"t{number}" for number in range(10 * MADE_AT_ONCE)]
+    for name in there:
+        await world.ledgers.open(TopicName.parse(f"{NAMESPACE}/{name}").managed_ledger_name)
+    async with Slow(world, monkeypatch):
+        client, other = await RawClient.connect(world.broker.port), await RawClient.connect(world.broker.port)
+        come(client, [f"new{number}" for number in range(2 * MADE_AT_ONCE)])
+        await eventually(lambda: world.broker.arrivals.waiting == MADE_AT_ONCE)
+        come(other, there)
+        for _ in there:
+            await other.expect(BaseCommand.PRODUCER_SUCCESS)
+        assert world.broker.arrivals.waiting == MADE_AT_ONCE
+
+
+async def test_a_bundle_that_went_while_a_topic_waited_gets_no_topic(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening what another broker may have opened by now would take it away from it."""
+    async with Slow(world, monkeypatch) as storage:
+        client = await RawClient.connect(world.broker.port)
+        come(client, [f"g{number}" for number in range(MADE_AT_ONCE + 1)])
+        await eventually(lambda: world.broker.arrivals.waiting == 1)
+        last = f"g{MADE_AT_ONCE}"
+        world.ownership.move(TopicName.parse(f"{NAMESPACE}/{last}"), BrokerAddress("pulsar://other:6650"))
+        storage.make(1)
+        answers = [await client.answer() for _ in range(2)]
+        refused = [answer.error.error for answer in answers if answer.type == BaseCommand.ERROR]
+        assert refused == [wire.ServiceNotReady]
+        assert last not in storage.asked
+
+
+async def test_the_broker_itself_waits_for_nobody(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that clients make wait for policies, which are in a topic."""
+    async with Slow(world, monkeypatch) as storage:
+        client = await RawClient.connect(world.broker.port)
+        come(client, [f"g{number}" for number in range(MADE_AT_ONCE + 1)])
+        await eventually(lambda: world.broker.arrivals.waiting == 1)
+        own = RawClient(*await world.broker.server.open_own())
+        own.send(BaseCommand.CONNECT, client_version="own", protocol_version=21)
+        await own.expect(BaseCommand.CONNECTED)
+        come(own, ["mine"])
+        await eventually(lambda: "mine" in storage.asked)
+        storage.make(MADE_AT_ONCE + 2)
+        await own.expect(BaseCommand.PRODUCER_SUCCESS)

@@ -22,6 +22,7 @@ from broker.tenancy import initialise_cluster
 from broker.topic.ports import NextBroker
 from broker.topic.properties import KeptBytes
 from broker.topic.sticky_keys import RANGES_MAX
+from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
@@ -161,6 +162,7 @@ async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
 
 
 async def test_a_topic_whose_bundle_went_while_it_was_opened_is_not_served(world: BrokerInMemory) -> None:
+    await world.ledgers.open(NAME.managed_ledger_name)
     world.ledgers.hold_opening = asyncio.Event()
     asking = asyncio.create_task(world.broker.topic_for_producer(NAME))
     await settle()
@@ -748,6 +750,35 @@ async def test_a_producer_that_is_being_closed_when_its_topic_is_lost_is_told_th
     assert (await raw.expect(BaseCommand.SUCCESS)).success.request_id == 9
     ledger.release()
     assert await raw.nothing_came()
+
+
+async def test_periodic_work_leaves_others_their_turn_however_many_topics_there_are(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.broker.TOPICS_PER_TURN", 10)
+    names = [TopicName.parse(f"{TOPIC}{number}") for number in range(35)]
+    for name in names:
+        await world.broker.topic_for_producer(name)
+    looked_at: list[list[TopicName]] = [[]]
+
+    async def count_turns() -> None:
+        while True:
+            await asyncio.sleep(0)
+            if looked_at[-1]:
+                looked_at.append([])
+
+    def look(topic: Topic, now_ms: int) -> bool:
+        looked_at[-1].append(topic.name)
+        world.broker.topics.pop(names[20], None)  # closed while others are looked at
+        return False
+
+    monkeypatch.setattr(Topic, "is_idle", look)
+    counting = asyncio.create_task(count_turns())
+    await asyncio.sleep(0)
+    await world.broker.delete_inactive_topics()
+    counting.cancel()
+    assert [len(turn) for turn in looked_at if turn] == [10, 10, 9, 5]
+    assert {name for turn in looked_at for name in turn} == {*names} - {names[20]}
 
 
 async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: RawClient) -> None:

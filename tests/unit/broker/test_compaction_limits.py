@@ -8,6 +8,8 @@ import pytest
 
 from broker.topic.compaction import Opened
 from broker.topic.compactor import CompactionStatus, Compactor
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.pulsar_pb2 import BaseCommand
 from managed_ledger.compacted_ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.messages_pb2 import LZ4
@@ -40,6 +42,31 @@ async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, mon
         assert topic.compactor.start()
     await eventually(lambda: done == 7)
     assert most == 2
+
+
+async def test_a_topic_with_too_many_keys_is_not_compacted_and_goes_on(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.topic.topic.MIB", 300)
+    await world.restart(compaction_keys_mb=1)
+    raw = await RawClient.connect(world.broker.port)
+    await raw.produce(TOPIC)
+    for number, key in enumerate("aab"):
+        raw.publish(1, number, data=single(key, b"v"))
+        await raw.expect(BaseCommand.SEND_RECEIPT)
+    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
+    facts = topic.compactor.facts
+    assert topic.compactor.start()
+    await eventually(lambda: facts.status is not CompactionStatus.RUNNING)
+    assert facts.status is CompactionStatus.ERROR
+    assert "compactionKeysMaxMemoryMB" in facts.last_error
+    assert topic.compactor.horizon is None
+    raw.publish(1, 3, data=single("c", b"v"))
+    await raw.expect(BaseCommand.SEND_RECEIPT)
+    await raw.subscribe(TOPIC, initialPosition=wire.CommandSubscribe.Earliest)
+    got = [(await raw.expect(BaseCommand.MESSAGE)).message.message_id.entryId for _ in range(4)]
+    assert got == [0, 1, 2, 3]
+    raw.close()
 
 
 @pytest.mark.parametrize("limit", ["_READ_ENTRIES", "_READ_BYTES"])

@@ -298,6 +298,32 @@ async def test_batches_readers_and_partitions_pass(world: BrokerInMemory) -> Non
     assert await world.broker.topics_of_namespace("public/default", persistent=True, non_persistent=False) == []
 
 
+async def test_the_topics_of_a_namespace_are_listed_in_turns(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be as many as somebody has made."""
+    monkeypatch.setattr("broker.broker.NAMES_PER_TURN", 10)
+    names = [f"public/default/persistent/t{number:03}" for number in range(45)]
+
+    async def listed(_: str) -> list[str]:
+        return names
+
+    monkeypatch.setattr(world.broker.ledgers, "list", listed)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    task = asyncio.ensure_future(others())
+    found = await world.broker.topics_of_namespace("public/default", persistent=True, non_persistent=False)
+    task.cancel()
+    assert found == [f"persistent://public/default/t{number:03}" for number in range(45)]
+    assert turns >= 3
+
+
 async def test_what_is_not_acknowledged_does_not_come_again(world: BrokerInMemory) -> None:
     def scenario() -> None:
         with client(world.url) as c:

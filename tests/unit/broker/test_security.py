@@ -576,11 +576,11 @@ async def test_frames_over_tls_are_worked_on_in_one_call(worlds: Worlds, authori
     counts: list[int] = []
     whole = client._connection.on_frames
 
-    def counted(frames: list[memoryview]) -> int:
+    def counted(frames: list[memoryview], is_over: Callable[[], bool]) -> int:
         counts.append(len(frames))
-        return whole(frames)
+        return whole(frames, is_over)
 
-    client._connection.on_frames = counted  # type: ignore[method-assign]
+    client._connection.on_frames = counted  # type: ignore[method-assign,assignment]
     writer.write(b"".join(bytes(one) for one in [ping()] * 50))
     for _ in range(50):
         await raw.expect(BaseCommand.PONG)

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,76 @@ def test_a_batch_is_done_when_its_last_index_is() -> None:
     assert cursor.acknowledge_batch(Position(1, 0), [0b11011], 5)
     assert cursor.batch_ack_set(Position(1, 0)) is None
     assert cursor.mark_delete_position == Position(1, 0)
+
+
+class Counted(Position):
+    """A position that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return tuple.__lt__(self, other)
+
+    def __le__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return tuple.__le__(self, other)
+
+    def __gt__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return tuple.__gt__(self, other)
+
+    def __ge__(self, other: Any) -> bool:
+        Counted.compared += 1
+        return tuple.__ge__(self, other)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_acknowledgement_costs_as_much_with_a_thousand_parts_of_batches_as_with_ten(order: int) -> None:
+    costs = []
+    for count in (10, 1_000):
+        cursor = CursorState(row(l1=2_000), Position(1, -1))
+        for number in range(count):
+            cursor.acknowledge_batch(Counted(1, number), [0b01], 2)
+        Counted.compared = 0
+        for number in range(count)[::order]:
+            assert cursor.acknowledge_batch(Position(1, number), [0b10], 2)
+        costs.append(Counted.compared / count)
+        assert cursor.mark_delete_position == Position(1, count - 1)
+        assert not list(cursor.batches())
+    assert costs[1] < 5 * costs[0], "a thousand have ten times the levels of a search, and a hundred times the batches"
+
+
+def test_parts_of_batches_are_those_that_are_open() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        cursor = CursorState(row(l1=20, l2=20), Position(1, -1))
+        slow: dict[Position, set[int]] = {}
+        done: set[Position] = set()
+        for _ in range(rng.randrange(1, 80)):
+            position = Position(rng.choice([1, 2]), rng.randrange(20))
+            kind = rng.random()
+            if kind < 0.6 and position not in done:
+                left = set(rng.sample(range(4), rng.randrange(4)))
+                cursor.acknowledge_batch(position, [sum(1 << one for one in left)], 4)
+                slow[position] = slow.get(position, {0, 1, 2, 3}) & left
+                if not slow[position]:
+                    done.add(position)
+            elif kind < 0.8:
+                cursor.delete([position])
+                done.add(position)
+            elif kind < 0.9:
+                last = min(position.entry_id + rng.randrange(5), 19)
+                cursor.delete_run(position.ledger_id, position.entry_id, last)
+                done |= {Position(position.ledger_id, one) for one in range(position.entry_id, last + 1)}
+            elif kind < 0.93:
+                cursor.mark_delete(position)
+                done |= {Position(a, b) for a in (1, 2) for b in range(20) if Position(a, b) <= position}
+            slow = {one: left for one, left in slow.items() if one not in done}
+            assert list(cursor.batches()) == [
+                (one, [sum(1 << bit for bit in left)]) for one, left in sorted(slow.items())
+            ], f"seed {seed}"
+            assert all(cursor.batch_ack_set(one) is None for one in done)
 
 
 def test_java_bit_sets() -> None:

@@ -3,7 +3,9 @@
 What Apache's broker answers to the same calls is in tests/golden/test_messages.py.
 """
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,12 +14,15 @@ import pulsar
 import pytest
 
 from broker.admin.entry_headers import entry_answer, time_text
+from broker.admin.messages import UNPACKED_AT_ONCE
+from broker.topic.looking import entry_at
 from broker.topic.subscription import REPLICATED
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 from managed_ledger.topic_name import TopicName
+from tests.support.waiting import eventually, settle
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import EARLIEST, client, receive, texts
@@ -56,6 +61,40 @@ async def backlog(world: AdminWorld, side: Side, topic: str, subscription: str =
 
 
 # ---------------------------------------------------------------------------------- single messages
+
+
+async def test_entries_are_unpacked_on_other_threads_and_so_many_at_a_time(
+    world: AdminWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = await world.side()
+    await world.run(publish, side.url, str(TOPIC), 1)
+    loop_thread, release = threading.get_ident(), threading.Event()
+    reading = unpacking = most = 0
+
+    def noting(*arguments: Any) -> Any:
+        nonlocal unpacking, most
+        assert threading.get_ident() != loop_thread
+        unpacking += 1
+        most = max(most, unpacking)
+        assert release.wait(20)
+        unpacking -= 1
+        return entry_answer(*arguments)
+
+    async def counting(*arguments: Any) -> Any:
+        nonlocal reading
+        reading += 1
+        return await entry_at(*arguments)
+
+    monkeypatch.setattr("broker.admin.messages.entry_answer", noting)
+    monkeypatch.setattr("broker.admin.messages.entry_at", counting)
+    path = f"{TOPICS}/t/examinemessage?messagePosition=1"
+    asked = [asyncio.create_task(world.call(side, "GET", path, follow=True)) for _ in range(7)]
+    await eventually(lambda: unpacking == UNPACKED_AT_ONCE)
+    await settle()
+    assert (reading, most) == (UNPACKED_AT_ONCE, UNPACKED_AT_ONCE), "those that wait have read nothing"
+    release.set()
+    assert [(await one).status for one in asked] == [200] * 7
+    assert most == UNPACKED_AT_ONCE
 
 
 def test_times_have_no_zero_at_the_end_of_their_fraction() -> None:

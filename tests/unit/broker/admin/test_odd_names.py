@@ -3,13 +3,14 @@ them or works at all, and what is made is listed and can be deleted over HTTP.""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 import grpc
 import pytest
 
+from broker.arrivals import _SOURCE
 from broker.grpc.service import GrpcServer
 from broker.names import CLIENT_NAME_BYTES_MAX
 from broker.wire import pulsar_pb2 as wire
@@ -135,6 +136,31 @@ def topic_doors(
     }
 
 
+async def test_at_each_door_a_topic_is_made_in_a_turn_of_its_client(
+    world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, sources = side.broker.arrivals._made, []
+    turn = made.turn
+
+    def noted() -> AbstractAsyncContextManager[None]:
+        sources.append(_SOURCE.get())
+        return turn()
+
+    monkeypatch.setattr(made, "turn", noted)
+    doors = topic_doors(world, side, client, channel, "t")
+    partitioned = api.CreateTopicRequest(topic=f"{NAMESPACE}/t", partitions=3)
+    doors["PUT partitions"] = lambda: put(world, side, f"{PATH}/t/partitions", 3)
+    doors["CreateTopic with partitions"] = lambda: called(channel, "CreateTopic", partitioned, api.CreateTopicResponse)
+    for door, make in doors.items():
+        assert await make(), door
+        assert [str(source).partition("127.0.0.1")[1] for source in sources] == ["127.0.0.1"] * (
+            4 if "partitions" in door else 1
+        ), f"{door}: one for the topic, and one for each of its partitions"
+        sources.clear()
+        suffix = "/partitions" if "partitions" in door else ""
+        await world.call(side, "DELETE", f"{PATH}/t{suffix}?force=true")
+
+
 async def test_a_topic_is_made_by_all_doors_or_by_none(
     world: AdminWorld, side: Side, client: RawClient, channel: grpc.aio.Channel
 ) -> None:
@@ -166,8 +192,9 @@ async def test_a_topic_that_is_there_is_served_listed_and_deleted_whatever_it_is
 ) -> None:
     """As one of a cluster of Apache's, whose brokers take all names; partitions that come later are its own."""
     name = TopicName("persistent", "public", "default", local)
-    topic = await side.broker.create_topic(name)
     with monkeypatch.context() as another_broker:
+        another_broker.setattr("broker.broker.controlling", lambda _: None)
+        topic = await side.broker.create_topic(name)
         another_broker.setattr("broker.topic.subscriptions.check_new_name", lambda _: None)
         await topic.create_subscription("a\nb", LATEST)
     path = f"{PATH}/{quote(local, safe='')}"

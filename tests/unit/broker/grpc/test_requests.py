@@ -128,6 +128,46 @@ async def test_health_is_told_beside_calls_that_do_not_send_their_request(
         call.cancel()
 
 
+@pytest.mark.parametrize(
+    "opening",
+    [
+        api.PublishRequest(open=api.PublishRequest.Open(topic="t")),
+        api.ConsumeRequest(open=api.ConsumeRequest.Open(topic="t", subscription="s")),
+    ],
+    ids=["Publish", "Consume"],
+)
+async def test_of_streams_that_do_not_say_what_they_are_about_so_many_are_read(
+    door: GrpcServer, channel: Any, opening: Any
+) -> None:
+    """Each of these requests may be as large as any; nobody has asked yet whether the client may do what it wants."""
+
+    def begin(channel: Any) -> Any:
+        path = f"/{SERVICE}/{type(opening).__name__.removesuffix('Request')}"
+        return channel.stream_stream(path, request_serializer=lambda one: one.SerializeToString())()
+
+    def calls_there() -> list[int]:
+        return [len(users) for _, users in door._requests._slots.values()]
+
+    silent = [begin(channel) for _ in range(AT_ONCE)]
+    await eventually(lambda: calls_there() == [AT_ONCE])
+    late = begin(channel)
+    await late.write(opening)
+    answer = asyncio.ensure_future(late.read())
+    await eventually(lambda: calls_there() == [AT_ONCE + 1])
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{door.port}", options) as another:
+        beside = begin(another)
+        await beside.write(opening)
+        assert await beside.read() is not grpc.aio.EOF
+        assert not answer.done()
+        beside.cancel()
+    silent.pop().cancel()
+    assert await answer is not grpc.aio.EOF
+    await eventually(lambda: calls_there() == [AT_ONCE - 1])
+    for call in (late, *silent):
+        call.cancel()
+
+
 async def test_who_is_not_authenticated_is_refused_before_the_request_comes(worlds: Worlds) -> None:
     world = await worlds.open()
     door = GrpcServer(world.broker)

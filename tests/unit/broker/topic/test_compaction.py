@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.topic.compaction import LastOfKeys, opened
+from broker.topic.compaction import KEY_OVERHEAD, LastOfKeys, TooManyKeys, opened
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import compress, encode_entry, messages_of, parse_metadata, payload_of, split_entry
 from managed_ledger.messages_pb2 import (
@@ -53,7 +53,7 @@ def batch(*messages: tuple[str | None, bytes], codec: int = NONE, keys: bool = F
 
 
 def compacted(entries: Sequence[bytes]) -> tuple[list[bytes | None], LastOfKeys]:
-    keys = LastOfKeys()
+    keys = LastOfKeys(1 << 30)
     for number, data in enumerate(entries):
         done(keys.note(opened(Position(7, number), data).unpacked()))
     kept = [done(keys.kept(opened(Position(7, number), data).unpacked())) for number, data in enumerate(entries)]
@@ -65,6 +65,35 @@ def test_the_last_message_of_each_key_is_kept_as_it_is() -> None:
     kept, keys = compacted(entries)
     assert kept == [None, entries[1], entries[2]]
     assert (keys.messages, keys.kept_messages, keys.removed_messages, len(keys)) == (3, 2, 1, 2)
+
+
+def test_keys_have_so_much_memory_and_a_topic_with_more_is_not_compacted() -> None:
+    keys = LastOfKeys(3 * KEY_OVERHEAD + 6)
+    for number in range(3):
+        done(keys.note(opened(Position(7, number), single(f"k{number}", b"v")).unpacked()))
+    done(keys.note(opened(Position(7, 5), single("k0", b"v")).unpacked()))  # one that is there takes nothing more
+    with pytest.raises(TooManyKeys, match=r"the 3 different keys before 7:6 .*compactionKeysMaxMemoryMB"):
+        done(keys.note(opened(Position(7, 6), single("k9", b"v")).unpacked()))
+
+
+def test_what_is_remembered_of_keys_is_given_back_with_them() -> None:
+    keys = LastOfKeys(1 << 30)
+
+    def note(number: int, data: bytes) -> None:
+        done(keys.note(opened(Position(7, number), data).unpacked()))
+
+    note(0, single("a", b"v"))
+    assert keys.bytes == KEY_OVERHEAD + 1
+    note(1, single("\u20ac", b"v"))
+    assert keys.bytes == 2 * KEY_OVERHEAD + 5, "characters that are not ASCII take up to four bytes each"
+    chunk = {"uuid": "u" * 1_000, "num_chunks_from_msg": 2}
+    note(2, single("a", b"v", chunk_id=0, **chunk))
+    note(3, single("a", b"v", chunk_id=1, **chunk))
+    assert keys.bytes == 3 * KEY_OVERHEAD + 1_005, "the message in chunks is remembered, too"
+    note(4, single("a", b""))
+    assert keys.bytes == KEY_OVERHEAD + 4
+    note(5, single("\u20ac", b""))
+    assert (keys.bytes, len(keys)) == (0, 0)
 
 
 def test_an_empty_payload_removes_its_key_until_another_message_comes() -> None:
@@ -154,7 +183,7 @@ def test_what_is_kept_can_be_read_by_those_who_read_the_topic() -> None:
 
 def test_others_have_their_turn_after_so_many_messages_also_within_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.topic.compaction.MESSAGES_PER_TURN", 10)
-    keys = LastOfKeys()
+    keys = LastOfKeys(1 << 30)
     large = opened(Position(7, 0), batch(*((f"k{n}", b"v") for n in range(95)), codec=LZ4)).unpacked()
     small = [opened(Position(7, n), single(f"s{n}", b"v")).unpacked() for n in range(1, 26)]
     assert counted(keys.note(large))[0] == 9

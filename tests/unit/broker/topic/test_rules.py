@@ -19,6 +19,7 @@ from broker.topic.sticky_keys import (
     hash_by_ranges,
     hash_by_ring,
     murmur3,
+    murmur3_of_each,
     sticky_key,
 )
 from broker.wire import pulsar_pb2 as wire
@@ -117,6 +118,9 @@ def test_hashes_are_those_of_apache() -> None:
     keys = (b"k1", b"k2", b"key1", b"key2", b"key01", b"key02", b"NONE_KEY")
     known = (2110152746, 1479966664, 462881061, 1936800180, 39696932, 751761803, 504741539)
     assert tuple(map(murmur3, keys)) == known
+    for length in range(10):
+        prefix, endings = b"abcdefghi"[:length], [b"", b"1", b"23", b"456", b"7890", b"12345"]
+        assert murmur3_of_each(prefix, endings) == [murmur3(prefix + one) for one in endings]
 
 
 def test_the_ordering_key_beats_the_key() -> None:

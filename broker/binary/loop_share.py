@@ -1,0 +1,90 @@
+"""How long connections work in one turn of the event loop, and whose turn it is. No IO; the clock is given.
+
+Rules:
+
+1. All connections of a port together work `TURN_S` in one turn of the loop, one of them `SLICE_S`, and begin
+   `TASKS_PER_TURN` tasks: what a task does comes in the next turn, together with all others that were begun. So a turn
+   ends soon, whatever the commands of clients cost, and however many clients send at once.
+2. Who comes when the turn is over waits. Those that wait have their slices in the order in which they came; who has
+   more to do than a slice goes behind the others.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+# A command takes 10 µs to some milliseconds. Others (tasks, storage, HTTP) work in the same turn, which may take a
+# tenth of a second in all.
+TURN_S: Final = 0.03
+SLICE_S: Final = 0.01
+
+# Lookups, producers, consumers and the like: 50 µs to a millisecond each.
+TASKS_PER_TURN: Final = 50
+
+assert SLICE_S < TURN_S
+
+
+class LoopShare:
+    """For all connections of one server."""
+
+    def __init__(self, now_s: Callable[[], float], call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._now_s = now_s
+        self._call_soon = call_soon
+        self._is_in_turn = False
+        self._turn_ends_s = 0.0
+        self._slice_ends_s = 0.0
+        self._tasks = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_to_serve = False
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def begin_slice(self) -> bool:
+        """Whether one more connection may work in this turn; if so, its slice begins."""
+        now_s = self._now_s()
+        if not self._is_in_turn:
+            self._is_in_turn = True
+            self._turn_ends_s = now_s + TURN_S
+            self._tasks = 0
+            self._call_soon(self._end_turn)
+        elif now_s >= self._turn_ends_s or self._tasks >= TASKS_PER_TURN:
+            return False
+        self._slice_ends_s = min(now_s + SLICE_S, self._turn_ends_s)
+        return True
+
+    def is_over(self) -> bool:
+        """Whether the slice that began last is over. Asked after each command."""
+        return self._now_s() >= self._slice_ends_s
+
+    def count_task(self) -> None:
+        """The connection whose slice it is has begun a task."""
+        self._tasks += 1
+        if self._tasks >= TASKS_PER_TURN:
+            self._slice_ends_s = 0.0
+
+    def wait(self, work: Callable[[], None]) -> None:
+        """Call *work* in a later turn, as a slice of its own."""
+        self._waiting.append(work)
+        self._serve_soon()
+
+    def _end_turn(self) -> None:
+        self._is_in_turn = False
+
+    def _serve(self) -> None:
+        """Slices for those that wait. What they leave comes behind the others (rule 2)."""
+        self._is_to_serve = False
+        waiting = self._waiting
+        try:
+            for _ in range(len(waiting)):
+                if not self.begin_slice():
+                    break
+                waiting.popleft()()
+        finally:
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if self._waiting and not self._is_to_serve:
+            self._is_to_serve = True
+            self._call_soon(self._serve)
