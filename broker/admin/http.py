@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 ADMIN: Final = "/admin/v2"
 """The beginning of all paths, except those of lookups and metrics."""
 
+# While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
+DELETE_ROUNDS: Final = 5
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 

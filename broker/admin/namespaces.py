@@ -10,6 +10,7 @@ from broker.admin.bundles import BundlesApi
 from broker.admin.deputies import by_itself
 from broker.admin.http import (
     ADMIN,
+    DELETE_ROUNDS,
     Refused,
     body_of,
     done,
@@ -21,7 +22,6 @@ from broker.admin.http import (
 )
 from broker.admin.namespace_policies import more_needed_for
 from broker.admin.owners import Owners
-from broker.admin.partitioned_topics import DELETE_ROUNDS
 from broker.admin.rights import Routes, check
 from broker.broker import Broker
 from broker.permissions import (

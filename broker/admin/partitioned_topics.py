@@ -9,6 +9,7 @@ from broker.admin.bodies import topic_properties_from_json
 from broker.admin.deputies import twice
 from broker.admin.http import (
     ADMIN,
+    DELETE_ROUNDS,
     Refused,
     body_of,
     done,
@@ -27,9 +28,6 @@ from broker.records import RecordInUse
 from broker.security.authorization import Operation
 from managed_ledger.compacted_entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
-
-# While a topic is deleted by force, connected producers may make its partitions again. They are deleted this often.
-DELETE_ROUNDS: Final = 5
 
 _BEGINNING: Final = {"ledgerId": -1, "entryId": -1}
 

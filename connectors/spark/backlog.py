@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from connectors.spark.borders import Numbers
-from connectors.spark.planning import Position, Run
+from connectors.spark.ranges import Position, Run
 from managed_ledger.ack_ranges import AckRange, AckRanges, mask_of
 from managed_ledger.position import Position as At
 

@@ -13,9 +13,10 @@ from typing import Final
 
 from connectors.spark.cursors import consumed, missing
 from connectors.spark.options import Place, ReadOptions
-from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.planning import TopicRange, clip
+from connectors.spark.ranges import Position, Run, Times
 from connectors.spark.recorded import recorded
-from connectors.spark.times import Times, bounds
+from connectors.spark.times import bounds
 from connectors.spark.topics import partition_count, topics_like
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig

@@ -6,7 +6,7 @@ A broker that serves the topic knows more than it has stored: acknowledgements a
 from typing import Final
 
 from connectors.spark.backlog import Acked
-from connectors.spark.planning import Position
+from connectors.spark.ranges import Position
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.store import MetadataStore

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from connectors.spark.borders import Numbers, UnusualLayout
 from connectors.spark.columnar import Messages
-from connectors.spark.entries import told
 from connectors.spark.values import Decode, Values
 from magnetar_core.runtime.types import MIB, Corruption
 
@@ -29,6 +28,17 @@ DECODED_BYTES_MAX: Final = MIB
 
 _LENGTH: Final = struct.Struct(">i")
 _NULL: Final = _LENGTH.pack(-1)
+
+
+_REASON_CHARACTERS: Final = 500
+
+
+def told(error: object) -> str:
+    """What is wrong, short and without what is no text: libraries' errors may hold the whole value."""
+    text = str(error) if isinstance(error, str | Corruption) else f"{type(error).__name__}: {error}"
+    if len(text) > _REASON_CHARACTERS:
+        text = f"{text[:_REASON_CHARACTERS]}…"
+    return text.encode(errors="backslashreplace").decode()
 
 
 class Source(Protocol):

@@ -15,6 +15,7 @@ Rules (docs/formats/pulsar.md):
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from connectors.spark.decoding import told
 from connectors.spark.encryption import check_passable
 from connectors.spark.options import UNPACKED_BYTES
 from magnetar_core.bookkeeper.wire.checksum import crc32c
@@ -38,17 +39,6 @@ Wants = Callable[[int, int, MessageMetadata], bool]
 
 
 WAYS_ON: Final = "To go on set mode=PERMISSIVE (a row with its bytes and what is wrong), or mode=DROPMALFORMED (no row)"
-
-
-_REASON_CHARACTERS: Final = 500
-
-
-def told(error: object) -> str:
-    """What is wrong, short and without what is no text: libraries' errors may hold the whole value."""
-    text = str(error) if isinstance(error, str | Corruption) else f"{type(error).__name__}: {error}"
-    if len(text) > _REASON_CHARACTERS:
-        text = f"{text[:_REASON_CHARACTERS]}…"
-    return text.encode(errors="backslashreplace").decode()
 
 
 class BadEntry(Corruption):

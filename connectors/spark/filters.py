@@ -34,8 +34,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from connectors.spark.planning import Position, Run
-from connectors.spark.times import Times
+from connectors.spark.ranges import Position, Run, Times
 from managed_ledger.messages import is_batch
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 

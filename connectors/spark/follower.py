@@ -28,9 +28,9 @@ from connectors.spark import topics
 from connectors.spark.cluster import DataLoss, TopicMissing, check_own, time_bounds
 from connectors.spark.offsets import EARLIEST, Part, Positions
 from connectors.spark.options import ReadOptions
-from connectors.spark.planning import Position, Run, TopicRange, clip
+from connectors.spark.planning import TopicRange, clip
+from connectors.spark.ranges import Position, Run, Times
 from connectors.spark.recorded import recorded
-from connectors.spark.times import Times
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, EndUnknown, NoSuchLedger
 from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle

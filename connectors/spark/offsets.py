@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from connectors.spark.planning import Position, Run
+from connectors.spark.ranges import Position, Run
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName, TopicNameError
 

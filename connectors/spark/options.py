@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from connectors.spark.planning import PARTITIONS_MAX, TARGET_BYTES, Position
-from connectors.spark.times import Times
+from connectors.spark.ranges import Position, Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.message_id import MessageId
@@ -90,6 +89,10 @@ ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscripti
 UNPACKED_BYTES: Final = 20 * MIB
 """What an entry may unpack to, unless an option says otherwise: four times the largest message, as at brokers
 (`maxUncompressedEntrySize`). Spark's JVM holds a row of this size up to four times on its heap, for each task."""
+
+TARGET_BYTES: Final = 128 * MIB
+PARTITIONS_MAX: Final = 10_000
+"""Spark plans 10,000 tasks in half a second; more than that is a mistake in the options."""
 
 LATEST: Final[Position] = (-1, -1)
 """As the place where a stream begins: behind what is there when it begins."""

@@ -20,16 +20,12 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from connectors.spark.options import PARTITIONS_MAX, TARGET_BYTES
+from connectors.spark.ranges import Position, Run
 from magnetar_core.runtime.types import MIB
 
 if TYPE_CHECKING:
     from connectors.spark.backlog import Acked
-
-Position = tuple[int, int]
-
-TARGET_BYTES: Final = 128 * MIB
-PARTITIONS_MAX: Final = 10_000
-"""Spark plans 10,000 tasks in half a second; more than that is a mistake in the options."""
 
 # How far back a task looks for the first chunks of a message that ends in it. A message has at most some hundred
 # chunks; between them stand those of other producers. The runs travel with every task, so they are few.
@@ -38,29 +34,6 @@ LOOK_BACK_RUNS: Final = 8
 
 # Rule 5. A task costs some 25 ms of a core, in which about as much is read and dropped.
 GAP: Final = 8 * MIB
-
-
-class Run(NamedTuple):
-    """Entries *first* to *last* (both included) of a ledger, about *size_bytes* of payload."""
-
-    ledger_id: int
-    first: int
-    last: int
-    size_bytes: int
-    is_compacted: bool = False
-    """The ledger holds what compaction kept of the topic: entries with the ids that they had there."""
-
-    @property
-    def entries(self) -> int:
-        return self.last - self.first + 1
-
-    def part(self, first: int, last: int) -> "Run":
-        """These entries only, with their share of the size."""
-        assert self.first <= first <= last <= self.last, (self, first, last)
-        if (first, last) == (self.first, self.last):
-            return self
-        size_bytes = self.size_bytes * (last - first + 1) // self.entries
-        return Run(self.ledger_id, first, last, size_bytes, self.is_compacted)
 
 
 class TopicRange(NamedTuple):

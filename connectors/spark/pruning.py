@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from connectors.spark.cluster import connected, time_bounds
 from connectors.spark.options import ReadOptions
-from connectors.spark.planning import GAP, Run, TopicRange, clip, pieces
-from connectors.spark.times import Times
+from connectors.spark.planning import GAP, TopicRange, clip, pieces
+from connectors.spark.ranges import Run, Times
 from connectors.spark.worker_log import let_through
 from managed_ledger.topic_name import TopicName
 

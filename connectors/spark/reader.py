@@ -21,7 +21,8 @@ from connectors.spark.cluster import DataLoss, connected
 from connectors.spark.entries import BadEntry, HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
 from connectors.spark.laps import Laps
 from connectors.spark.options import Mode, Place, ReadOptions
-from connectors.spark.planning import LOOK_BACK_ENTRIES, Run, Split, clip
+from connectors.spark.planning import LOOK_BACK_ENTRIES, Split, clip
+from connectors.spark.ranges import Run
 from connectors.spark.rows import RowBuilder, signed
 from connectors.spark.values import Values
 from connectors.spark.worker_heap import settle

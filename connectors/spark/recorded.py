@@ -7,7 +7,7 @@ one may be open, and one without entries may be one of which the broker has not 
 
 from collections.abc import Sequence
 
-from connectors.spark.planning import Run
+from connectors.spark.ranges import Run
 from managed_ledger.records_pb2 import ManagedLedgerInfo
 
 

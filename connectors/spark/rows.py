@@ -25,8 +25,8 @@ from connectors.spark.decoding import CORRUPT, NO_VALUE, REASON, Decoded, decode
 from connectors.spark.encryption import ENCRYPTION_COLUMNS, value_of
 from connectors.spark.entries import BadEntry, Chunks, HeadlessChunk, Opened, Wants, unpacked
 from connectors.spark.options import UNPACKED_BYTES, Mode
+from connectors.spark.ranges import Times
 from connectors.spark.strided import runs
-from connectors.spark.times import Times
 from connectors.spark.values import Values
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (

@@ -26,7 +26,8 @@ from connectors.spark.cluster import connected, versions_of
 from connectors.spark.follower import Follower
 from connectors.spark.offsets import Allowance, Backlog, Part, Positions, StreamOffset, admit, start_of
 from connectors.spark.options import LATEST, ReadOptions
-from connectors.spark.planning import Position, Split, TopicRange, plan
+from connectors.spark.planning import Split, TopicRange, plan
+from connectors.spark.ranges import Position
 from connectors.spark.subscription import Subscription
 from connectors.spark.values import Values
 from magnetar_core.bookkeeper.client.errors import BookKeeperError

@@ -11,7 +11,7 @@ from typing import Any
 
 from connectors.spark.access import client_arguments, told
 from connectors.spark.options import ReadOptions
-from connectors.spark.planning import Position
+from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.topic_name import TopicName
 

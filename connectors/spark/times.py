@@ -15,26 +15,11 @@ search takes it for not known.
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
-from connectors.spark.planning import Position, Run
+from connectors.spark.ranges import Position, Run, Times
 
 TimeOf = Callable[[int, int], Awaitable[int | None]]
 """(ledger, entry) → its publish time in milliseconds; None if it is not known, which leaves nothing out."""
-
-
-class Times(NamedTuple):
-    """Milliseconds since 1970; *until* is not part of it. None: no bound."""
-
-    since_ms: int | None
-    until_ms: int | None
-    slack_ms: int
-
-    def has(self, publish_time_ms: int) -> bool:
-        """Whether a message is of this time."""
-        return (self.since_ms is None or publish_time_ms >= self.since_ms) and (
-            self.until_ms is None or publish_time_ms < self.until_ms
-        )
 
 
 async def bounds(

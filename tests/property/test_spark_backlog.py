@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from connectors.spark.backlog import Acked
 from connectors.spark.entries import open_entry
-from connectors.spark.planning import Run, TopicRange, clip, pieces, plan
+from connectors.spark.planning import TopicRange, clip, pieces, plan
+from connectors.spark.ranges import Run
 from connectors.spark.rows import RowBuilder
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.ledger_list import LedgerList

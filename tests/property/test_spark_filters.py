@@ -10,7 +10,8 @@ from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
 from connectors.spark.filters import Pushed
-from connectors.spark.planning import Run, TopicRange, clip, pieces
+from connectors.spark.planning import TopicRange, clip, pieces
+from connectors.spark.ranges import Run
 from connectors.spark.times import bounds
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 

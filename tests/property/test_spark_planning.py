@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Position, Run, TopicRange, clip, pieces, plan
+from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, TopicRange, clip, pieces, plan
+from connectors.spark.ranges import Position, Run
 
 
 @st.composite

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.spark.offsets import Allowance, Backlog, Part, StreamOffset, admit, start_of
-from connectors.spark.planning import Run, clip
+from connectors.spark.planning import clip
+from connectors.spark.ranges import Run
 from magnetar_core.runtime.types import Corruption
 
 TOPIC = "persistent://public/default/t"

@@ -1,6 +1,7 @@
 import pickle
 
-from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Run, Split, TopicRange, plan
+from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, Split, TopicRange, plan
+from connectors.spark.ranges import Run
 from magnetar_core.runtime.types import MIB
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectors.spark.cluster import DataLoss
-from connectors.spark.planning import Run
+from connectors.spark.ranges import Run
 from connectors.spark.recorded import recorded
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from connectors.spark.entries import open_entry
 from connectors.spark.options import Kind, parse_options
-from connectors.spark.planning import Run, clip
-from connectors.spark.times import Times, bounds
+from connectors.spark.planning import clip
+from connectors.spark.ranges import Run, Times
+from connectors.spark.times import bounds
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.names import ledger_path
 from managed_ledger.records_pb2 import ManagedLedgerInfo
