@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from magnetar.processes.announced import say_ready, start_server_logging
 from magnetar.processes.bookie_settings import (
     read_auto_recovery_settings,
     read_bookie_settings,
     read_node_settings,
 )
 from magnetar.processes.bookie_turning import turn_for_drain
-from magnetar.processes.servers import say_ready, start_server_logging
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts, Tasks

@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
+from magnetar.processes.announced import say_ready, start_server_logging
 from magnetar_core.runtime.config import PROCESSES
 from magnetar_core.runtime.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.loop_watch import watch_loop
-from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-
-
-def say_ready(text: str) -> None:
-    """The one line that tells people (and `magnetar cluster`) that a server can be used."""
-    print(text, flush=True)
 
 
 def read_broker_settings(
@@ -38,12 +33,6 @@ def read_broker_settings(
         return load_broker_config({**(defaults or {}), **values}, os.environ, overrides=overrides)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
-
-
-def start_server_logging() -> None:
-    """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is INFO by default."""
-    as_json = os.environ.get("MAGNETAR_LOG_FORMAT", "").lower() == "json"
-    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
 
 
 def run_bookie(config_path: Path | None, processes: str | None = None) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.servers import say_ready
+from magnetar.processes.announced import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import Lock, OsFiles

@@ -164,7 +164,7 @@ def _say_ready(
     what: str, children: Children, listening: socket.socket | None, secure: socket.socket | None, rest: str
 ) -> None:
     """One line, as a single broker or bookie says it."""
-    from magnetar.processes.servers import say_ready
+    from magnetar.processes.announced import say_ready
 
     line = f"magnetar service of {len(children.all)} {what} is ready at "
     line += joined_addresses(_found(_ADDRESS, child) for child in children.all)

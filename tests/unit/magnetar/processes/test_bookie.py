@@ -14,7 +14,7 @@ import pytest
 from bookie.bookie import Bookie, PortInUse
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from bookie.disks.directories import DirectoryInUse
-from magnetar.processes import servers
+from magnetar.processes import announced
 from magnetar.processes.bookie import start_bookie
 from magnetar.processes.bookie_rebuild import OfflineRebuild
 from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
@@ -119,11 +119,11 @@ async def test_a_port_that_is_taken_is_found_before_anything_is_touched(
 
 def test_log_lines_are_json_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, bool]] = []
-    monkeypatch.setattr(servers, "start_logging", lambda level, *, as_json: asked.append((level, as_json)))
-    servers.start_server_logging()
+    monkeypatch.setattr(announced, "start_logging", lambda level, *, as_json: asked.append((level, as_json)))
+    announced.start_server_logging()
     monkeypatch.setenv("MAGNETAR_LOG_FORMAT", "JSON")
     monkeypatch.setenv("MAGNETAR_LOG_LEVEL", "debug")
-    servers.start_server_logging()
+    announced.start_server_logging()
     assert asked == [("INFO", False), ("DEBUG", True)]
 
 
