@@ -16,10 +16,11 @@ from magnetar_core.bookkeeper.metadata.damage_reports import (
 from magnetar_core.bookkeeper.metadata.damage_rules import BadReport, Damage, Kind, Source, Stage, WrongStage
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, StoreUnavailable
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from tests.conformance.test_metadata_store import Opener, reopen, store, zookeeper
 from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import take_turns
 
 __all__ = ["Opener", "reopen", "store", "zookeeper"]

@@ -27,8 +27,9 @@ from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.files import MemoryFiles, OsFiles
+from magnetar_core.runtime.files import OsFiles
 from tests.support.golden import DECODES, ENCODES, OPENS, REFUSES, Report, beside, golden, load, path_of, text
+from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG
 
 JOURNAL: Final = "journal/current"

@@ -40,11 +40,11 @@ from magnetar_core.bookkeeper.metadata.formats_pb2 import (
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, ledger_id_of, ledger_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
-from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.records import MAGIC_COMPRESSED, decode_cursor_info, decode_ledger_info, encode_record
 from managed_ledger.records_pb2 import CompressionType, SchemaLocator
 from tests.golden.test_managed_ledger_records import head_of
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load, names
+from tests.support.manual_clock import ManualClock
 
 CLUSTER: Final = "lab"
 ADDRESS: Final = BrokerAddress("pulsar://127.0.0.1:6652", "", "http://127.0.0.1:8082", "")

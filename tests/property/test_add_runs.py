@@ -23,8 +23,8 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 )
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.varint import unvarint
+from tests.support.manual_clock import ManualClock
 
 KEYS = (bytes(20), b"k" * 20)
 

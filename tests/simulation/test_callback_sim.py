@@ -32,8 +32,8 @@ from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie
 from magnetar_core.bookkeeper.metadata.lifecycle import MOVES
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
-from magnetar_core.runtime.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import take_turns
 
 SEEDS: Final = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(25))

@@ -31,7 +31,6 @@ from magnetar_core.bookkeeper.client.errors import (
 )
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
-from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
@@ -42,6 +41,7 @@ from managed_ledger.reading import Entry
 from managed_ledger.records import decode_cursor_info, decode_ledger_info, decode_position_info
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_bookkeeper import MemoryBookKeeper, MemoryWriteHandle
 
 T = TypeVar("T")

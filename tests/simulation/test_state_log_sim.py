@@ -21,7 +21,6 @@ import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer
-from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.state_log.edits import Token
 from managed_ledger.state_log.errors import (
     LogUnavailable,
@@ -31,6 +30,7 @@ from managed_ledger.state_log.errors import (
     TokenExpired,
 )
 from managed_ledger.state_log.replica import Role, Verdict
+from tests.support.manual_clock import ManualClock
 from tests.support.state_log_world import Node, World, setting
 
 SEEDS: Final = [int(os.environ["SEED"])] if "SEED" in os.environ else range(40)

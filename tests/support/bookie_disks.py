@@ -10,8 +10,8 @@ from bookie.storage.journal.writer import Item, JournalSettings, NoSpace
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
-from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import MIB, Buffer
+from tests.support.memory_files import MemoryFiles
 
 KEY = master_key(b"")
 OTHER_KEY = master_key(b"other")

@@ -16,8 +16,8 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.clock import Clock, LoopClock, Timer
-from magnetar_core.runtime.files import MemoryFiles
 from tests.support.bookie_disks import KEY
+from tests.support.memory_files import MemoryFiles
 
 CONFIG = BookieConfig(
     port=0,

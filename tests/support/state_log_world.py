@@ -11,7 +11,6 @@ from typing import Any, cast
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore
 from magnetar_core.runtime.clock import Clock, LoopClock
-from magnetar_core.runtime.files import MemoryFiles
 from managed_ledger.state_log.config import StateLogConfig
 from managed_ledger.state_log.log_list import LogList, decode_list
 from managed_ledger.state_log.members import MemberNodes
@@ -19,6 +18,7 @@ from managed_ledger.state_log.snapshots import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
+from tests.support.memory_files import MemoryFiles
 
 ROOT = "/dictionary"
 

@@ -35,8 +35,7 @@ from magnetar_core.bookkeeper.client.add_stages import AddWatch
 from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
-from magnetar_core.runtime.clock import ManualClock
-from magnetar_core.runtime.files import MemoryFiles, replace_file
+from magnetar_core.runtime.files import replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
@@ -45,6 +44,8 @@ from managed_ledger.schemas.avro import DEPTH_MAX
 from managed_ledger.schemas.compatibility import cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_files import MemoryFiles
 from tests.support.serving import BookieMachines, Wire
 from tests.support.waiting import take_turns
 from tests.unit.broker.conftest import BrokerInMemory, world

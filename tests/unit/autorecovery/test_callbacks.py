@@ -18,8 +18,8 @@ from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie
 from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataStore, OutcomeUnknown, StoreUnavailable
-from magnetar_core.runtime.clock import ManualClock
 from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import take_turns
 
 DAY_S = 24 * 3600.0

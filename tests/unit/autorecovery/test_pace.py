@@ -3,8 +3,8 @@
 import asyncio
 
 from autorecovery.pace import Pace
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import KIB, MIB
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 
 WHOLE = 8 * MIB

@@ -13,7 +13,7 @@ from autorecovery.periodic import ENDS, ENTRIES, LedgerCheck
 from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
 from magnetar_core.bookkeeper.wire.codec_v2 import READ_ENTRY, V2Error
 from magnetar_core.bookkeeper.wire.codec_v3 import GET_LIST_OF_ENTRIES
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually, settle, take_turns
 from tests.unit.autorecovery.test_node import CLIENT, Nodes, nodes_over
 

@@ -23,9 +23,10 @@ from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType
-from magnetar_core.runtime.files import MemoryFiles, read_file, replace_file
+from magnetar_core.runtime.files import read_file, replace_file
 from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
+from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines, HurriedClock, Wire
 from tests.support.waiting import eventually
 

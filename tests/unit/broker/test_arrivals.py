@@ -8,10 +8,10 @@ from broker.arrivals import LOOKUP_TURN_S, LOOKUPS_AT_ONCE, MADE_AT_ONCE, MAKING
 from broker.ownership.rules import BrokerAddress
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

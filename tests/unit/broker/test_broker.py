@@ -26,12 +26,13 @@ from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import KEY_BYTES_MAX, METADATA_FIELDS_MAX, PROPERTIES_MAX, encode_entry
 from managed_ledger.messages_pb2 import KeyValue, MessageIdData, MessageMetadata
 from managed_ledger.topic_name import TopicName
 from tests.support.batches import plain_batch
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually, settle
 from tests.unit.broker.conftest import CONFIG, BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

@@ -13,12 +13,12 @@ from broker.config import BrokerConfig
 from broker.memory_budget import LOOK_S, RESUME_BELOW, RESUMED_AT_ONCE, STEP_S, MemoryBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.memory import memory_bytes
 from magnetar_core.runtime.types import KIB, MIB
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually
 from tests.unit.broker.binary.test_connection import connected
 from tests.unit.broker.conftest import BrokerInMemory

@@ -9,10 +9,10 @@ from broker.errors import InvalidTopicName, TopicNotFound
 from broker.partitions import FewerPartitions, Partitions, grown, parse_partitions, partitions_record
 from broker.records import RecordExists, RecordInUse, to_json
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.names import ROOT
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 
 TOPIC = TopicName.parse("t")
 RECORD = "/admin/partitioned-topics/public/default/persistent/t"

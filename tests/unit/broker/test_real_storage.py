@@ -30,11 +30,13 @@ from magnetar_core.bookkeeper.metadata import ledger_store
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.racks import RackRecords
-from magnetar_core.runtime.clock import Clock, LoopClock, ManualClock
-from magnetar_core.runtime.files import MemoryFiles, OsFiles
+from magnetar_core.runtime.clock import Clock, LoopClock
+from magnetar_core.runtime.files import OsFiles
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_files import MemoryFiles
 from tests.support.sole_owner import SoleOwner
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import CONFIG

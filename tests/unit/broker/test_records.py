@@ -6,8 +6,8 @@ import pytest
 
 from broker.records import ATTEMPTS_MAX, JsonRecords, NoRecord, RecordChanged, RecordExists, RecordInUse
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture

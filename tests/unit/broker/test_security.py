@@ -21,12 +21,13 @@ from broker.tenancy import initialise_cluster
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import Clock, LoopClock, ManualClock, Timer
+from magnetar_core.runtime.clock import Clock, LoopClock, Timer
 from magnetar_core.security import tls_port
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.tls_contexts import usual_context
 from magnetar_core.security.tokens import sign
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryLedgers, MemorySchemas
 from tests.support.sole_owner import SoleOwner
 from tests.support.tls_files import Authority

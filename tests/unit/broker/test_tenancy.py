@@ -10,8 +10,8 @@ from broker.policy_rules import UNSET, NoSuchCluster
 from broker.records import InvalidRecord, NoRecord, RecordExists, RecordInUse
 from broker.tenancy import ClusterInUse, Tenancy, initialise_cluster, namespace_path
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
+from tests.support.manual_clock import ManualClock
 
 CONFIG = BrokerConfig(cluster_name="lab", advertised_address="127.0.0.1", default_bundles=4)
 TENANT = {"allowedClusters": ["lab"]}

@@ -7,7 +7,7 @@ import pytest
 
 from broker.topic_lists import AGAIN_S, SETTLE_S, SHARE, TopicLists
 from magnetar_core.bookkeeper.metadata.store import Cancel, StoreUnavailable
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 
 NS = "t/n"

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from bookie.disks.directories import Directories
-from magnetar_core.runtime.files import MemoryFiles
+from tests.support.memory_files import MemoryFiles
 
 
 class OpenFiles(MemoryFiles):

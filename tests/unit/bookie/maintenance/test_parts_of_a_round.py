@@ -12,10 +12,10 @@ from bookie.maintenance.garbage import CompactionKind, CompactionSchedule, KindP
 from bookie.maintenance.index_compaction import IndexCompaction
 from bookie.maintenance.log_compaction import LogCompaction
 from bookie.maintenance.metadata_reads import MetadataReads
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import MagnetarError
 from tests.support.crash_images import COLLECTING
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually
 
 

@@ -15,8 +15,8 @@ from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
-from magnetar_core.runtime.clock import ManualClock
 from tests.support.bookie_disks import KEY, stored_entry
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.both_loops
 

@@ -9,9 +9,9 @@ from bookie.serving.protocol import ALL_ADDS, RECOVERY_TURN
 from bookie.serving.recovery_lane import BULK_BYTES, FOREGROUND_S, REST_S_MAX, REST_SHARE, RecoveryLane
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import KIB, Buffer
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
+from tests.support.manual_clock import ManualClock
 from tests.support.serving import BookieMachines, Wire
 from tests.support.waiting import eventually, settle
 

@@ -22,7 +22,7 @@ from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.tls_contexts import Certificates, client_context, server_context
@@ -35,6 +35,7 @@ from magnetar_core.security.tls_files import (
 )
 from tests.support.bookie_disks import KEY
 from tests.support.bookie_disks import stored_entry as stored
+from tests.support.manual_clock import ManualClock
 from tests.support.serving import CONFIG, BookieMachines, Wire
 from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, eventually

@@ -14,9 +14,9 @@ from broker.admin.page.files import FILES
 from broker.admin.rights import Routes
 from broker.admin.server import AdminServer
 from broker.security.authorization import Operation
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.http_server import HttpServer
 from magnetar_core.security.tls_contexts import HANDSHAKE_S
+from tests.support.manual_clock import ManualClock
 from tests.support.tls_files import Authority
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_authentication import context, tls

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from broker.admin.limiting import limiting
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.admin.admin_world import AdminWorld
 
 

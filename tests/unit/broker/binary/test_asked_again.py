@@ -12,9 +12,9 @@ from broker.binary.producers import WAIT_AGAIN_MS
 from broker.broker import Broker
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient

@@ -15,7 +15,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 # What a client may send after CONNECT; whatever else there is ends the connection.
 CLIENT_COMMANDS = {

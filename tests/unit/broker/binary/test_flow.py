@@ -16,7 +16,8 @@ from broker.binary.flow import (
 )
 from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from magnetar_core.runtime.clock import ManualClock, Timer
+from magnetar_core.runtime.clock import Timer
+from tests.support.manual_clock import ManualClock
 
 BUDGET_BYTES = 1_000_000
 

@@ -28,9 +28,10 @@ from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import Node
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 
 WHOLE = "0x00000000_0xffffffff"
 DOMAINS = {"a": "one", "b": "one", "c": "two", "d": "two"}

@@ -19,10 +19,11 @@ from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
 from magnetar_core.bookkeeper.metadata.store import MetadataError, Node, StoreUnavailable
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
 from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually
 
 NAMESPACE = "public/default"

@@ -16,13 +16,14 @@ from broker.topic.unacked import UnackedBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.clock import ManualClock, Timer
+from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Failed, attempt_now
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST, Position
 from tests.support.batches import plain_batch
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (

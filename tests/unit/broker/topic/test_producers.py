@@ -15,10 +15,10 @@ from broker.topic.producers import Producers
 from broker.topic.requests import Attached, ProducerRequest
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 from tests.unit.broker.conftest import CONFIG
 from tests.unit.broker.topic.test_limits import NO_POLICIES

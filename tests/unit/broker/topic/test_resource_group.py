@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.policy_types import NO_GROUP_RATES, DispatchRate, GroupRates, PublishRate
 from broker.topic.resource_group import RESUMED_AT_ONCE, Membership, ResourceGroup
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.unit.broker.topic.dispatching import SHARED, Bench, FakeHost, entry
 
 

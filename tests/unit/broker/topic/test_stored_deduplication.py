@@ -7,9 +7,9 @@ from broker.config import BrokerConfig
 from broker.names import DEDUPLICATION_CURSOR
 from broker.topic.deduplication import Deduplication
 from broker.topic.stored_deduplication import StoredDeduplication
-from magnetar_core.runtime.clock import ManualClock
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryManagedLedger
 from tests.unit.broker.topic.dispatching import entry
 

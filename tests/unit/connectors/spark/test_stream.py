@@ -23,7 +23,7 @@ from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
 from magnetar_core.bookkeeper.metadata.store import Node
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.errors import ShadowTopic
 from managed_ledger.messages import encode_entry
@@ -32,6 +32,7 @@ from managed_ledger.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import ROOT as SCHEMAS
 from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
 from tests.unit.connectors.spark.entries import metadata_of, single
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
 

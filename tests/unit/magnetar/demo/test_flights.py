@@ -8,7 +8,7 @@ import fastavro
 import pytest
 
 from magnetar.demo.flights import INTEGERS, SCHEMA, TEXTS, Acknowledged, Delays, EncodedSchema, Row, Source
-from magnetar_core.runtime.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 def row(number: int, carrier: str, arr_delay: int | None) -> Row:

@@ -8,8 +8,8 @@ import pulsar
 import pytest
 
 from magnetar.demo.gaps import Load, TopicSilence
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.daemon import new_clock
+from tests.support.manual_clock import ManualClock
 
 Done = Callable[[Any, Any], None]
 

@@ -1,4 +1,5 @@
-from magnetar_core.runtime.clock import DeadlineSweep, ManualClock
+from magnetar_core.runtime.clock import DeadlineSweep
+from tests.support.manual_clock import ManualClock
 
 
 def test_timers_run_in_the_order_in_which_they_are_due() -> None:

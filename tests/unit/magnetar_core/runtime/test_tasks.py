@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.tasks import Bell, SingleFlight, Tasks
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.both_loops
 

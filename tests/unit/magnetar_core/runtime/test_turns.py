@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.turns import Rank, Turns
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import take_turns
 
 pytestmark = pytest.mark.both_loops

@@ -13,7 +13,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security import key_stores, tls_contexts
 from magnetar_core.security.key_stores import own_certificate, trusted_certificates
@@ -27,6 +26,7 @@ from magnetar_core.security.tls_contexts import (
 )
 from magnetar_core.security.tls_files import TlsFiles, store_type_problem
 from tests.support.java_stores import PASSWORD, RECORDED, STRANGER, keytool, make_all
+from tests.support.manual_clock import ManualClock
 
 
 def files(**changes: str) -> TlsFiles:

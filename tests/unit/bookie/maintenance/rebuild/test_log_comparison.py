@@ -18,9 +18,9 @@ from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import MemoryIndex
 from bookie.storage.ledger_storage import LedgerDirectory
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
-from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry
+from tests.support.memory_files import MemoryFiles
 
 DIRECTORY = "/ledgers"
 ENTRIES = 3

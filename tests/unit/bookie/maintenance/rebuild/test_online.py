@@ -18,11 +18,11 @@ from bookie.storage.index import REBUILDING, Index, MemoryIndex
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerState
 from magnetar_core.bookkeeper.metadata.store import NoNode
 from magnetar_core.bookkeeper.wire.entry import HEADER
-from magnetar_core.runtime.files import MemoryFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import KEY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all, ledger_metadata
 from tests.support.crash_images import MODES, Life, bury, crashed, until_end
+from tests.support.memory_files import MemoryFiles
 from tests.support.serving import HurriedClock, Wire
 from tests.support.waiting import eventually
 

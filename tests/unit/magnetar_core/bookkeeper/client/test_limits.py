@@ -22,9 +22,9 @@ from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import MIB
 from tests.support.fake_bookies import FakeCluster
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import eventually
 from tests.unit.magnetar_core.bookkeeper.client.test_client import client, cluster, create, pause, resume
 

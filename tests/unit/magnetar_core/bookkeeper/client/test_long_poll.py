@@ -14,10 +14,10 @@ from magnetar_core.bookkeeper.client.long_poll import LongPoll
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.files import MemoryFiles
 from managed_ledger.state_log.config import StateLogConfig
 from managed_ledger.state_log.snapshots import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
+from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.state_log_world import Dictionary, at_once, setting
 

@@ -9,8 +9,9 @@ from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, NoNode, StoreUnavailable, VersionConflict
 from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
-from magnetar_core.runtime.clock import LoopClock, ManualClock
+from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 
 INFO = BookieServiceInfo((bookie_endpoint("127.0.0.1", 3184),))

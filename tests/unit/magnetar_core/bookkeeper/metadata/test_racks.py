@@ -5,8 +5,8 @@ import pytest
 from magnetar_core.bookkeeper.metadata.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.rack_records import decode_racks, encode_racks, normal_rack, racks_of
 from magnetar_core.bookkeeper.metadata.racks import RackDirectory, RackRecords, racks_path
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import Corruption
+from tests.support.manual_clock import ManualClock
 from tests.support.waiting import settle
 
 WRITTEN = b'{"default":{"10.0.0.1:3181":{"rack":"/rack-1","hostname":"node-1"},"b2":{"rack":"rack-2/"}},"other":{}}'

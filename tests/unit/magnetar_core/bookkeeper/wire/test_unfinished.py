@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from magnetar_core.bookkeeper.wire.unfinished import COUNTED_BYTES, LOOK_S, SLOW_S, STILL_S, TURN_S, Unfinished
-from magnetar_core.runtime.clock import ManualClock
 from magnetar_core.runtime.types import MIB
+from tests.support.manual_clock import ManualClock
 
 
 class Peer:
