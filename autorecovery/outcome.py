@@ -9,7 +9,6 @@ Rules (I71, I72):
    ledger is marked anew, or when an operator asks.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -91,8 +90,3 @@ def describe(outcome: Hindered) -> str:
     ranges = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in outcome.lost[:10])
     more = f" and {len(outcome.lost) - 10} more ranges" if len(outcome.lost) > 10 else ""
     return f"{outcome.text} (entries {ranges}{more})"
-
-
-def lost_count(lost: Mapping[int, tuple[tuple[int, int], ...]]) -> int:
-    """Entries in the ranges of several ledgers."""
-    return sum(last - first + 1 for ranges in lost.values() for first, last in ranges)

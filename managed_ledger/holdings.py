@@ -46,15 +46,6 @@ class Holdings(NamedTuple):
         found = [self.last_ledger_id, *(cursor.ledger_id for cursor in self.cursors.values())]
         return [ledger_id for ledger_id in found if ledger_id >= 0]
 
-    def is_moved_only(self, former: "Holdings | None") -> bool:
-        """Whether no more than positions changed since *former*: of that a successor makes no use."""
-        return (
-            former is not None
-            and former[:2] == self[:2]
-            and former.cursors.keys() == self.cursors.keys()
-            and all(former.cursors[name].ledger_id == cursor.ledger_id for name, cursor in self.cursors.items())
-        )
-
 
 def to_json(holdings: Holdings) -> list[object]:
     """`[version, last ledger, {"cursor": [cursor ledger, ledger, entry], …}]`."""

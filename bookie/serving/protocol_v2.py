@@ -101,7 +101,7 @@ class ProtocolV2:
         else:
             # Authentication. It is not demanded and not checked here: the client may continue.
             message = pb.AuthMessage(authPluginName=AUTH_DISABLED, payload=b"").SerializeToString()
-            self._send(v2.auth_response(message, version))
+            self._send(v2.auth_frame(message, version))
 
     def _refuse_version(self, opcode: int, version: int, ledger_id: int, entry_id: int, extra: Any) -> None:
         rc = int(v2.V2Error.EBADVERSION)

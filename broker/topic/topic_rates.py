@@ -26,10 +26,6 @@ class TopicRates(NamedTuple):
     def bytes_rate(self) -> float:
         return self.bytes_in + self.bytes_out
 
-    @property
-    def messages_rate(self) -> float:
-        return self.messages_in + self.messages_out
-
 
 NO_RATES: Final = TopicRates(0.0, 0.0, 0.0, 0.0, 0, 0)
 

@@ -38,7 +38,6 @@ from broker.policy_rules import inactive_topics as read_inactive_topics
 from broker.policy_types import AGE, STORAGE, BacklogQuota, DispatchRate, InactiveTopics
 from broker.policy_values import Read
 from broker.records import InvalidRecord
-from magnetar_core.runtime.types import MIB
 
 Record = Mapping[str, Any]
 """The policies of one topic, with the members of Apache's TopicPolicies."""
@@ -387,9 +386,3 @@ def _strategy(name: str | None) -> str | None:
 def _rates(policies: Mapping[str, Any]) -> dict[str, DispatchRate]:
     rates = {name: dispatch_rate((one or {}).get("dispatchRate")) for name, one in policies.items()}
     return {name: rate for name, rate in rates.items() if rate is not None}
-
-
-def retention_of(record: Record, policies: NamespacePolicies, config: BrokerConfig) -> tuple[int, int]:
-    """(bytes, seconds) that a topic keeps of what was consumed; 0 or less: nothing, or no limit."""
-    told = _retention_told(config, overlay(policies, record))
-    return told["retentionSizeInMB"] * MIB, told["retentionTimeInMinutes"] * 60

@@ -29,6 +29,7 @@ from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, ZSTD, KeyValue, MessageIdData, MessageMetadata
 from tests.abuse.world import Bystanders, Server, client_of, wire_to
+from tests.support import bookie_requests
 from tests.support.batches import plain_batch
 from tests.support.bookie_disks import KEY, stored_entry
 
@@ -356,7 +357,7 @@ async def test_master_keys_of_a_megabyte(server: Server, bystanders: Bystanders)
     bookie = await wire_to(server)
     for number in range(200):
         ledger_id = 2**41 + number
-        request = v3.add_request(number, ledger_id, 0, bytes(1_000_000), stored_entry(ledger_id, 0))
+        request = bookie_requests.add_request(number, ledger_id, 0, bytes(1_000_000), stored_entry(ledger_id, 0))
         assert (await bookie.ask_v3(request)).status == int(v3.V3Error.EUA)
     bookie.close()
     assert server.memory_bytes - before < 64 * MIB

@@ -378,7 +378,7 @@ def bookie_v2(rng: random.Random) -> bytes:
             v2.read_request(ledger_id, entry_id),
             v2.read_request(ledger_id, entry_id, v2.FLAG_DO_FENCING, KEY),
             v2.batch_read_request(ledger_id, entry_id, 7, rng.choice([0, 5, -1, 2**31 - 1]), rng.choice([0, 2**62])),
-            v2.auth_request(rng.randbytes(rng.randrange(40))),
+            v2.auth_frame(rng.randbytes(rng.randrange(40))),
         ]
     )
 

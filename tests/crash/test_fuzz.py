@@ -20,6 +20,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.types import KIB, MIB, Corruption, MagnetarError
+from tests.support import bookie_requests
 from tests.support.bookie_disks import CODEC, KEY, Disk, stored_entry
 from tests.support.crash_images import Life, crashed
 from tests.support.damage import damaged
@@ -54,18 +55,18 @@ def good_frames(rng: random.Random, third: bool) -> bytes:
                 v2.read_request(ledger_id, entry_id),
                 v2.read_request(ledger_id, entry_id, v2.FLAG_DO_FENCING, KEY),
                 v2.batch_read_request(ledger_id, entry_id, 7, rng.randrange(-2, 5), rng.choice([0, 100, 2**60])),
-                v2.auth_request(b""),
+                v2.auth_frame(b""),
             ]
         )
     return rng.choice(
         [
-            v3.add_request(1, ledger_id, entry_id, KEY, entry),
-            v3.add_request(1, 1, 0, b"", entry, write_flags=v3.DEFERRED_SYNC),
+            bookie_requests.add_request(1, ledger_id, entry_id, KEY, entry),
+            bookie_requests.add_request(1, 1, 0, b"", entry, write_flags=v3.DEFERRED_SYNC),
             v3.read_request(2, ledger_id, entry_id),
             v3.read_request(2, 1, -1, previous_lac=0, timeout_ms=5, piggyback=True),
-            v3.write_lac_request(3, 1, 0, KEY, rng.randbytes(rng.randrange(40))),
-            v3.read_lac_request(4, ledger_id),
-            v3.force_ledger_request(5, ledger_id),
+            bookie_requests.write_lac_request(3, 1, 0, KEY, rng.randbytes(rng.randrange(40))),
+            bookie_requests.read_lac_request(4, ledger_id),
+            bookie_requests.force_ledger_request(5, ledger_id),
             v3.list_of_entries_request(6, ledger_id),
             v3.bookie_info_request(7),
             v3.start_tls_request(8),

@@ -27,6 +27,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import read_file
 from magnetar_core.runtime.types import Corruption
+from tests.support import bookie_requests
 from tests.support.bookie_disks import KEY, OTHER_KEY, TINY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld
 from tests.support.crash_images import Life, crashed, crashed_files, until_end
@@ -840,7 +841,7 @@ async def test_r_b31_what_was_taken_from_the_socket_cannot_change_any_more() -> 
         assert await wire.add(entry) == OK
         third = await Wire.connect(bookie)
         other = stored_entry(2, 0, b"second")
-        assert (await third.ask_v3(v3.add_request(1, 2, 0, KEY, other))).status == 0
+        assert (await third.ask_v3(bookie_requests.add_request(1, 2, 0, KEY, other))).status == 0
         for ledger_id, sent in ((1, entry), (2, other)):
             kept = bookie.server.cache.get(ledger_id, 0)
             assert type(kept) is bytes

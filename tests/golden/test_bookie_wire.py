@@ -16,6 +16,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import master_key
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from tests.support import bookie_requests
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, beside, golden, load, rows
 from tests.support.serving import BookieMachines, HurriedClock, Wire
 
@@ -197,7 +198,7 @@ def check_v2_request(frame: memoryview, whole: bytes) -> None:
         request_id, max_count, max_bytes = extra
         made = v2.batch_read_request(ledger_id, entry_id, request_id, max_count, max_bytes, flags, key)
     else:
-        made = v2.auth_request(bytes(extra))
+        made = v2.auth_frame(bytes(extra))
     assert made == whole
 
 
@@ -216,7 +217,7 @@ def check_v2_response(frame: memoryview, whole: bytes) -> None:
         made = b"".join(v2.batch_read_response(rc, ledger_id, entry_id, request_id, entries, version))
     else:
         assert isinstance(body, memoryview)
-        made = v2.auth_response(bytes(body), version)
+        made = v2.auth_frame(bytes(body), version)
     assert made == whole
 
 
@@ -226,7 +227,7 @@ def check_v3_request(message: pb.Request) -> None:
     made = None
     if message.HasField("addRequest") and message.header.version == pb.ProtocolVersion.VERSION_THREE:
         add = message.addRequest
-        made = v3.add_request(
+        made = bookie_requests.add_request(
             txn_id, add.ledgerId, add.entryId, add.masterKey, add.body,
             recovery=add.HasField("flag"), write_flags=add.writeFlags, priority=priority,
         )  # fmt: skip
@@ -246,11 +247,11 @@ def check_v3_request(message: pb.Request) -> None:
         )
     elif message.HasField("writeLacRequest"):
         write = message.writeLacRequest
-        made = v3.write_lac_request(txn_id, write.ledgerId, write.lac, write.masterKey, write.body)
+        made = bookie_requests.write_lac_request(txn_id, write.ledgerId, write.lac, write.masterKey, write.body)
     elif message.HasField("readLacRequest"):
-        made = v3.read_lac_request(txn_id, message.readLacRequest.ledgerId)
+        made = bookie_requests.read_lac_request(txn_id, message.readLacRequest.ledgerId)
     elif message.HasField("forceLedgerRequest"):
-        made = v3.force_ledger_request(txn_id, message.forceLedgerRequest.ledgerId)
+        made = bookie_requests.force_ledger_request(txn_id, message.forceLedgerRequest.ledgerId)
     elif message.HasField("getListOfEntriesOfLedgerRequest"):
         made = v3.list_of_entries_request(txn_id, message.getListOfEntriesOfLedgerRequest.ledgerId)
     elif message.HasField("getBookieInfoRequest"):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ from pulsar.schema import AvroSchema, Integer, Record, String
 from pyspark.sql import SparkSession
 
 from magnetar.inspect.broker_admin import AdminClient
-from magnetar_core.bookkeeper.client.blocking import BlockingBookKeeper
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
@@ -66,12 +65,8 @@ class Column:
     def bookie_of(self, broker: Server, topic: str) -> Server:
         """A bookie of the ensemble that *topic* is written to now."""
         stats = http_json(f"{broker.admin_url}/admin/v2/persistent/{topic.removeprefix('persistent://')}/internalStats")
-        client = BlockingBookKeeper.open(self.cluster.metadata_url)
-        try:
-            ensemble = client.read_metadata(stats["ledgers"][-1]["ledgerId"]).last_segment.ensemble
-        finally:
-            client.close()
-        return self.cluster.bookie(ensemble[0])
+        metadata = asyncio.run(metadata_of(self.cluster.metadata_url, stats["ledgers"][-1]["ledgerId"]))
+        return self.cluster.bookie(metadata.last_segment.ensemble[0])
 
     def all_bookies(self) -> None:
         for bookie in self.cluster.of("bookie"):
@@ -305,12 +300,8 @@ def test_apache_client_recovers_what_ours_left_open(
     entries = [line.partition(" ")[2] for line in said.splitlines() if line.startswith("ENTRY ")]
     assert entries[:200] == [f"entry {number}" for number in range(200)]
     assert set(entries[200:]) <= {"under way"}
-    client = BlockingBookKeeper.open(world.cluster.metadata_url)
-    try:
-        metadata = client.read_metadata(int(ledger_id))
-        assert (metadata.state.name, metadata.last_entry_id) == ("CLOSED", len(entries) - 1)
-    finally:
-        client.close()
+    metadata = asyncio.run(metadata_of(world.cluster.metadata_url, int(ledger_id)))
+    assert (metadata.state.name, metadata.last_entry_id) == ("CLOSED", len(entries) - 1)
 
 
 @pytest.mark.parametrize(("digest", "password", "protocol"), DIGESTS)
@@ -329,19 +320,30 @@ def test_our_client_recovers_what_apache_left_open(
     assert (metadata.state.name, metadata.last_entry_id) == ("CLOSED", len(entries) - 1)
 
 
-async def recovered(metadata_url: str, ledger_id: int, password: bytes) -> tuple[list[bytes], LedgerMetadata]:
-    """What our client finds in a ledger that it fences, recovers and closes."""
+@contextlib.asynccontextmanager
+async def ledger_client(metadata_url: str) -> AsyncIterator[BookKeeper]:
     clock = LoopClock()
     store = await open_store(metadata_url, clock, session_timeout_s=10.0)
     client = BookKeeper(store, clock, ClientConfig())
     try:
         await client.open()
-        ledger = await client.open_ledger(ledger_id, password=password, recovery=True)
-        entries = await ledger.read(0, ledger.last_add_confirmed)
-        return [bytes(entry.payload) for entry in entries], await client.read_metadata(ledger_id)
+        yield client
     finally:
         await client.close()
         await store.close()
+
+
+async def metadata_of(metadata_url: str, ledger_id: int) -> LedgerMetadata:
+    async with ledger_client(metadata_url) as client:
+        return await client.read_metadata(ledger_id)
+
+
+async def recovered(metadata_url: str, ledger_id: int, password: bytes) -> tuple[list[bytes], LedgerMetadata]:
+    """What our client finds in a ledger that it fences, recovers and closes."""
+    async with ledger_client(metadata_url) as client:
+        ledger = await client.open_ledger(ledger_id, password=password, recovery=True)
+        entries = await ledger.read(0, ledger.last_add_confirmed)
+        return [bytes(entry.payload) for entry in entries], await client.read_metadata(ledger_id)
 
 
 # --------------------------------------------------------------------------------------------- Spark

@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.varint import unvarint
+from tests.support import bookie_requests
 from tests.support.manual_clock import ManualClock
 
 KEYS = (bytes(20), b"k" * 20)
@@ -154,14 +155,14 @@ async def test_a_run_of_adds_is_what_its_adds_are(
             at[ledger_id] = entry_id = max(at[ledger_id] + step, -1)
             entry = HEADER.pack(ledger_id, entry_id, entry_id - behind, 7) + bytes(size)
             if protocol == "v3" or (protocol == "both" and entry_id % 3 == 0):
-                stream += v3.add_request(
+                stream += bookie_requests.add_request(
                     len(stream),
                     ledger_id,
                     entry_id,
                     KEYS[key],
                     entry,
                     recovery=flags == FLAG_RECOVERY_ADD,
-                    priority=v3.HIGH_PRIORITY if flags == FLAG_HIGH_PRIORITY else 0,
+                    priority=bookie_requests.HIGH_PRIORITY if flags == FLAG_HIGH_PRIORITY else 0,
                 )
             else:
                 stream += add_request_head(flags, KEYS[key], len(entry)) + entry
@@ -198,7 +199,7 @@ async def test_adds_as_long_as_each_other_are_what_they_are_one_by_one(
             txn_id += 1
             at[ledger_id] = entry_id = at[ledger_id] + step
             entry = HEADER.pack(ledger_id, entry_id, entry_id - behind, 7) + bytes(size)
-            stream += v3.add_request(txn_id, ledger_id, entry_id, KEYS[key], entry)
+            stream += bookie_requests.add_request(txn_id, ledger_id, entry_id, KEYS[key], entry)
     places = sorted({0, *(place for place in cuts if place < len(stream)), len(stream)})
     chunks = [stream[start:stop] for start, stop in pairwise(places)]
     alone = await worked_on(OneByOne, chunks, fenced, journals)
@@ -244,7 +245,7 @@ def test_a_plain_add_is_read_without_protobuf_as_with_it(
     txn_id: int, ledger_id: int, entry_id: int, key: bytes, payload: bytes
 ) -> None:
     entry = HEADER.pack(ledger_id, entry_id, -1, 7) + payload
-    frame = memoryview(v3.add_request(txn_id, ledger_id, entry_id, key, entry)[4:])
+    frame = memoryview(bookie_requests.add_request(txn_id, ledger_id, entry_id, key, entry)[4:])
     found = v3.plain_add(frame)
     assert found is not None
     assert (found.ledger_id, found.entry_id, found.last_add_confirmed) == (ledger_id, entry_id, -1)
@@ -273,7 +274,7 @@ def changed(data: st.DataObject, whole: bytes) -> bytearray:
 def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> None:
     """Frames with a few bytes changed, cut or put in: what is taken is what protobuf finds in them."""
     entry = HEADER.pack(5, 130, 129, 7) + b"payload"
-    frame = changed(data, v3.add_request(77, 5, 130, KEYS[1], entry)[4:])
+    frame = changed(data, bookie_requests.add_request(77, 5, 130, KEYS[1], entry)[4:])
     found = v3.plain_add(memoryview(frame))
     if found is None:
         return
@@ -290,7 +291,7 @@ def test_bytes_that_are_taken_for_a_plain_add_are_one(data: st.DataObject) -> No
 
 def add_frame(txn_id: int, ledger_id: int, entry_id: int, key: bytes, payload: bytes, lac: int = 4) -> bytes:
     entry = HEADER.pack(ledger_id, entry_id, lac, 7) + payload
-    return v3.add_request(txn_id, ledger_id, entry_id, key, entry)[4:]
+    return bookie_requests.add_request(txn_id, ledger_id, entry_id, key, entry)[4:]
 
 
 def shape_of(frame: bytes) -> v3.AddShape:
@@ -342,22 +343,22 @@ def test_the_form_of_an_add_takes_those_behind_it_until_a_number_is_longer() -> 
 
 
 @pytest.mark.parametrize(
-    "options", [{"recovery": True}, {"write_flags": v3.DEFERRED_SYNC}, {"priority": v3.HIGH_PRIORITY}]
+    "options", [{"recovery": True}, {"write_flags": v3.DEFERRED_SYNC}, {"priority": bookie_requests.HIGH_PRIORITY}]
 )
 def test_an_add_with_anything_special_is_left_to_protobuf(options: dict[str, Any]) -> None:
     entry = HEADER.pack(5, 6, 5, 7)
-    assert v3.plain_add(memoryview(v3.add_request(1, 5, 6, KEYS[0], entry)[4:])) is not None
-    assert v3.plain_add(memoryview(v3.add_request(1, 5, 6, KEYS[0], entry, **options)[4:])) is None
+    assert v3.plain_add(memoryview(bookie_requests.add_request(1, 5, 6, KEYS[0], entry)[4:])) is not None
+    assert v3.plain_add(memoryview(bookie_requests.add_request(1, 5, 6, KEYS[0], entry, **options)[4:])) is None
 
 
 @pytest.mark.parametrize("ids", [(5, 7), (4, 6)])
 def test_an_entry_under_other_ids_than_its_own_is_left_to_protobuf(ids: tuple[int, int]) -> None:
-    assert v3.plain_add(memoryview(v3.add_request(1, *ids, KEYS[0], HEADER.pack(5, 6, 5, 7))[4:])) is None
+    assert v3.plain_add(memoryview(bookie_requests.add_request(1, *ids, KEYS[0], HEADER.pack(5, 6, 5, 7))[4:])) is None
 
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_an_add_that_tells_another_size_of_its_entry_is_left_to_protobuf(change: int) -> None:
-    frame = bytearray(v3.add_request(1, 5, 6, KEYS[0], HEADER.pack(5, 6, 5, 7) + b"payload")[4:])
+    frame = bytearray(bookie_requests.add_request(1, 5, 6, KEYS[0], HEADER.pack(5, 6, 5, 7) + b"payload")[4:])
     found = v3.plain_add(memoryview(frame))
     assert found is not None
     frame[found.body_at - 1] += change
@@ -406,9 +407,9 @@ def test_a_read_with_anything_special_is_left_to_protobuf(options: dict[str, Any
 async def test_a_plain_read_is_answered_like_one_that_protobuf_reads(ledger_id: int, entry_id: int) -> None:
     """One with a priority goes through protobuf, and its answer tells nothing of that."""
     entries = [HEADER.pack(7, number, number - 1, 7) + b"payload" for number in range(3)]
-    adds = [v3.add_request(number, 7, number, KEYS[0], entry) for number, entry in enumerate(entries)]
+    adds = [bookie_requests.add_request(number, 7, number, KEYS[0], entry) for number, entry in enumerate(entries)]
     sent = []
-    for priority in (0, v3.HIGH_PRIORITY):
+    for priority in (0, bookie_requests.HIGH_PRIORITY):
         asked = v3.read_request(300, ledger_id, entry_id, priority=priority)
         sent.append((await worked_on(RequestRules, [*adds, asked], set(), 1))["sent"])
     assert sent[0] == sent[1]

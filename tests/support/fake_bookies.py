@@ -30,6 +30,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, LoopClock
 from magnetar_core.runtime.types import Buffer
+from tests.support import bookie_requests
 
 
 class FakeBookie:
@@ -132,7 +133,7 @@ class FakeBookie:
         listed = made.getListOfEntriesOfLedgerResponse
         listed.status, listed.ledgerId = made.status, ledger_id
         if not rc and stored is not None:
-            listed.availabilityOfEntriesOfLedger = v3.encode_availability(sorted(stored))
+            listed.availabilityOfEntriesOfLedger = bookie_requests.encode_availability(sorted(stored))
         return [v3.frame_of(made)]
 
 

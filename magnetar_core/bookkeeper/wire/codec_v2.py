@@ -46,9 +46,6 @@ FLAG_HIGH_PRIORITY: Final = 4
 LAST_ENTRY: Final = -1
 """As the entry id of a read: the last entry of the ledger."""
 
-# The size of a batch answer without entries: 24 (header, rc, ids) + 8 (request id) + 4 (length word).
-BATCH_HEAD_BYTES: Final = 36
-
 
 class V2Error(IntEnum):
     """The `rc` of an answer."""
@@ -88,7 +85,6 @@ BATCH_START_BYTES: Final = 36
 _ADD_WORD: Final = VERSION << 24 | ADD_ENTRY << 16
 _READ_WORD: Final = VERSION << 24 | READ_ENTRY << 16
 _BATCH_WORD: Final = VERSION << 24 | BATCH_READ_ENTRY << 16
-_AUTH_WORD: Final = VERSION << 24 | AUTH << 16
 
 PLAIN_ADD: Final = _ADD_WORD
 """The first word of an add without flags, as an integer …"""
@@ -138,11 +134,6 @@ def batch_read_request(
         assert not flags & FLAG_DO_FENCING, "fencing needs the master key"
         return _BATCH.pack(40, word, ledger_id, first_entry_id, request_id, max_count, max_bytes)
     return _BATCH_WITH_KEY.pack(60, word, ledger_id, first_entry_id, request_id, max_count, max_bytes, master_key)
-
-
-def auth_request(auth_message: bytes) -> bytes:
-    """A whole frame around a serialized AuthMessage; the answer has the same form."""
-    return _LENGTH.pack(4 + len(auth_message)) + _WORD.pack(_AUTH_WORD) + auth_message
 
 
 V2Response: TypeAlias = tuple[int, int, int, int, memoryview | list[memoryview] | None, int | None]
@@ -282,8 +273,8 @@ def batch_read_response_head(
     return _BATCH_RESPONSE.pack(32 + size_bytes, word, rc, ledger_id, first_entry_id, request_id)
 
 
-def auth_response(auth_message: bytes, version: int = VERSION) -> bytes:
-    """A whole answer around a serialized AuthMessage."""
+def auth_frame(auth_message: bytes, version: int = VERSION) -> bytes:
+    """A whole frame around a serialized AuthMessage: requests and answers have one form."""
     return _LENGTH.pack(4 + len(auth_message)) + _WORD.pack(_word(version, AUTH)) + auth_message
 
 

@@ -27,9 +27,6 @@ FIRST_BYTE: Final = 0x0A
 # Ids are int64 on the wire, where negative ones are written as these bits.
 _U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
-HIGH_PRIORITY: Final = 100
-"""The priority that Apache's client sends for recovery."""
-
 DEFERRED_SYNC: Final = 1
 """Bit of AddRequest.writeFlags: answer before the entry is durable; FORCE_LEDGER makes it durable."""
 
@@ -146,28 +143,6 @@ def request(operation: int, txn_id: int, *, priority: int = 0) -> pb.Request:
     return made
 
 
-def add_request(
-    txn_id: int,
-    ledger_id: int,
-    entry_id: int,
-    master_key: bytes,
-    body: bytes,
-    *,
-    recovery: bool = False,
-    write_flags: int = 0,
-    priority: int = 0,
-) -> bytes:
-    """A whole add frame; *body* is the stored entry."""
-    made = request(ADD_ENTRY, txn_id, priority=priority)
-    add = made.addRequest
-    add.ledgerId, add.entryId, add.masterKey, add.body = ledger_id, entry_id, master_key, body
-    if write_flags:
-        add.writeFlags = write_flags
-    if recovery:
-        add.flag = RECOVERY_ADD
-    return frame_of(made)
-
-
 def read_request(
     txn_id: int,
     ledger_id: int,
@@ -192,26 +167,6 @@ def read_request(
         read.previousLAC = previous_lac
     if timeout_ms is not None:
         read.timeOut = timeout_ms
-    return frame_of(made)
-
-
-def write_lac_request(txn_id: int, ledger_id: int, lac: int, master_key: bytes, body: bytes) -> bytes:
-    """A whole frame; *body* comes from `EntryCodec.explicit_lac`."""
-    made = request(WRITE_LAC, txn_id)
-    write = made.writeLacRequest
-    write.ledgerId, write.lac, write.masterKey, write.body = ledger_id, lac, master_key, body
-    return frame_of(made)
-
-
-def read_lac_request(txn_id: int, ledger_id: int) -> bytes:
-    made = request(READ_LAC, txn_id)
-    made.readLacRequest.ledgerId = ledger_id
-    return frame_of(made)
-
-
-def force_ledger_request(txn_id: int, ledger_id: int) -> bytes:
-    made = request(FORCE_LEDGER, txn_id)
-    made.forceLedgerRequest.ledgerId = ledger_id
     return frame_of(made)
 
 
@@ -503,13 +458,6 @@ class Availability:
             self._groups += _AVAILABILITY_GROUP.pack(*self._group)
             self._group = None
         return _AVAILABILITY_HEADER.pack(0, self._count) + self._groups
-
-
-def encode_availability(entry_ids: Iterable[int]) -> bytes:
-    """The answer to GET_LIST_OF_ENTRIES for *entry_ids*, in strictly ascending order."""
-    made = Availability()
-    made.add(entry_ids)
-    return made.encoded()
 
 
 def decode_availability(data: Buffer) -> list[tuple[int, int, int, int]]:

@@ -21,6 +21,7 @@ from autorecovery.checks import (
 from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.wire import codec_v3
 from magnetar_core.bookkeeper.wire.entry import DigestType
+from tests.support import bookie_requests as sent
 
 ABC = ("a", "b", "c")
 
@@ -145,7 +146,7 @@ def test_the_first_entry_that_a_bookie_does_not_list(
     fragment = Fragment(first, max(last, first - 1), tuple(map(str, range(ensemble))), write, True)
     held = list(fragment.held(index))
     beyond = [one for one in range(70) if fragment.holds(index, one)]  # other segments gave it these
-    groups = codec_v3.decode_availability(codec_v3.encode_availability([one for one in beyond if one not in missing]))
+    groups = codec_v3.decode_availability(sent.encode_availability([one for one in beyond if one not in missing]))
     slow = next((one for one in held if one in missing), None)
     assert first_unlisted(fragment, index, groups) == slow
     assert first_unlisted(fragment, index, groups[::-1]) == slow

@@ -25,6 +25,7 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.files import read_file, replace_file
 from magnetar_core.runtime.types import MIB, Corruption
+from tests.support import bookie_requests as sent
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
 from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines, HurriedClock, Wire
@@ -219,17 +220,17 @@ async def test_deferred_entries_become_durable_by_force(world: BookieMachines, b
     operations: list[str] = []
     stop = on_each_operation(world.files, noted(operations))
     body = stored_entry(1, 0, b"d")
-    answer = await wire.ask_v3(v3.add_request(1, 1, 0, KEY, body, write_flags=v3.DEFERRED_SYNC))
+    answer = await wire.ask_v3(sent.add_request(1, 1, 0, KEY, body, write_flags=v3.DEFERRED_SYNC))
     assert answer.status == 0
     assert operations == ["write"]
-    assert (await wire.ask_v3(v3.force_ledger_request(2, 1))).status == 0
+    assert (await wire.ask_v3(sent.force_ledger_request(2, 1))).status == 0
     assert operations == ["write", "sync"]
     stop()
 
 
 async def test_a_body_under_other_ids_than_its_request_is_refused(bookie: Bookie) -> None:
     wire = await Wire.connect(bookie)
-    answer = await wire.ask_v3(v3.add_request(1, 1, 5, KEY, stored_entry(1, 0)))
+    answer = await wire.ask_v3(sent.add_request(1, 1, 5, KEY, stored_entry(1, 0)))
     assert int(answer.status) == v3.V3Error.EBADREQ
 
 
@@ -237,10 +238,10 @@ async def test_a_body_under_other_ids_than_its_request_is_refused(bookie: Bookie
 async def test_a_master_key_has_twenty_bytes(bookie: Bookie, size: int) -> None:
     """A master key is kept as long as its ledger, in memory and in the index."""
     wire = await Wire.connect(bookie)
-    answer = await wire.ask_v3(v3.add_request(1, 1, 0, b"k" * size, stored_entry(1, 0)))
+    answer = await wire.ask_v3(sent.add_request(1, 1, 0, b"k" * size, stored_entry(1, 0)))
     assert answer.status == EUA_V3
-    assert (await wire.ask_v3(v3.add_request(3, 1, 0, KEY, stored_entry(1, 0)))).status == 0, "nothing is left"
-    assert (await wire.ask_v3(v3.add_request(2, 1, 1, b"k" * size, stored_entry(1, 1)))).status == EUA_V3
+    assert (await wire.ask_v3(sent.add_request(3, 1, 0, KEY, stored_entry(1, 0)))).status == 0, "nothing is left"
+    assert (await wire.ask_v3(sent.add_request(2, 1, 1, b"k" * size, stored_entry(1, 1)))).status == EUA_V3
 
 
 async def test_long_polls_are_woken_by_news_and_by_the_fence(bookie: Bookie) -> None:
@@ -293,13 +294,13 @@ async def test_the_lac_of_a_ledger_from_an_earlier_life_is_read_from_disk(world:
         assert (answer.maxLAC, answer.body) == (3, stored_entry(1, 0))
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
-        lac = (await wire.ask_v3(v3.read_lac_request(1, 1))).readLacResponse
+        lac = (await wire.ask_v3(sent.read_lac_request(1, 1))).readLacResponse
         assert (lac.lastEntryBody, lac.HasField("lacBody")) == (stored_entry(1, 4), False)
         blob = CODEC.explicit_lac(1, 4)
-        assert (await wire.ask_v3(v3.write_lac_request(2, 1, 4, KEY, blob))).status == 0
+        assert (await wire.ask_v3(sent.write_lac_request(2, 1, 4, KEY, blob))).status == 0
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
-        assert (await wire.ask_v3(v3.read_lac_request(1, 1))).readLacResponse.lacBody == blob
+        assert (await wire.ask_v3(sent.read_lac_request(1, 1))).readLacResponse.lacBody == blob
         listed = (await wire.ask_v3(v3.list_of_entries_request(2, 1))).getListOfEntriesOfLedgerResponse
         groups = v3.decode_availability(listed.availabilityOfEntriesOfLedger)
         assert [n for n in range(9) if v3.is_available(groups, n)] == [0, 1, 2, 3, 4]
@@ -629,7 +630,7 @@ async def test_a_bookie_takes_no_adds_of_ledgers_that_are_older_than_itself(
         entry = stored_entry(ledger_id, entry_id)
         if version == 2:
             return await peer.add(entry, v2.FLAG_RECOVERY_ADD if recovery else 0)
-        asked = v3.add_request(1, ledger_id, entry_id, KEY, entry, recovery=recovery)
+        asked = sent.add_request(1, ledger_id, entry_id, KEY, entry, recovery=recovery)
         return int((await peer.ask_v3(asked)).addResponse.status)
 
     read_only = int(v2.V2Error.EREADONLY if version == 2 else v3.OF_V2[v2.V2Error.EREADONLY])
@@ -658,7 +659,7 @@ async def test_a_bookie_takes_no_adds_of_ledgers_that_are_older_than_itself(
             )
         else:
             for ledger_id, entry_id in ((old, 1), (old, 2)):
-                peer.send(v3.add_request(1, ledger_id, entry_id, KEY, stored_entry(ledger_id, entry_id)))
+                peer.send(sent.add_request(1, ledger_id, entry_id, KEY, stored_entry(ledger_id, entry_id)))
             answers_v3 = [v3.parse_response(await peer.next()) for _ in range(2)]
             assert [int(one.addResponse.status) for one in answers_v3] == [read_only] * 2
     async with world.serving() as bookie:

@@ -26,6 +26,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import DiskUsage, read_file
 from magnetar_core.runtime.types import GIB, Corruption
+from tests.support import bookie_requests
 from tests.support.bookie_disks import CODEC, KEY, on_each_operation, stored_entry
 from tests.support.bookie_vectors import VECTORS
 from tests.support.bookie_world import LyingWorld
@@ -286,7 +287,7 @@ async def test_recovery_writes_to_a_full_bookie_while_the_reserve_lasts(world: L
         assert await wire.add(stored_entry(1, 0), RECOVERY | HIGH) == 0
         assert await wire.add(stored_entry(1, 1), RECOVERY) == EREADONLY  # re-replication looks for other bookies
         blob = CODEC.explicit_lac(1, 0)
-        answer = await (await Wire.connect(bookie)).ask_v3(v3.write_lac_request(1, 1, 0, KEY, blob))
+        answer = await (await Wire.connect(bookie)).ask_v3(bookie_requests.write_lac_request(1, 1, 0, KEY, blob))
         assert int(answer.status) == v3.V3Error.EREADONLY
         world.usage_of = lambda directory: DiskUsage(100 * GIB, GIB // 2)
         await eventually(lambda: not bookie.operations.state().available_for_high_priority_writes)

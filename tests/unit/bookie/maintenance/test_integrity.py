@@ -18,6 +18,7 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import MIB
+from tests.support import bookie_requests as sent
 from tests.support.bookie_disks import KEY, OTHER_KEY, stored_entry
 from tests.support.bookie_world import LyingWorld, ledger_metadata
 from tests.support.serving import HurriedClock, Wire
@@ -105,7 +106,11 @@ async def test_in_limbo_what_is_there_is_served_and_the_rest_is_unknown(world: L
         assert await wire.read(1, v2.LAST_ENTRY) == EUNKNOWN
         assert (await wire.ask(v2.batch_read_request(1, 7, 1, 10, MIB)))[1] == EUNKNOWN
         assert (await wire.ask(v2.read_request(1, v2.LAST_ENTRY, v2.FLAG_DO_FENCING, KEY)))[1] == EUNKNOWN
-        for request in (v3.read_lac_request(1, 1), v3.list_of_entries_request(2, 1), v3.read_request(3, 1, 9)):
+        for request in (
+            sent.read_lac_request(1, 1),
+            v3.list_of_entries_request(2, 1),
+            v3.read_request(3, 1, 9),
+        ):
             assert int((await third.ask_v3(request)).status) == v3.V3Error.EUNKNOWNLEDGERSTATE
         poll = v3.read_request(4, 1, -1, previous_lac=9, timeout_ms=1000, piggyback=True)
         assert int((await third.ask_v3(poll)).status) == v3.V3Error.EUNKNOWNLEDGERSTATE

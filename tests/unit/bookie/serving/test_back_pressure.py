@@ -11,6 +11,7 @@ from bookie.storage.ledgers import Ledger
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import MIB
+from tests.support import bookie_requests
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.serving import BookieMachines, Wire
@@ -160,7 +161,7 @@ async def test_a_fence_does_not_wait_for_room_in_the_write_cache(world: BookieMa
 
 def _deferred_add(entry_id: int) -> bytes:
     entry = stored_entry(1, entry_id, b"x" * 10_000)
-    return v3.add_request(entry_id, 1, entry_id, KEY, entry, write_flags=v3.DEFERRED_SYNC)
+    return bookie_requests.add_request(entry_id, 1, entry_id, KEY, entry, write_flags=v3.DEFERRED_SYNC)
 
 
 async def test_the_reads_of_all_connections_together_are_limited(world: BookieMachines) -> None:

@@ -17,6 +17,7 @@ from bookie.serving.request_rules import EXPLICIT_LAC_BYTES_MAX
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from tests.support import bookie_requests as sent
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.bookie_world import add_all
 from tests.support.crash_images import StepThread
@@ -102,7 +103,7 @@ async def test_other_requests_that_wait_for_the_journal_hold_a_connection_as_add
     def request(number: int) -> bytes:
         if kind == "explicit LAC":
             blob = number.to_bytes(8) + bytes(8)
-            return v3.write_lac_request(number, number, 0, KEY, blob)
+            return sent.write_lac_request(number, number, 0, KEY, blob)
         return v2.read_request(number, 0, v2.FLAG_DO_FENCING, KEY)
 
     async with world.serving() as bookie:
@@ -127,8 +128,8 @@ async def test_an_explicit_lac_has_a_limit(world: BookieMachines) -> None:
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         blob = (1).to_bytes(8) + bytes(EXPLICIT_LAC_BYTES_MAX - 8)
-        assert (await wire.ask_v3(v3.write_lac_request(1, 1, 0, KEY, blob))).status == 0
-        assert (await wire.ask_v3(v3.write_lac_request(2, 1, 0, KEY, blob + b"x"))).status == pb.StatusCode.EBADREQ
+        assert (await wire.ask_v3(sent.write_lac_request(1, 1, 0, KEY, blob))).status == 0
+        assert (await wire.ask_v3(sent.write_lac_request(2, 1, 0, KEY, blob + b"x"))).status == pb.StatusCode.EBADREQ
 
 
 async def test_the_unanswered_reads_of_a_connection_hold_it(world: BookieMachines) -> None:

@@ -8,8 +8,8 @@ import pytest
 from bookie.serving.protocol import ALL_ADDS, RECOVERY_TURN
 from bookie.serving.recovery_lane import BULK_BYTES, FOREGROUND_S, REST_S_MAX, REST_SHARE, RecoveryLane
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
-from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.types import KIB, Buffer
+from tests.support import bookie_requests
 from tests.support.bookie_disks import KEY, on_each_operation, stored_entry
 from tests.support.manual_clock import ManualClock
 from tests.support.serving import BookieMachines, Wire
@@ -158,7 +158,7 @@ def copy_v2(entry: bytes) -> bytes:
 
 def copy_v3(entry: bytes) -> bytes:
     ledger_id, entry_id = v2.entry_ids(entry)
-    return v3.add_request(entry_id, ledger_id, entry_id, KEY, entry, recovery=True)
+    return bookie_requests.add_request(entry_id, ledger_id, entry_id, KEY, entry, recovery=True)
 
 
 @pytest.mark.parametrize("copy", [copy_v2, copy_v3])

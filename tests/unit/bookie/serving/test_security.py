@@ -33,6 +33,7 @@ from magnetar_core.security.tls_files import (
     openssl_ciphers,
     store_problem,
 )
+from tests.support import bookie_requests
 from tests.support.bookie_disks import KEY
 from tests.support.bookie_disks import stored_entry as stored
 from tests.support.manual_clock import ManualClock
@@ -121,7 +122,7 @@ async def test_a_bookie_that_demands_tls_serves_both_protocols_over_it(authority
         await write_and_read(wire, 1)
         wire.close()
         wire = await over_tls(bookie, certificates(authority))
-        answer = await wire.ask_v3(v3.add_request(1, 2, 0, KEY, stored(2, 0)))
+        answer = await wire.ask_v3(bookie_requests.add_request(1, 2, 0, KEY, stored(2, 0)))
         assert answer.status == 0
         answer = await wire.ask_v3(v3.read_request(2, 2, 0))
         assert answer.readResponse.body == stored(2, 0)
@@ -152,7 +153,7 @@ async def test_where_tls_is_offered_clear_text_goes_on_as_before(authority: Auth
         await write_and_read(wire, 1)
         wire.close()
         wire = await Wire.connect(bookie)
-        assert (await wire.ask_v3(v3.add_request(1, 2, 0, KEY, stored(2, 0)))).status == 0
+        assert (await wire.ask_v3(bookie_requests.add_request(1, 2, 0, KEY, stored(2, 0)))).status == 0
         wire.close()
         wire = await over_tls(bookie, certificates(authority, certificate="", key=""))
         await write_and_read(wire, 3)
@@ -161,7 +162,7 @@ async def test_where_tls_is_offered_clear_text_goes_on_as_before(authority: Auth
 
 async def test_the_first_frame_may_come_byte_by_byte(authority: Authority) -> None:
     async with BookieMachines().serving(offering(authority)) as bookie:
-        for request in (v3.add_request(1, 2, 0, KEY, stored(2, 0)), v3.start_tls_request(1)):
+        for request in (bookie_requests.add_request(1, 2, 0, KEY, stored(2, 0)), v3.start_tls_request(1)):
             wire = await Wire.connect(bookie)
             for byte in request:
                 wire.send(bytes([byte]))
@@ -210,7 +211,7 @@ async def test_clear_text_is_refused_where_tls_is_demanded(authority: Authority)
         wire = await Wire.connect(bookie)
         info = await wire.ask_v3(v3.bookie_info_request(5))
         assert (info.header.txnId, info.header.operation, info.status) == (5, v3.GET_BOOKIE_INFO, EUA)
-        assert (await wire.ask_v3(v3.add_request(6, 1, 0, KEY, stored(1, 0)))).status == EUA
+        assert (await wire.ask_v3(bookie_requests.add_request(6, 1, 0, KEY, stored(1, 0)))).status == EUA
         auth = v3.request(v3.AUTH, 8)
         auth.authRequest.authPluginName, auth.authRequest.payload = "BookieAuthZFactory", b""
         assert (await wire.ask_v3(v3.frame_of(auth))).status == EUA
@@ -623,7 +624,7 @@ def test_refusals_have_the_request_s_form() -> None:
     entry = stored(3, 4)
     assert refused(v2.add_request_head(0, KEY, len(entry)) + entry) == v2.add_response(102, 3, 4)
     assert refused(v2.read_request(3, 4)) == v2.read_response(102, 3, 4, 0)
-    answer = pb.Response.FromString(refused(v3.force_ledger_request(9, 3))[4:])
+    answer = pb.Response.FromString(refused(bookie_requests.force_ledger_request(9, 3))[4:])
     assert (answer.header.operation, answer.header.txnId, answer.status) == (v3.FORCE_LEDGER, 9, 502)
     with pytest.raises(MalformedFrame, match="not admitted"):
         refused(v2.batch_read_request(3, 4, 1, 10, 1000))

@@ -153,7 +153,7 @@ def check_response(frame: memoryview, row: dict) -> None:  # type: ignore[type-a
     whole = len(frame).to_bytes(4) + bytes(frame)
     if opcode == v2.AUTH:
         assert isinstance(body, memoryview)
-        assert v2.auth_response(bytes(body)) == whole
+        assert v2.auth_frame(bytes(body)) == whole
         return
     assert (rc, ledger_id, entry_id) == (row["rc"], row["ledgerId"], row["entryId"])
     if opcode == v2.ADD_ENTRY:

@@ -4,6 +4,7 @@ from google.protobuf.json_format import MessageToDict
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
+from tests.support import bookie_requests
 from tests.support.bookie_vectors import VECTORS, decoded, streams
 
 CONVERSATIONS = sorted(
@@ -36,7 +37,7 @@ def test_recorded_frames_have_the_values_that_they_had(name: str) -> None:
 
 
 def test_builders_make_what_they_say() -> None:
-    add = v3.parse_request(v3.add_request(7, 1, 2, b"k" * 20, b"body", recovery=True, priority=100)[4:])
+    add = v3.parse_request(bookie_requests.add_request(7, 1, 2, b"k" * 20, b"body", recovery=True, priority=100)[4:])
     assert (add.header.txnId, add.header.operation, add.header.priority) == (7, v3.ADD_ENTRY, 100)
     assert (add.addRequest.ledgerId, add.addRequest.entryId, add.addRequest.body) == (1, 2, b"body")
     assert add.addRequest.flag == v3.RECOVERY_ADD
@@ -67,19 +68,19 @@ def test_bytes_that_are_no_request_are_malformed(frame: bytes) -> None:
     [[], [0], [0, 1, 2], [0, 2, 4, 6], [0, 1, 3, 4, 6, 7, 20], [5, 9, 13, 14, 15, 100], list(range(50))],
 )
 def test_lists_of_entries_contain_exactly_what_was_put_in(entry_ids: list[int]) -> None:
-    groups = v3.decode_availability(v3.encode_availability(entry_ids))
+    groups = v3.decode_availability(bookie_requests.encode_availability(entry_ids))
     assert [entry_id for entry_id in range(120) if v3.is_available(groups, entry_id)] == entry_ids
 
 
 def test_a_striped_ledger_is_one_group() -> None:
-    data = v3.encode_availability([0, 1, 3, 4, 6, 7])
+    data = bookie_requests.encode_availability([0, 1, 3, 4, 6, 7])
     assert data == bytes.fromhex("00000000 00000001") + bytes(56) + bytes.fromhex(
         "0000000000000000 0000000000000006 00000002 00000003"
     )
 
 
 def test_a_damaged_list_of_entries_is_malformed() -> None:
-    data = v3.encode_availability([0, 1, 3])
+    data = bookie_requests.encode_availability([0, 1, 3])
     for damaged in (b"", data[:63], data[:-1], data + b"\0", b"\0\0\0\1" + data[4:]):
         with pytest.raises(MalformedFrame):
             v3.decode_availability(damaged)
