@@ -391,15 +391,15 @@ MUTANTS = (
     Mutant(
         "a replacement comes from any rack",
         f"{CLIENT}/placement.py",
-        "distance(preferred, one.location.rack) if is_near else",
-        "0 if is_near else",
+        "distance(self._preferred[at], one.rack) for at in positions",
+        "0 for at in positions",
         PLACEMENT,
     ),
     Mutant(
         "the last window, which meets the first one, is not looked at",
         f"{CLIENT}/placement.py",
-        "            for one in self._of[at]\n",
-        "            for one in self._of[at][:-1]\n",
+        "self._windows = windows(len(fixed), write_quorum)\n",
+        "self._windows = windows(len(fixed), write_quorum)[:1]\n",
         PLACEMENT,
     ),
     Mutant(
