@@ -25,6 +25,7 @@ from magnetar_core.security.issuing import Issued, new_authority, new_server
 from tests.abuse.driving import ANSWER_S, COUNT, SEED
 from tests.abuse.kinds import Run
 from tests.abuse.test_ports import bookie_v2, bookie_v3
+from tests.support import bookie_requests
 from tests.support.bookie_disks import KEY, stored_entry
 
 pytestmark = [pytest.mark.process]
@@ -101,7 +102,7 @@ def request(rng: random.Random) -> bytes:
             v2.batch_read_request(ledger_id, 0, 7, 100, 1 << 20),
             v2.add_request_head(0, KEY, len(data)) + data,
             v3.read_request(1, ledger_id, entry_id),
-            v3.add_request(1, ledger_id, entry_id, KEY, data),
+            bookie_requests.add_request(1, ledger_id, entry_id, KEY, data),
             v3.list_of_entries_request(1, ledger_id),
             v3.bookie_info_request(1),
             bookie_v2(rng),

@@ -29,7 +29,7 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 _SILENT_S: Final = 600.0
 
 Group: TypeAlias = tuple[int, int, int, int]
-"""First start, last start, size, period: runs of `size` entries, `period` apart (`codec_v3.encode_availability`)."""
+"""First start, last start, size, period: runs of `size` entries, `period` apart (`codec_v3.Availability`)."""
 
 
 class EntryLists:
