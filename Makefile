@@ -44,13 +44,13 @@ $(VENV)/demo: requirements/demo.txt pyproject.toml
 	@touch $@
 
 demo: $(VENV)/demo ## the flights of 2013 through a cluster that loses a broker and a bookie, and into Spark
-	$(BIN)/python -m magnetar.demo flights
+	$(BIN)/python -m bench.demo flights
 
 demo-drain: $(VENV)/demo ## five bookies under load: one is killed, one is drained and removed, with a dashboard to watch
-	$(BIN)/python -m magnetar.demo drain
+	$(BIN)/python -m bench.demo drain
 
 demo-failover: $(VENV)/demo ## a thousand topics under load: a broker is killed, one is stopped; a plot of every topic's gap
-	$(BIN)/python -m magnetar.demo failover
+	$(BIN)/python -m bench.demo failover
 
 pictures: $(VENV)/dev ## draw the pictures of the dashboard anew (needs a Chromium)
 	$(BIN)/python -m tests.pictures

@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
-from magnetar_core.runtime.own_packages import HiddenPackage, check_own_packages
+from magnetar_core.runtime.process.own_packages import HiddenPackage, check_own_packages
 
 __all__ = ["DefaultSource", "register"]
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from autorecovery.checks import Depth
-from magnetar_core.bookkeeper.client import regions
-from magnetar_core.bookkeeper.client.topology import RACKS_MIN
+from autorecovery.ledgers.checks import Depth
+from magnetar_core.bookkeeper.client.placing import regions
+from magnetar_core.bookkeeper.client.placing.topology import RACKS_MIN
 from magnetar_core.runtime.config import loop_stall_setting, setting
 from magnetar_core.runtime.types import MIB
 

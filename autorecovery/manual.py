@@ -18,14 +18,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from autorecovery.catalogue import read_index
-from autorecovery.checks import Depth
-from autorecovery.outcome import Hindered, Hindrance, Outcome, describe
-from autorecovery.pace import Pace
-from autorecovery.repair import LedgerRepair
+from autorecovery.ledgers.catalogue import read_index
+from autorecovery.ledgers.checks import Depth
+from autorecovery.repair.one_ledger import LedgerRepair
+from autorecovery.repair.outcome import Hindered, Hindrance, Outcome, describe
+from autorecovery.repair.pace import Pace
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MagnetarError
 

@@ -19,31 +19,31 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from autorecovery.auditor import Auditor
-from autorecovery.board_watch import MarkWatch
-from autorecovery.callback_posts import HttpPoster
-from autorecovery.callback_registry import CallbackRegistry
-from autorecovery.callbacks import CallbackDelivery, Poster
-from autorecovery.catalogue import LedgerCatalogue
-from autorecovery.checks import Depth
+from autorecovery.audit.auditor import Auditor
+from autorecovery.audit.election import AuditorElection
+from autorecovery.audit.periodic import ENDS, ENTRIES, LISTS, LedgerCheck
+from autorecovery.audit.placement_check import PlacementCheck
+from autorecovery.callbacks.delivery import CallbackDelivery, Poster
+from autorecovery.callbacks.posts import HttpPoster
+from autorecovery.callbacks.registry import CallbackRegistry
 from autorecovery.config import AutoRecoveryConfig
-from autorecovery.draining import DrainEngine
-from autorecovery.election import AuditorElection
-from autorecovery.history import CopyHistory
-from autorecovery.pace import Pace
-from autorecovery.periodic import ENDS, ENTRIES, LISTS, LedgerCheck
-from autorecovery.placement_check import PlacementCheck
-from autorecovery.repair import LedgerRepair
-from autorecovery.report_sweep import ReportSweep
-from autorecovery.reports import Reporter, read_problems
-from autorecovery.turning import TurnBookie
-from autorecovery.worker import ReplicationWorker
+from autorecovery.ledgers.catalogue import LedgerCatalogue
+from autorecovery.ledgers.checks import Depth
+from autorecovery.lifecycle.draining import DrainEngine
+from autorecovery.lifecycle.turning import TurnBookie
+from autorecovery.repair.board_watch import MarkWatch
+from autorecovery.repair.one_ledger import LedgerRepair
+from autorecovery.repair.pace import Pace
+from autorecovery.repair.worker import ReplicationWorker
+from autorecovery.reporting.history import CopyHistory
+from autorecovery.reporting.report_sweep import ReportSweep
+from autorecovery.reporting.reports import Reporter, read_problems
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, BookieStateWatch
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter, DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Source
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataStore, SessionEvent
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, BookieStateWatch
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReporter, DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Source
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore, SessionEvent
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError

@@ -17,7 +17,7 @@ import uvloop
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import Clock, LoopClock
 
 # Entries that a fixed rate may be behind; the bookies do not keep up with it then, and the rest is not sent.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.process_facts import cpu_seconds, resident_mb
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 

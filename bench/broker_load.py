@@ -20,7 +20,7 @@ import uvloop
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
-from magnetar_core.runtime.varint import varint
+from magnetar_core.runtime.data.varint import varint
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 

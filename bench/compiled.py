@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from magnetar_core.bookkeeper.client.quorum import Quorum
-from magnetar_core.bookkeeper.client.writer import LedgerWriter
+from magnetar_core.bookkeeper.client.deciding.quorum import Quorum
+from magnetar_core.bookkeeper.client.deciding.writer import LedgerWriter
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from managed_ledger.ack_ranges import AckRanges
@@ -27,12 +27,12 @@ PACKAGES: Final = ("bench", "broker", "magnetar_core", "managed_ledger")
 # `wire/entry.py` is not among them: mypyc cannot build a named tuple with a memoryview.
 MODULES: Final = (
     "magnetar_core/bookkeeper/wire/framing.py",
-    "magnetar_core/bookkeeper/client/writer.py",
+    "magnetar_core/bookkeeper/client/deciding/writer.py",
     "managed_ledger/ack_ranges.py",
     "broker/topic/dispatchers/dispatcher.py",
     "broker/topic/dispatchers/single_active.py",
     "broker/topic/dispatchers/shared.py",
-    "broker/topic/consumer.py",
+    "broker/topic/clients/consumer.py",
 )
 
 BUILD: Final = """

@@ -19,10 +19,10 @@ from bench.spark_topics import DAY_BEGINS_MS, batch_entry
 from connectors.spark.source import MagnetarSource
 from magnetar.processes.cluster import Cluster
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.names import ledger_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.paths import ledger_path
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 Rows = list[tuple[str, str]]
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory

@@ -1,4 +1,4 @@
-"""Many topics, a producer each, one official client in a process of its own (`magnetar.demo.gaps`).
+"""Many topics, a producer each, one official client in a process of its own (`bench.demo.gaps`).
 
     python -m bench.topic_gaps pulsar://… --topics 1000
 
@@ -16,8 +16,8 @@ import json
 import sys
 
 from bench.client_load import client_of
-from magnetar.demo.gaps import PERIOD_S, Load
-from magnetar_core.runtime.daemon import new_clock
+from bench.demo.gaps import PERIOD_S, Load
+from magnetar_core.runtime.process.daemon import new_clock
 
 
 def main() -> None:

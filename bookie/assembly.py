@@ -17,7 +17,7 @@ from bookie.disks.mode import Mode
 from bookie.disks.read_only import DiskLimits
 from bookie.jobs import Threads
 from bookie.latency import BookieLatency
-from bookie.maintenance.collector import GarbageCollector, GcSettings
+from bookie.maintenance.garbage.collector import GarbageCollector, GcSettings
 from bookie.maintenance.integrity import IntegrityCheck
 from bookie.maintenance.lost_logs import LostLogs
 from bookie.maintenance.older_metadata.watch import OlderMetadata
@@ -32,15 +32,15 @@ from bookie.startup import Opened, StorageSettings
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, JournalSettings
 from bookie.storage.ledger_storage import LedgerStorage
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports, OnDamage
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports, OnDamage
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage, Files
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import KIB, MIB
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 
 log = logging.getLogger(__name__)
 

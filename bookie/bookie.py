@@ -40,16 +40,16 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.index import Index, RocksIndex
 from bookie.storage.journal.writer import JournalFailed, NoSpace
 from bookie.storage.ledger_storage import is_no_space
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
-from magnetar_core.bookkeeper.metadata.damage_rules import Source
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory, BookieRegistration
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReporter
+from magnetar_core.bookkeeper.metadata.damage.rules import Source
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.descriptors import guarded
 from magnetar_core.runtime.files import DiskUsage, Files
+from magnetar_core.runtime.process.descriptors import guarded
 from magnetar_core.runtime.tasks import Parts, Tasks
 from magnetar_core.runtime.types import MIB, MagnetarError
 

@@ -8,9 +8,9 @@ from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
-from magnetar_core.runtime.http_hosts import names_setting
+from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.types import MIB
-from magnetar_core.security.tls_files import (
+from magnetar_core.security.tls.files import (
     APACHE_FACTORY,
     REFRESH_S,
     TlsFiles,

@@ -10,7 +10,7 @@ Everything is counted on the loop, once for a group or a chunk.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from magnetar_core.runtime.distribution import Distribution
+from magnetar_core.runtime.data.distribution import Distribution
 
 
 class Outcomes:

@@ -18,8 +18,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory, BookieRegistration
-from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory, BookieRegistration
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -21,8 +21,6 @@ from broker.arrivals import Arrivals
 from broker.binary.connection import LookupAnswer
 from broker.binary.server import BinaryServer
 from broker.binary.watches import WatchedNames
-from broker.config import BrokerConfig, parse_listeners
-from broker.dynamic_settings import DynamicSettings
 from broker.errors import (
     BrokerError,
     MetadataFailure,
@@ -32,62 +30,64 @@ from broker.errors import (
     TopicUnreadable,
     storage_error,
 )
-from broker.lookups import Lookups
 from broker.memory_budget import MemoryBudget
 from broker.names import NO_CONTROLS, Bundles, BundleSet
-from broker.namespaces import Namespaces
-from broker.non_persistent_topics import NonPersistentTopics
-from broker.open_topics import OpenTopics
 from broker.ownership.rules import BrokerAddress, Ownership
-from broker.partitions import Partitions
-from broker.permissions import Permissions
-from broker.policies import AutoCreation, NamespacePolicies
-from broker.records import RecordError, RecordExists, RecordInUse
-from broker.resource_groups import ResourceGroups
-from broker.schemas import SchemaRules, Schemas, has_no_schema
+from broker.policies.namespace import AutoCreation, NamespacePolicies
+from broker.policies.permissions import Permissions
+from broker.policies.topic.record import Record, of_system_topic, overlay
+from broker.policies.topic.service import TopicPolicies
+from broker.records.json_records import RecordError, RecordExists, RecordInUse
 from broker.security.access import Access
 from broker.security.authorization import Rules
 from broker.security.broker_client import BrokerClient
 from broker.security.doors import Doors, port_context
 from broker.security.rechecks import recheck
-from broker.storage import ledger_config, open_storage
+from broker.serving.lookups import Lookups
+from broker.serving.non_persistent_topics import NonPersistentTopics
+from broker.serving.open_topics import OpenTopics
+from broker.serving.schemas import SchemaRules, Schemas, has_no_schema
+from broker.serving.storage import ledger_config, open_storage
+from broker.serving.topic_lists import TopicLists
+from broker.settings.config import BrokerConfig, parse_listeners
+from broker.settings.dynamic import DynamicSettings
 from broker.system_client import Dialed, SystemClient
-from broker.tenancy import Tenancy
-from broker.tenants import TenantAdmins
+from broker.tenancy.administrators import TenantAdmins
+from broker.tenancy.changes import Tenancy
+from broker.tenancy.namespaces import Namespaces
+from broker.tenancy.partitions import Partitions
+from broker.tenancy.resource_groups import ResourceGroups
+from broker.topic.clients.producer import ProducerTopic
+from broker.topic.clients.properties import KeptBytes
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.topic.producer import ProducerTopic
-from broker.topic.properties import KeptBytes
-from broker.topic.subscription import Subscription
-from broker.topic.throttling import PublishHold, PublishThrottle
+from broker.topic.rates.throttling import PublishHold, PublishThrottle
+from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.topic.topic_rates import NO_RATES, TopicRates, rates_of
 from broker.topic.trace_context import Tracing
 from broker.topic.traced_topic import TracedTopic
 from broker.topic.unacked import UnackedBudget
-from broker.topic_lists import TopicLists
-from broker.topic_policies.record import Record, of_system_topic, overlay
-from broker.topic_policies.service import TopicPolicies
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore
-from magnetar_core.runtime.buckets import QUOTA_CHECK_BOUNDS, Buckets
+from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.distribution import Distribution
-from magnetar_core.runtime.memory import memory_bytes
+from magnetar_core.runtime.data.buckets import QUOTA_CHECK_BOUNDS, Buckets
+from magnetar_core.runtime.data.distribution import Distribution
+from magnetar_core.runtime.data.visible import controlling, visible
+from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.turns import Rank, Turns
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
-from magnetar_core.runtime.visible import controlling, visible
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
-from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.tails import Tails
+from managed_ledger.ledgers.holdings import Changes, Holdings
+from managed_ledger.ledgers.tails import Tails
+from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class Broker:
         self._load_slots = asyncio.Semaphore(self._loads_max)
         self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self.expected: dict[TopicName, int] = {}
-        """Topics that come to this broker from another one → their traffic there (`broker.serving.roster`)."""
+        """Topics that come to this broker from another one → their traffic there (`broker.transfer.rosters.roster`)."""
         self._admitted: dict[str, dict[str, float]] = {}
         """Of namespaces with a limit of topics: those that are being made → until when they count."""
         self._name_prefix: str | None = None

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from urllib.parse import quote
 
 from broker.errors import StorageFailure
-from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger

@@ -6,8 +6,8 @@
     producer, consumer            at most 1,024 bytes
 
 A topic, subscription, producer or consumer that is made has no character in its name that changes the text around it
-(`magnetar_core.runtime.visible`), at whichever port. What is there by such a name, as from a cluster of Apache's, is
-served, listed and deleted.
+(`magnetar_core.runtime.data.visible`), at whichever port. What is there by such a name, as from a cluster of
+Apache's, is served, listed and deleted.
 """
 
 from bisect import bisect_right
@@ -17,8 +17,8 @@ from typing import Final
 
 from broker.errors import InvalidTopicName, NotAllowed
 from magnetar_core.bookkeeper.wire.checksum import crc32
-from magnetar_core.runtime.visible import controlling, visible
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from magnetar_core.runtime.data.visible import controlling, visible
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 
 # Of a subscription, a producer, a consumer; as of a topic. Encoded twice, as in paths of the admin API, it fits one.

@@ -1,6 +1,6 @@
 """`python -m magnetar` is the command `magnetar`."""
 
-from magnetar_core.runtime.own_packages import leave_out_current_folder
+from magnetar_core.runtime.process.own_packages import leave_out_current_folder
 
 leave_out_current_folder()
 

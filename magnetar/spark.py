@@ -21,6 +21,6 @@ def topics(spark: "SparkSession", metadata_url: str, namespace: str | None = Non
     schema (the newest definition, null without one), problem. Where bookies are away, what is not known without them
     is null, and problem says why. Raises ConfigurationError, MetadataError.
     """
-    from connectors.spark.catalog import COLUMNS, list_topics
+    from connectors.spark.plan.catalog import COLUMNS, list_topics
 
     return spark.createDataFrame(list_topics(metadata_url, namespace, options), COLUMNS)

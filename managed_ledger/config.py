@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from magnetar_core.bookkeeper.client.isolation import Isolation
+from magnetar_core.bookkeeper.client.placing.isolation import Isolation
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import MIB
 from managed_ledger.retention import RetentionRule, RolloverRule
@@ -49,8 +49,8 @@ class ManagedLedgerConfig:
     # (Pulsar: managedLedgerForceRecovery)
     forces_recovery: bool = False
 
-    # Its entries carry an index, which goes on where the former owner left it (`managed_ledger.entry_index`). Finding
-    # it takes a read of the last entry when the topic is opened.
+    # Its entries carry an index, which goes on where the former owner left it (`managed_ledger.reading.entry_index`).
+    # Finding it takes a read of the last entry when the topic is opened.
     keeps_index: bool = False
 
     # How long appends wait for bookies or the metadata store before their producers are told.

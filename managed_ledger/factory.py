@@ -4,21 +4,21 @@ import logging
 from collections.abc import Callable
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
 from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import StorageUnavailable
-from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.names import ROOT, ledger_path
-from managed_ledger.preparing import Preparations
-from managed_ledger.read_ahead import AheadBudget
-from managed_ledger.records import decode_cursor_info, decode_ledger_info
-from managed_ledger.tails import Tails
+from managed_ledger.ledgers.holdings import Changes, Holdings
+from managed_ledger.ledgers.preparing import Preparations
+from managed_ledger.ledgers.tails import Tails
+from managed_ledger.reading.entry_cache import EntryCache
+from managed_ledger.reading.read_ahead import AheadBudget
+from managed_ledger.records.paths import ROOT, ledger_path
+from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
 
 log = logging.getLogger(__name__)
 

@@ -25,21 +25,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage, ignore_damage
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.runtime.buckets import Period
+from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.data.buckets import Period
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Buffer, Corruption
-from managed_ledger.appending import Appending, AppendListener, State
-from managed_ledger.backlog_size import LedgerSize, bytes_after, position_leaving
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
-from managed_ledger.compacted_ledger import CompactedLedgers
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
+from managed_ledger.compacted.ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor_set import CursorSet
 from managed_ledger.cursors.managed_cursor import ManagedCursor
-from managed_ledger.entry_cache import EntryCache
-from managed_ledger.entry_index import stored_index
 from managed_ledger.errors import (
     DataLost,
     ManagedLedgerClosed,
@@ -49,16 +45,20 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     RecordUnreadable,
 )
-from managed_ledger.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCursor, Holdings
-from managed_ledger.ledger_lifecycle import LedgerLifecycle
+from managed_ledger.ledgers.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCursor, Holdings
+from managed_ledger.ledgers.lifecycle import LedgerLifecycle
+from managed_ledger.ledgers.preparing import Prepared
+from managed_ledger.ledgers.tails import Tails
+from managed_ledger.ledgers.topic_record import TopicRecord, set_properties
 from managed_ledger.position import LATEST, Position
-from managed_ledger.preparing import Prepared
-from managed_ledger.read_ahead import AheadBudget
-from managed_ledger.reading import Entry, Reading
-from managed_ledger.record import TopicRecord, set_properties
+from managed_ledger.reading.backlog_size import LedgerSize, bytes_after, position_leaving
+from managed_ledger.reading.entry_cache import EntryCache
+from managed_ledger.reading.entry_index import stored_index
+from managed_ledger.reading.read_ahead import AheadBudget
+from managed_ledger.reading.reading import Entry, Reading
 from managed_ledger.retention import RetentionRule
-from managed_ledger.tails import Tails
-from managed_ledger.writing import Writing
+from managed_ledger.writing.appending import Appending, AppendListener, State
+from managed_ledger.writing.writing import Writing
 
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two. The
 # wait before the second attempt; it grows by as much with each further one.
@@ -314,7 +314,7 @@ class ManagedLedger:
         return self._ledgers.position_at(index)
 
     def bytes_after(self, position: Position) -> int:
-        """About how many bytes come after *position* (`managed_ledger.backlog_size`)."""
+        """About how many bytes come after *position* (`managed_ledger.reading.backlog_size`)."""
         return bytes_after(self._sizes(), position)
 
     def closed_ms(self, ledger_id: int) -> int:

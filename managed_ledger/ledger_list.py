@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 
 class LedgerList:

@@ -22,8 +22,8 @@ import cramjam
 from google.protobuf.message import DecodeError
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
+from magnetar_core.runtime.data.varint import read_varint
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
-from magnetar_core.runtime.varint import read_varint
 from managed_ledger.messages_pb2 import (
     LZ4,
     NONE,

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
-from managed_ledger.names import decode, encode
+from managed_ledger.records.paths import decode, encode
 
 PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"

@@ -11,8 +11,8 @@ from typing import Final
 
 import pulsar
 
-from magnetar.demo.drain import Demo, main
-from magnetar.demo.steps import DemoFailed
+from bench.demo.drain import Demo, main
+from bench.demo.steps import DemoFailed
 from tests.support.browser import BrowserError, browse, find_browser
 
 FOLDER: Final = Path(__file__).parent.parent / "docs"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import bookie_id_problem
 from magnetar_core.runtime.types import MagnetarError
 
 PREFIX: Final = "/manage/v1"

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from magnetar_core.bookkeeper.metadata.lifecycle import State
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
 from magnetar_core.runtime.observe import Sample
 
 _P: Final = "magnetar_autorecovery_"

@@ -33,17 +33,17 @@ from autorecovery.admin.metrics import recovery_samples
 from autorecovery.admin.openapi import document
 from autorecovery.admin.schema import problem_of, unchecked_words
 from autorecovery.admin.token_file import SETTING, TokenFile
-from magnetar_core.bookkeeper.metadata.bookie_states import UnknownBookie
-from magnetar_core.bookkeeper.metadata.lifecycle import IllegalMove
-from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import UnknownBookie
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import IllegalMove
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, VersionConflict
 from magnetar_core.pages.serving import INDEX, files_of, serve_file
-from magnetar_core.runtime.descriptors import descriptor_samples
-from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
-from magnetar_core.runtime.http_hosts import is_loopback, name_in
-from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
-from magnetar_core.runtime.json_text import parse_json
-from magnetar_core.runtime.loop_watch import loop_stall_samples
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.bodies import BODIES, BodyRefused
+from magnetar_core.runtime.http.hosts import is_loopback, name_in
+from magnetar_core.runtime.http.server import foreign_origin, unwanted_type
 from magnetar_core.runtime.observe import Metrics
+from magnetar_core.runtime.process.descriptors import descriptor_samples
+from magnetar_core.runtime.process.loop_watch import loop_stall_samples
 from magnetar_core.runtime.types import KIB, MagnetarError
 
 log = logging.getLogger(__name__)

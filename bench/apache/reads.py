@@ -16,7 +16,7 @@ from bench.apache.perf import attempt
 from bench.apache.rig import ROOT, BenchError, Pair, System, module, run_tool, wait_patiently
 from bench.apache.table import SIDES, Side, Table
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import class_path, compile_java
 

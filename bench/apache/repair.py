@@ -24,7 +24,7 @@ from bench.apache.rig import BenchError
 from bench.apache.table import SIDES, Side, Table, percentile
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.mixed_cluster import Brand, MixedCluster

@@ -21,7 +21,7 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from bench.spark_topics import HOUR_BEGINS_MS, HOUR_MS, Topic
-from connectors.spark.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS
+from connectors.spark.options.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS
 from tests.support.processes import QUIET
 
 SOURCE: Final = "our source"

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from bookie.admin.bodies import Members
 from bookie.admin.questions import Refused
-from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.runtime.types import KIB, MagnetarError
 
 log = logging.getLogger(__name__)

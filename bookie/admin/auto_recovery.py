@@ -22,9 +22,9 @@ from aiohttp import web
 from bookie.admin.answers import json_answer, text_answer
 from bookie.admin.cluster_view import ClusterView
 from bookie.admin.questions import Refused, bytes_of, flag, json_body
-from magnetar_core.bookkeeper.metadata.bookie_info import bookie_id_problem
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import bookie_id_problem
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 

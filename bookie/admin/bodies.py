@@ -12,8 +12,8 @@ from typing import Any, Final, TypeAlias
 
 from bookie.admin.operations import Info, LogMark, State
 from bookie.config import BookieConfig
-from bookie.maintenance.collector import GcStatus
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
+from bookie.maintenance.garbage.collector import GcStatus
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
 Members: TypeAlias = AsyncGenerator[tuple[str, object], None]

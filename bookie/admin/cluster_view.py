@@ -6,14 +6,14 @@ It is read from the metadata store at each request; nothing is kept. The other b
 import asyncio
 from typing import Final, NamedTuple
 
-from magnetar_core.bookkeeper.metadata import underreplication
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.bookkeeper.metadata.marks import underreplication
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 
 # Time for connecting and one small answer. A bookie that takes longer is shown as one that does not answer.
 _TIMEOUT_S: Final = 10.0

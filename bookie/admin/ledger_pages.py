@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import Final, Protocol
 
 from bookie.admin.bodies import Members, ledger_json
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import encode
-from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import encode
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.runtime.types import Buffer, Corruption
 
 # The page sizes of Apache's bookie.

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 from bookie.admin.operations import BookieOperations
 from bookie.disks.read_only import DiskState
 from bookie.latency import Outcomes
-from magnetar_core.runtime.descriptors import descriptor_samples
-from magnetar_core.runtime.distribution import Distribution
-from magnetar_core.runtime.loop_watch import loop_stall_samples
+from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.observe import Labels, Sample, Summary
-from magnetar_core.runtime.process_usage import cpu_seconds
+from magnetar_core.runtime.process.descriptors import descriptor_samples
+from magnetar_core.runtime.process.loop_watch import loop_stall_samples
+from magnetar_core.runtime.process.usage import cpu_seconds
 from magnetar_core.runtime.types import MagnetarError
 
 

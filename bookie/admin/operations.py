@@ -19,7 +19,7 @@ from bookie.assembly import BookieParts, Lifecycle
 from bookie.config import BookieConfig
 from bookie.disks.read_only import DiskCheck, Reason
 from bookie.latency import BookieLatency
-from bookie.maintenance.collector import GcStatus
+from bookie.maintenance.garbage.collector import GcStatus
 from bookie.maintenance.integrity import IntegrityStatus
 from bookie.maintenance.lost_logs import LostLogsStatus
 from bookie.maintenance.rebuild.findings import OnlineRebuildStatus

@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
-from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.bodies import BODIES, BodyRefused
 
 
 class Refused(Exception):

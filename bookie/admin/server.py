@@ -52,15 +52,15 @@ from bookie.admin.metrics import apache_samples
 from bookie.admin.operations import BookieOperations, DiskFileKind
 from bookie.admin.questions import Refused, compaction_kinds, flag, json_body, ledger_id_of, query_flag, query_number
 from bookie.disks.read_only import Reason
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
-from magnetar_core.runtime.http_hosts import HostRules, is_loopback
-from magnetar_core.runtime.http_server import HttpServer, foreign_origin
+from magnetar_core.runtime.http.hosts import HostRules, is_loopback
+from magnetar_core.runtime.http.server import HttpServer, foreign_origin
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.types import KIB, MagnetarError
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 
 log = logging.getLogger(__name__)
 

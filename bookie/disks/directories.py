@@ -31,8 +31,8 @@ from bookie.disks.read_only import (
     encode_status,
     judge,
 )
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import DiskUsage, Files, Lock, read_file, replace_file
 from magnetar_core.runtime.types import Corruption, MagnetarError

@@ -14,9 +14,9 @@ import logging
 from typing import Final
 
 from bookie.disks.mode import Mode
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Lifecycle, State
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption

@@ -17,8 +17,8 @@ from bookie.disks.directories import StatusFiles
 from bookie.disks.read_only import Reason, Reasons, Verdict
 from bookie.jobs import JobThread
 from bookie.serving.request_rules import RequestRules
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import MagnetarError

@@ -13,7 +13,7 @@ Rules:
    them.
 4. If the newest entries of a ledger belong to this bookie alone, there is no other copy: entries missing here are lost,
    so the ledger leaves limbo, unless a log of its directory could not be read
-   (`bookie.maintenance.rebuild.unreadable`).
+   (`bookie.maintenance.garbage.unreadable`).
 5. If doubts about ledgers arise while the bookie serves, those ledgers go into limbo, closed ones as well.
 """
 
@@ -24,17 +24,17 @@ from itertools import islice
 from typing import Final
 
 from bookie.jobs import JobThread
-from bookie.maintenance.rebuild.unreadable import unreadable_logs
+from bookie.maintenance.garbage.unreadable import unreadable_logs
 from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter

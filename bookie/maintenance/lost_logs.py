@@ -36,12 +36,12 @@ from bookie.storage.index import IndexCorrupt
 from bookie.storage.known import NOTHING_THERE, BadLog, LogNote, log_notes
 from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage
 from bookie.storage.write_cache import WriteCache
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports, TooManyReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Damage, Kind, Range, Source, joined
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.owners import owner_of
-from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports, TooManyReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Damage, Kind, Range, Source, joined
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers.owners import owner_of
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter

@@ -15,15 +15,15 @@ import contextlib
 from typing import Final
 
 from bookie.maintenance.repair import RepairUnavailable, codec_of, write_set
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.tls.start_tls import open_stream
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES, FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import KIB, Corruption
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 
 # Time for connecting and one answer. Pulsar's clients allow 30 s for a read; repair can ask other copies, or try later.
 _TIMEOUT_S: Final = 10.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, master_key
 from magnetar_core.runtime.types import MagnetarError
 

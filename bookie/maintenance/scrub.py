@@ -24,11 +24,11 @@ from bookie.storage.entry_log.files import list_logs
 from bookie.storage.index import IndexCorrupt
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
-from magnetar_core.bookkeeper.metadata.damage_reports import OnDamage
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.files import Files, read_file, replace_file

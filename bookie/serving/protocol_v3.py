@@ -24,8 +24,8 @@ from bookie.storage.ledgers import Ledger
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
+from magnetar_core.runtime.data.varint import unvarint
 from magnetar_core.runtime.types import Buffer
-from magnetar_core.runtime.varint import unvarint
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@
            its connection is held ─────────────────────────────────────────▲
 
 Every chunk makes a journal group larger, and the adds of clients wait for the sync of a whole group. At 8 MiB of copies
-under way (`autorecovery.pace`) that was four to ten times what a client waits without them.
+under way (`autorecovery.repair.pace`) that was four to ten times what a client waits without them.
 
 Rules:
 

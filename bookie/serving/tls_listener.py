@@ -28,7 +28,7 @@ from magnetar_core.bookkeeper.wire.framing import LENGTH, FrameSplitter, Malform
 from magnetar_core.bookkeeper.wire.unfinished import Unfinished
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates, client_context, server_context
+from magnetar_core.security.tls.contexts import HANDSHAKE_S, Certificates, client_context, server_context
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from aiohttp import web
 
 from broker.admin.http import CALLER
 from broker.admin.page.files import OPEN_PATHS, PREFIX
-from broker.config import PROVIDERS, BrokerConfig
 from broker.errors import NotAuthenticated
 from broker.security.doors import Doors
+from broker.settings.config import PROVIDERS, BrokerConfig
 from magnetar_core.security.authentication import BASIC
-from magnetar_core.security.certificates import common_name
+from magnetar_core.security.tls.certificates import common_name
 
 # Apache's names of headers: by which method the client shows who it is; for whom a proxy asks.
 METHOD_HEADER: Final = "X-Pulsar-Auth-Method-Name"

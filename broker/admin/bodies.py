@@ -8,12 +8,12 @@ import json
 from typing import Any, Final, NamedTuple
 
 from broker.errors import NotAllowed
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from managed_ledger.errors import IncompatibleSchema, InvalidPosition
+from managed_ledger.ledgers.shadows import SHADOW_SOURCE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.schemas.compatibility import Schema, SchemaType, split_key_value
 from managed_ledger.schemas.registry import StoredSchema
-from managed_ledger.shadows import SHADOW_SOURCE
 
 NO_SHADOWS: Final = "Shadow topics are not served by this broker; consume the topic from another subscription instead"
 

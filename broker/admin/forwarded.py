@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from broker.binary.proxy_header import missing_bytes, parse_proxy_header
+from broker.binary.admission.proxy_header import missing_bytes, parse_proxy_header
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import Clock, Timer
-from magnetar_core.runtime.descriptors import guarded
-from magnetar_core.security.tls_contexts import HANDSHAKE_S
+from magnetar_core.runtime.process.descriptors import guarded
+from magnetar_core.security.tls.contexts import HANDSHAKE_S
 
 log = logging.getLogger(__name__)
 

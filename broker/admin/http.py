@@ -12,7 +12,6 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.bodies import BadJson
-from broker.dynamic_settings import NotDynamic
 from broker.errors import (
     BrokerError,
     ConsumerBusy,
@@ -27,16 +26,17 @@ from broker.errors import (
     TopicNotFound,
 )
 from broker.names import parse_topic
-from broker.partitions import FewerPartitions
-from broker.permissions import NotAListOfNames
-from broker.policy_rules import InvalidQuorums, InvalidRetention, NoSuchCluster, NotAnObject
-from broker.policy_values import NotAValue
-from broker.records import InvalidRecord, NoRecord, RecordError
-from broker.tenancy import ClusterInUse, ResourceGroupInUse
-from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
-from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
-from magnetar_core.runtime.http_server import foreign_origin, unwanted_type
-from magnetar_core.runtime.json_text import parse_json
+from broker.policies.permissions import NotAListOfNames
+from broker.policies.rules import InvalidQuorums, InvalidRetention, NoSuchCluster, NotAnObject
+from broker.policies.values import NotAValue
+from broker.records.json_records import InvalidRecord, NoRecord, RecordError
+from broker.settings.dynamic import NotDynamic
+from broker.tenancy.changes import ClusterInUse, ResourceGroupInUse
+from broker.tenancy.partitions import FewerPartitions
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, VersionConflict
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.bodies import BODIES, BodyRefused
+from magnetar_core.runtime.http.server import foreign_origin, unwanted_type
 from magnetar_core.runtime.types import Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.errors import ManagedLedgerError

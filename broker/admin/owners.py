@@ -16,7 +16,7 @@ from broker.errors import TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
 from broker.topic.topic import Topic
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 

@@ -1,8 +1,9 @@
 """The admin API over HTTP, with Apache's paths, status codes and JSON. (Recorded: tests/vectors/http.)
 
 There is a module for each subject, which knows paths, parameters, statuses and bodies. Decisions and writes are made
-in `broker/tenancy.py`, `broker/partitions.py`, `broker/broker.py`, the topics and `RackRecords`. Paths that Apache's
-brokers serve and this one does not are refused by name (`refusals.py`). The page for people stands beside it (`page`).
+in `broker/tenancy/changes.py`, `broker/tenancy/partitions.py`, `broker/broker.py`, the topics and `RackRecords`.
+Paths that Apache's brokers serve and this one does not are refused by name (`refusals.py`). The page for people
+stands beside it (`page`).
 """
 
 import socket
@@ -12,44 +13,44 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from broker.admin.authentication import authenticating
-from broker.admin.backlog import BacklogApi
-from broker.admin.bookies import BookiesApi
-from broker.admin.broker_stats import BrokerStatsApi
-from broker.admin.brokers import BrokersApi
-from broker.admin.bundles import BundlesApi
-from broker.admin.clusters import ClustersApi
+from broker.admin.cluster.bookies import BookiesApi
+from broker.admin.cluster.broker_stats import BrokerStatsApi
+from broker.admin.cluster.brokers import BrokersApi
+from broker.admin.cluster.clusters import ClustersApi
+from broker.admin.cluster.load import LoadApi
+from broker.admin.cluster.lookups import LookupsApi
 from broker.admin.forwarded import ForwardedConnections
 from broker.admin.http import answer_errors, check_request, refusal
 from broker.admin.limiting import limiting
-from broker.admin.load import LoadApi
-from broker.admin.lookups import LookupsApi
-from broker.admin.messages import MessagesApi
-from broker.admin.metrics import broker_samples
-from broker.admin.namespace_policies import NamespacePoliciesApi
-from broker.admin.namespaces import NamespacesApi
-from broker.admin.non_persistent import NonPersistentTopicsApi
+from broker.admin.namespaces.bundles import BundlesApi
+from broker.admin.namespaces.clear_backlog import BacklogApi
+from broker.admin.namespaces.namespace_policies import NamespacePoliciesApi
+from broker.admin.namespaces.namespaces import NamespacesApi
+from broker.admin.namespaces.resource_groups import ResourceGroupsApi
+from broker.admin.namespaces.tenants import TenantsApi
+from broker.admin.numbers.metrics import broker_samples
+from broker.admin.numbers.service_metrics import load_samples
 from broker.admin.owners import Owners
 from broker.admin.page.calls import PageApi
-from broker.admin.partitioned_topics import PartitionedTopicsApi
 from broker.admin.refusals import Refusals
-from broker.admin.resource_groups import ResourceGroupsApi
 from broker.admin.rights import Operations, Routes, asking
-from broker.admin.schemas import SchemasApi
-from broker.admin.service_metrics import load_samples
-from broker.admin.subscriptions import SubscriptionsApi
-from broker.admin.tenants import TenantsApi
-from broker.admin.topic_policies import TopicPoliciesApi
-from broker.admin.topics import TopicsApi
+from broker.admin.topics.messages import MessagesApi
+from broker.admin.topics.non_persistent import NonPersistentTopicsApi
+from broker.admin.topics.partitioned_topics import PartitionedTopicsApi
+from broker.admin.topics.schemas import SchemasApi
+from broker.admin.topics.subscriptions import SubscriptionsApi
+from broker.admin.topics.topic_policies import TopicPoliciesApi
+from broker.admin.topics.topics import TopicsApi
 from broker.broker import Broker
-from broker.bundles import BundleWork
 from broker.health import HealthCheck
-from broker.load_manager import LoadManager
 from broker.ownership.ownership import BundleOwnership
-from magnetar_core.runtime.http_hosts import HostRules, is_loopback, name_in
-from magnetar_core.runtime.http_server import HttpServer
+from broker.transfer.bundles import BundleWork
+from broker.transfer.load_manager import LoadManager
+from magnetar_core.runtime.http.hosts import HostRules, is_loopback, name_in
+from magnetar_core.runtime.http.server import HttpServer
 from magnetar_core.runtime.observe import Metrics
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.security.tls_port import TlsPort
+from magnetar_core.security.tls.port import TlsPort
 
 # Policies are kilobytes; a schema may be larger.
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024

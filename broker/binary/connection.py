@@ -19,21 +19,21 @@ from collections.abc import Callable, Generator, Mapping
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol
 
+from broker.binary.admission.client_facts import ClientFacts
+from broker.binary.admission.guard import AccessPort, Guard
+from broker.binary.admission.handshake import Doors, Login, facts_of
 from broker.binary.answers import Answers, error_frame
-from broker.binary.client_facts import ClientFacts
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
 from broker.binary.flow import OUTBOX_HIGH_BYTES, READ_ROOM_BYTES, ClientFlow, FlowPort
-from broker.binary.guard import AccessPort, Guard
-from broker.binary.handshake import Doors, Login, facts_of
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
 from broker.binary.watches import ConnectionWatches, WatchBroker
-from broker.config import BrokerConfig
 from broker.errors import BrokerError
-from broker.topic.consumer import Consumer
+from broker.settings.config import BrokerConfig
+from broker.topic.clients.consumer import Consumer
+from broker.topic.clients.producer import Producer
+from broker.topic.clients.properties import KeptBytes
 from broker.topic.ports import Outbox, Spawn
-from broker.topic.producer import Producer
-from broker.topic.properties import KeptBytes
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame, parse_send
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame

@@ -21,19 +21,19 @@ from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from broker.binary.admission.client_facts import ClientFacts, Coming
+from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers, error_frame, success_frame
-from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
-from broker.binary.guard import Guard
 from broker.errors import BrokerError, MetadataFailure, NotReady
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
-from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.properties import KeptBytes, Properties, check_size
+from broker.topic.dispatchers.sticky_keys import check_ranges
 from broker.topic.ports import Sink
-from broker.topic.properties import KeptBytes, Properties, check_size
+from broker.topic.reading.subscription import KeySharedPolicy, tell_closed
 from broker.topic.requests import SubscribeRequest, TopicPort
-from broker.topic.sticky_keys import check_ranges
-from broker.topic.subscription import KeySharedPolicy, tell_closed
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.types import Cancellable

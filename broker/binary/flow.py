@@ -16,10 +16,10 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
-from broker.config import BrokerConfig
 from broker.memory_budget import Holder, MemoryBudget
+from broker.settings.config import BrokerConfig
 from broker.topic.ports import Outbox
-from broker.topic.throttling import HOLD_STEP_MS, PublishHold
+from broker.topic.rates.throttling import HOLD_STEP_MS, PublishHold
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
 # Requests of one connection that have no answer yet; each takes 6 KB. Above this number the socket is not read until

@@ -2,13 +2,13 @@
 
 from typing import Final, Protocol
 
+from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers
-from broker.binary.guard import Guard
 from broker.binary.listing import filter_topics, topics_hash
-from broker.config import BrokerConfig
 from broker.errors import NotAllowed
 from broker.names import COORDINATORS, parse_namespace
 from broker.security.authorization import Operation, about_namespace
+from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from managed_ledger.topic_name import TopicName

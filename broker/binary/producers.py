@@ -23,19 +23,19 @@ Rules:
 from collections.abc import Callable, Generator
 from typing import Final, Protocol
 
+from broker.binary.admission.client_facts import ClientFacts, Coming
+from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers, error_frame
-from broker.binary.client_facts import ClientFacts, Coming
 from broker.binary.flow import ClientFlow
-from broker.binary.guard import Guard
-from broker.config import BrokerConfig
 from broker.errors import BrokerError, NotReady, ProducerFenced
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
+from broker.settings.config import BrokerConfig
+from broker.topic.clients.producer import Producer, ProducerTopic
+from broker.topic.clients.properties import KeptBytes, Properties, check_size
 from broker.topic.ports import Sink
-from broker.topic.producer import Producer, ProducerTopic
-from broker.topic.properties import KeptBytes, Properties, check_size
+from broker.topic.rates.throttling import PublishHold
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
-from broker.topic.throttling import PublishHold
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, metadata_bytes, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame

@@ -11,24 +11,24 @@ import socket
 from collections.abc import Coroutine, Generator
 from typing import Any, Final, cast
 
+from broker.binary.admission.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
+from broker.binary.admission.proxy_header import parse_proxy_header
 from broker.binary.answers import error_frame
 from broker.binary.connection import NO_REQUEST, PING, BrokerPort, Connection, State
-from broker.binary.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES
 from broker.binary.loop_share import LoopShare
-from broker.binary.proxy_header import parse_proxy_header
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.bookkeeper.wire.unfinished import COUNTED_BYTES, Unfinished
 from magnetar_core.runtime.clock import Clock, Timer
-from magnetar_core.runtime.descriptors import guarded
+from magnetar_core.runtime.process.descriptors import guarded
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, MIB, Buffer
-from magnetar_core.security.certificates import common_name
-from magnetar_core.security.tls_contexts import Certificates
-from magnetar_core.security.tls_port import TlsPort
+from magnetar_core.security.tls.certificates import common_name
+from magnetar_core.security.tls.contexts import Certificates
+from magnetar_core.security.tls.port import TlsPort
 
 log = logging.getLogger(__name__)
 

@@ -14,18 +14,18 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers
 from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow
-from broker.binary.guard import Guard
 from broker.binary.listing import filter_topics, topics_hash
-from broker.config import BrokerConfig
 from broker.errors import BrokerError, NotAllowed, NotReady, TooManyRequests
 from broker.names import parse_namespace
 from broker.security.authorization import Operation, about_namespace
+from broker.settings.config import BrokerConfig
 from broker.topic.ports import Outbox, Spawn
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
-from magnetar_core.bookkeeper.metadata.store import Cancel
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel
 
 log = logging.getLogger(__name__)
 

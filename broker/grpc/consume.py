@@ -14,7 +14,7 @@ from broker.grpc.requests import Requests
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
-from broker.topic.sticky_keys import check_ranges
+from broker.topic.dispatchers.sticky_keys import check_ranges
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
 from magnetar_core.topics import topics_pb2 as api

@@ -28,9 +28,9 @@ from broker.grpc.acks import ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
-from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest
-from broker.topic.subscription import KeySharedPolicy
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame

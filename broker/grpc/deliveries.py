@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker.grpc.partial import PartialBatches
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.ack_ranges import mask_of

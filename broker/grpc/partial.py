@@ -3,14 +3,14 @@
 Rules:
 
 1. A batch has one size. An id that says another one is refused; one of a batch that was never delivered here, and
-   says more than such a batch may have, is passed over (`broker.topic.batch_sizes`).
+   says more than such a batch may have, is passed over (`broker.topic.clients.batch_sizes`).
 2. What is kept has a limit: a client may send any ids, also those of entries that it never received.
 """
 
 from typing import Final
 
 from broker.errors import TooManyRequests
-from broker.topic.batch_sizes import BatchSizes
+from broker.topic.clients.batch_sizes import BatchSizes
 from magnetar_core.runtime.types import MIB
 from managed_ledger.messages import BATCH_MESSAGES_MAX
 from managed_ledger.position import Position

@@ -38,9 +38,9 @@ from broker.memory_budget import MemoryBudget
 from broker.names import check_client_name, parse_topic
 from broker.security.authorization import Operation, about_topic
 from broker.security.rechecks import still_may
-from broker.topic.producer import Producer
+from broker.topic.clients.producer import Producer
+from broker.topic.rates.throttling import HOLD_STEP_MS, PublishHold
 from broker.topic.requests import ProducerRequest
-from broker.topic.throttling import HOLD_STEP_MS, PublishHold
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, parse_frame

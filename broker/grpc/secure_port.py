@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import grpc
 
-from broker.config import PROVIDERS, BrokerConfig
 from broker.security.doors import port_context
+from broker.settings.config import PROVIDERS, BrokerConfig
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TLS
-from magnetar_core.security.tls_contexts import Certificates, certificate_pem, key_pem, trusted_pem
+from magnetar_core.security.tls.contexts import Certificates, certificate_pem, key_pem, trusted_pem
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from broker.admin.stats import Wanted, topic_stats
+from broker.admin.numbers.stats import Wanted, topic_stats
 from broker.broker import Broker
 from broker.errors import BrokerError, NotAllowed, NotReady
 from broker.grpc.callers import authenticate, caller_of, is_secure, source_of
@@ -26,11 +26,11 @@ from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
 from broker.names import parse_namespace, parse_topic
 from broker.ownership.rules import GRPC_LISTENER
-from broker.records import RecordExists, RecordInUse
+from broker.records.json_records import RecordExists, RecordInUse
 from broker.security.authorization import Need, Operation, about_namespace, about_topic
 from broker.security.doors import Doors
-from magnetar_core.bookkeeper.metadata.store import MetadataError
-from magnetar_core.runtime.descriptors import DESCRIPTORS
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.process.descriptors import DESCRIPTORS
 from magnetar_core.runtime.types import KIB, MIB
 from magnetar_core.topics import topics_pb2 as api
 

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
 ANTI_AFFINITY_GROUP: Final = "namespaceAntiAffinityGroup"

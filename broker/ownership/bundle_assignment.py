@@ -27,9 +27,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.ownership.anti_affinity import Spread
-from broker.ownership.load_report import MANAGER, BrokerLoad, decode_load
+from broker.ownership.load.report import MANAGER, BrokerLoad, decode_load
 from broker.ownership.rules import BrokerAddress
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
 # Brokers whose usage differs by less count as equally loaded: reports are seconds old, and many bundles are assigned at

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
 MIN_AVAILABLE: Final = "min_available"

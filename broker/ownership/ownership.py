@@ -37,10 +37,10 @@ from broker.ownership.bundle_assignment import (
 )
 from broker.ownership.group_records import GroupRecords
 from broker.ownership.isolation import IsolationPolicy, candidates, host_of, isolation_path, parse_isolation
-from broker.ownership.load_report import BrokerLoad
+from broker.ownership.load.report import BrokerLoad
 from broker.ownership.probing import Prober, Sign
 from broker.ownership.rules import BrokerAddress, Located, NoBrokerAvailable
-from magnetar_core.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.stores.store import (
     NO_NODE,
     Cancel,
     MetadataError,

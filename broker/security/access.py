@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, MetadataFailure, NotAuthenticated, NotAuthorized
-from broker.permissions import Permissions
+from broker.policies.permissions import Permissions
 from broker.security.authorization import Known, Need, Rules, denial, needs_records
 from magnetar_core.security.caller import Caller
 

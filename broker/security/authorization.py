@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Final, NamedTuple
 
-from broker.permissions import CONSUME, FUNCTIONS, PACKAGES, PRODUCE, SINKS, SOURCES, Grants, Permissions
+from broker.policies.permissions import CONSUME, FUNCTIONS, PACKAGES, PRODUCE, SINKS, SOURCES, Grants, Permissions
 from broker.security.system_topics import belongs_to_brokers, is_of_brokers
 from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName

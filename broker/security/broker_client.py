@@ -6,13 +6,13 @@ import ssl
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.config import CLIENT_PLUGINS, BrokerConfig
+from broker.settings.config import CLIENT_PLUGINS, BrokerConfig
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import Certificates, client_context, limit, load_own, usual_context
-from magnetar_core.security.tls_files import TlsFiles, openssl_ciphers
+from magnetar_core.security.tls.contexts import Certificates, client_context, limit, load_own, usual_context
+from magnetar_core.security.tls.files import TlsFiles, openssl_ciphers
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
 

@@ -18,8 +18,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.config import OPENID, PROVIDERS, BrokerConfig
 from broker.errors import NotAuthenticated, NotAuthorized, NotReady
+from broker.settings.config import OPENID, PROVIDERS, BrokerConfig
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.security.authentication import (
     BASIC,
@@ -38,8 +38,8 @@ from magnetar_core.security.basic import PasswordRules, parse_users
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import server_context
-from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls.contexts import server_context
+from magnetar_core.security.tls.files import TlsFiles
 
 if TYPE_CHECKING:  # their libraries take a tenth of a second to load, and most brokers need none of them
     from broker.security.openid_provider import OpenIdProvider

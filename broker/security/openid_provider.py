@@ -27,7 +27,7 @@ from magnetar_core.security.authentication import Provider, Shown
 from magnetar_core.security.identity import Identity, NotValid
 from magnetar_core.security.openid import Keys, OpenIdRules, key_address, parse_keys
 from magnetar_core.security.sources import read_source
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls.contexts import usual_context
 
 log = logging.getLogger(__name__)
 

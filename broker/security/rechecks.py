@@ -9,7 +9,7 @@ from broker.security.access import Access
 from broker.security.authorization import Operation, about_topic
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
-from broker.topic.subscription import Subscription
+from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from magnetar_core.security.caller import Caller
 from managed_ledger.topic_name import TopicName

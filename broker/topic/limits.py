@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from broker.config import SUBSCRIPTION_TYPES, BrokerConfig
-from broker.policies import NamespacePolicies
-from broker.policy_types import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
+from broker.policies.namespace import NamespacePolicies
+from broker.settings.config import SUBSCRIPTION_TYPES, BrokerConfig
+from broker.settings.quotas import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from magnetar_core.runtime.types import shared
 

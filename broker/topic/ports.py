@@ -23,7 +23,7 @@ NOT_KNOWN: Final = NextBroker()
 
 
 class EntryLike(Protocol):
-    """A stored entry (`managed_ledger.reading.Entry`)."""
+    """A stored entry (`managed_ledger.reading.reading.Entry`)."""
 
     @property
     def ledger_id(self) -> int: ...

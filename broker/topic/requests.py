@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.topic.consumer import Consumer, ConsumerSubscription
-from broker.topic.producer import Producer, ProducerTopic
-from broker.topic.subscription import KeySharedPolicy
+from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.producer import Producer, ProducerTopic
+from broker.topic.reading.subscription import KeySharedPolicy
 from managed_ledger.position import Position
 from managed_ledger.topic_name import TopicName
 

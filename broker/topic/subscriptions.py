@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.config import BrokerConfig
 from broker.errors import (
     BrokerError,
     ConsumerAssignError,
@@ -25,17 +24,18 @@ from broker.errors import (
     storage_error,
 )
 from broker.names import check_client_name, is_internal_subscription, is_reserved_subscription
-from broker.policy_types import DispatchRate
-from broker.topic.compacted_view import CompactedView
-from broker.topic.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
+from broker.settings.config import BrokerConfig
+from broker.settings.quotas import DispatchRate
+from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
+from broker.topic.clients.properties import check_bytes
+from broker.topic.compaction.compacted_view import CompactedView
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
-from broker.topic.positions import position_at_ms, reader_start
-from broker.topic.properties import check_bytes
+from broker.topic.rates.resource_group import Membership, ResourceGroup
+from broker.topic.rates.throttling import DispatchThrottle, SubscribeThrottle
+from broker.topic.reading.positions import position_at_ms, reader_start
+from broker.topic.reading.subscription import REPLICATED, Subscription, check_type, tell_closed
 from broker.topic.requests import SubscribeRequest
-from broker.topic.resource_group import Membership, ResourceGroup
-from broker.topic.subscription import REPLICATED, Subscription, check_type, tell_closed
-from broker.topic.throttling import DispatchThrottle, SubscribeThrottle
 from magnetar_core.runtime.clock import Clock
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, LATEST, Position

@@ -23,36 +23,36 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_error
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
-from broker.policies import NamespacePolicies
-from broker.policy_types import CAUGHT_UP, STORAGE
-from broker.topic.backlog import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
-from broker.topic.compactor import Compactor, unpacked
-from broker.topic.consumer import Consumer, ConsumerSubscription, Counted
-from broker.topic.entry_metadata import EntryMetadata
+from broker.policies.namespace import NamespacePolicies
+from broker.settings.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.settings.quotas import CAUGHT_UP, STORAGE
+from broker.topic.clients.consumer import Consumer, ConsumerSubscription, Counted
+from broker.topic.clients.producer import Producer
+from broker.topic.compaction.compactor import Compactor, unpacked
 from broker.topic.host import TopicHost
 from broker.topic.limits import TopicLimits, limits_of
-from broker.topic.passing import expire, nth_open
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.topic.positions import last_kept_index, last_message, position_at_ms
-from broker.topic.producer import Producer
-from broker.topic.producers import Producers
-from broker.topic.publishing import Pending, Publishing, encrypted
-from broker.topic.rates import Rates
+from broker.topic.publishing.entry_metadata import EntryMetadata
+from broker.topic.publishing.producers import Producers
+from broker.topic.publishing.publishing import Pending, Publishing, encrypted
+from broker.topic.publishing.stored_deduplication import StoredDeduplication
+from broker.topic.rates.averages import Rates
+from broker.topic.rates.resource_group import Membership, ResourceGroup
+from broker.topic.rates.throttling import PublishThrottle
+from broker.topic.reading.backlog_quota import Exceeded, evict_bytes, exceeded, oldest, refusal, refuses_producers
+from broker.topic.reading.passing import expire, nth_open
+from broker.topic.reading.positions import last_kept_index, last_message, position_at_ms
+from broker.topic.reading.subscription import Subscription
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
-from broker.topic.resource_group import Membership, ResourceGroup
-from broker.topic.stored_deduplication import StoredDeduplication
-from broker.topic.subscription import Subscription
 from broker.topic.subscriptions import Subscriptions
-from broker.topic.throttling import PublishThrottle
 from broker.topic.unacked import UnackedBudget
 from broker.wire.frames import Send
-from magnetar_core.runtime.buckets import Period
 from magnetar_core.runtime.clock import Clock, Timer
-from magnetar_core.runtime.distribution import Distribution
+from magnetar_core.runtime.data.buckets import Period
+from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt, in_turns
 from magnetar_core.runtime.types import MIB, Corruption, do_nothing
 from managed_ledger.errors import EntryRefused, ManagedLedgerError, ManagedLedgerFenced, ManagedLedgerTerminated
@@ -471,7 +471,7 @@ class Topic:
                 await self.expire(name, self._limits.ttl_s)
 
     async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
-        """The last position, and the index of the last message in its batch (`broker.topic.positions`).
+        """The last position, and the index of the last message in its batch (`broker.topic.reading.positions`).
 
         *read_compacted*: of what compaction kept, where nothing came since.
         """
@@ -546,7 +546,7 @@ class Topic:
 
     def oldest_backlog(self) -> tuple[int, str]:
         """About how many seconds ago the oldest message was published that a durable subscription has not acknowledged,
-        and the subscription (`broker.topic.backlog.oldest`); (-1, "") where that is not known."""
+        and the subscription (`broker.topic.reading.backlog_quota.oldest`); (-1, "") where that is not known."""
         found = oldest(self.ledger, self.subscriptions)
         if found is None:
             return -1, ""

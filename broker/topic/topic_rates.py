@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from broker.topic.consumer import Consumer
-from broker.topic.producer import Producer
+from broker.topic.clients.consumer import Consumer
+from broker.topic.clients.producer import Producer
 
 
 class TopicRates(NamedTuple):
@@ -19,7 +19,7 @@ class TopicRates(NamedTuple):
 
     @property
     def of_bundle(self) -> tuple[float, float, float, float, int, int]:
-        """In the order of `broker.ownership.load_report.BundleLoad`."""
+        """In the order of `broker.ownership.load.report.BundleLoad`."""
         return (*self[:4], self.consumers, self.producers)
 
     @property

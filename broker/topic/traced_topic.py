@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
+from broker.topic.clients.producer import Producer
 from broker.topic.ports import Sink
-from broker.topic.producer import Producer
-from broker.topic.publishing import Pending
+from broker.topic.publishing.publishing import Pending
+from broker.topic.reading.subscription import Subscription
 from broker.topic.requests import SubscribeRequest
-from broker.topic.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.topic.trace_context import Facts, Span, Tracing, parent_of
 from broker.wire.frames import Send

@@ -25,8 +25,8 @@ from google.protobuf.message import DecodeError, Message
 from broker.wire.pulsar_pb2 import BaseCommand, CommandSend
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
+from magnetar_core.runtime.data.varint import varint as varint
 from magnetar_core.runtime.types import Buffer
-from magnetar_core.runtime.varint import varint as varint
 
 # What stands around a message of the maximal size: command and metadata (Pulsar's own allowance).
 FRAME_PADDING_BYTES: Final = 10 * 1024

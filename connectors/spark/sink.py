@@ -2,7 +2,7 @@
 
 Each task sends its rows with the official client and waits until the broker has confirmed every one; only then is it
 done. A task that is tried again sends its rows again: writing is at least once, unless a stream asks for
-`deduplication` (`connectors.spark.exactly_once`). (docs/spark.md)
+`deduplication` (`connectors.spark.write.exactly_once`). (docs/spark.md)
 """
 
 import logging
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from connectors.spark.exactly_once import Attempt, OnceSender
-from connectors.spark.outgoing import Columns
-from connectors.spark.sending import Brokers, Sender
-from connectors.spark.worker_socket import answer_at_once
-from connectors.spark.write_options import WriteOptions
+from connectors.spark.options.write import WriteOptions
+from connectors.spark.worker.socket import answer_at_once
+from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.outgoing import Columns
+from connectors.spark.write.sending import Brokers, Sender
 from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:

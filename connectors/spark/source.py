@@ -23,18 +23,25 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from connectors.spark.options import BROKER_PREFIXES, Kind, Mode, ReadOptions, parse_options, without_table_properties
-from connectors.spark.planning import Split, plan
+from connectors.spark.options.read import (
+    BROKER_PREFIXES,
+    Kind,
+    Mode,
+    ReadOptions,
+    parse_options,
+    without_table_properties,
+)
+from connectors.spark.plan.planning import Split, plan
 from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:  # Spark imports this module to see whether the format is known: it must be quick
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from connectors.spark.cluster import FrozenTopic
-    from connectors.spark.filters import Pushed
-    from connectors.spark.values import Values
-    from connectors.spark.write_options import WriteOptions
+    from connectors.spark.options.write import WriteOptions
+    from connectors.spark.plan.cluster import FrozenTopic
+    from connectors.spark.plan.filters import Pushed
+    from connectors.spark.values.records import Values
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +67,9 @@ class MagnetarSource(DataSource):
         return "magnetar"
 
     def _plan_once(self) -> tuple[ReadOptions, "list[FrozenTopic]"]:
-        from connectors.spark.cluster import freeze, positions
-        from connectors.spark.worker_heap import settle
-        from connectors.spark.worker_log import let_through
+        from connectors.spark.plan.cluster import freeze, positions
+        from connectors.spark.worker.heap import settle
+        from connectors.spark.worker.log import let_through
 
         settle()
         if self._parsed is None:
@@ -100,7 +107,7 @@ class MagnetarSource(DataSource):
             raise ConfigurationError(f"no topic matches topicsPattern={options.pattern}")
         known, _ = available_columns(options, frozen)
         _check_projection(schema, known)
-        from connectors.spark.value_columns import ValueColumns
+        from connectors.spark.values.value_columns import ValueColumns
 
         columns = ValueColumns(options, frozen)
         if options.push_down_filters and not hasattr(DataSourceReader, "pushFilters"):
@@ -110,8 +117,8 @@ class MagnetarSource(DataSource):
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         try:
-            from connectors.spark.stream import MagnetarStreamReader
-            from connectors.spark.value_columns import ValueColumns
+            from connectors.spark.stream.driver import MagnetarStreamReader
+            from connectors.spark.values.value_columns import ValueColumns
         except ImportError as error:
             raise ConfigurationError(f"streams of topics need PySpark 4.2 or later ({error})") from error
         options = parse_options(self.options, Kind.STREAM)
@@ -131,7 +138,7 @@ class MagnetarSource(DataSource):
         return StreamTopicWriter(self._write_options(overwrite), schema)
 
     def _write_options(self, overwrite: bool) -> "WriteOptions":
-        from connectors.spark.write_options import parse_write_options
+        from connectors.spark.options.write import parse_write_options
 
         if overwrite:
             raise ConfigurationError("topics are appended to, not overwritten: write with mode append")
@@ -228,7 +235,7 @@ class MagnetarReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
-        from connectors.spark.pruning import chosen
+        from connectors.spark.plan.pruning import chosen
 
         self._is_planned = True
         topics = {part.topic: number for number, ranges in enumerate(self._ranges) for part in ranges}
@@ -246,7 +253,7 @@ class MagnetarReader(DataSourceReader):
             return  # Spark's stand-in for an empty list of partitions
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from connectors.spark.reader import read_split
+        from connectors.spark.task.reader import read_split
 
         schema = to_arrow_schema(self._schema, timezone="UTC")
         yield from read_split(self._options, partition.value, schema, self._values[partition.topic], self._pushed)
@@ -261,7 +268,7 @@ class PushDownFiltersReader(MagnetarReader):
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
         """Gives every filter back: Spark checks each row again."""
-        from connectors.spark.filters import Pushed
+        from connectors.spark.plan.filters import Pushed
 
         self._pushed = Pushed(filters)
         return filters
@@ -271,9 +278,9 @@ def available_columns(
     options: ReadOptions, frozen: "Sequence[FrozenTopic]"
 ) -> tuple[dict[str, t.StructField], tuple[str, ...]]:
     """Every column that can be asked for, by name, and the names of the default ones."""
-    from connectors.spark.encryption import ENCRYPTION_COLUMNS
-    from connectors.spark.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS, NOT_OF_BAD_ENTRIES
-    from connectors.spark.value_columns import value_fields
+    from connectors.spark.options.metadata_columns import DEFAULT_METADATA, METADATA_COLUMNS, NOT_OF_BAD_ENTRIES
+    from connectors.spark.task.encryption import ENCRYPTION_COLUMNS
+    from connectors.spark.values.value_columns import value_fields
 
     values = value_fields(options, frozen)
     known = {field.name: field for field in values}

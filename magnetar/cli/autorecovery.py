@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.guesses import Guessing
-from magnetar.cli.options import (
+from magnetar.cli.common import output as show
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import (
     admin_option,
     confirm,
     done,
@@ -24,9 +24,9 @@ from magnetar.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from autorecovery.overview import MarkedLedger, Overview
-    from magnetar_core.bookkeeper.metadata.damage_rules import Report
-    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from autorecovery.reporting.overview import MarkedLedger, Overview
+    from magnetar_core.bookkeeper.metadata.damage.rules import Report
+    from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
     from magnetar_core.runtime.clock import Clock
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ class _Place(NamedTuple):
 @asynccontextmanager
 async def _opened(url: str, tls_directory: str | None) -> AsyncIterator[_Place]:
     from magnetar.inspect.inspector import SESSION_S
-    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
-    from magnetar_core.runtime.daemon import new_clock
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
+    from magnetar_core.runtime.process.daemon import new_clock
 
     place, root = split_service_uri(url) if "://" in url else (url, "/ledgers")
     clock = new_clock()
@@ -98,7 +98,7 @@ def autorecovery(ctx: click.Context, config: Path | None) -> None:
 
 
 async def _overview(place: _Place) -> "Overview":
-    from autorecovery.overview import read_overview
+    from autorecovery.reporting.overview import read_overview
 
     return await read_overview(place.store, place.root)
 
@@ -209,7 +209,7 @@ def _facts(found: "Overview") -> dict[str, Any]:
 
 def _switch(enabled: bool) -> Callable[[_Place], Awaitable[None]]:
     async def work(place: _Place) -> None:
-        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 
         await MarkBoard(place.store, place.root).set_enabled(enabled)
 
@@ -253,8 +253,8 @@ def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, a
     """
 
     async def work(place: _Place) -> str | None:
-        from autorecovery.election import auditor
-        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+        from autorecovery.audit.election import auditor
+        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 
         found = await auditor(place.store, place.root)
         if found is not None:
@@ -283,7 +283,7 @@ def delay(
     """
 
     async def work(place: _Place) -> int:
-        from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 
         marks = MarkBoard(place.store, place.root)
         if seconds is not None:
@@ -338,7 +338,7 @@ def recover(
         from autorecovery.manual import ManualRecovery
         from magnetar_core.bookkeeper.client.client import BookKeeper
         from magnetar_core.bookkeeper.client.config import ClientConfig
-        from magnetar_core.security.tls_files import directory_files
+        from magnetar_core.security.tls.files import directory_files
 
         tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
         config = ClientConfig(tls=tls)
@@ -454,10 +454,10 @@ def list_reports(
 
     Example:  magnetar autorecovery reports list --state open
     """
-    from magnetar_core.bookkeeper.metadata.damage_rules import facts_of
+    from magnetar_core.bookkeeper.metadata.damage.rules import facts_of
 
     async def work(place: _Place) -> "list[Report]":
-        from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+        from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
 
         return await DamageReports(place.store, place.root).all()
 
@@ -492,10 +492,10 @@ def _report_row(one: "Report") -> tuple[str, ...]:
 
 
 def _move_report(report_id: str, to: str, note: str, where: tuple[str | None, str, str | None], as_json: bool) -> None:
-    from magnetar_core.bookkeeper.metadata.damage_rules import Stage, facts_of
+    from magnetar_core.bookkeeper.metadata.damage.rules import Stage, facts_of
 
     async def work(found: _Place) -> "Report":
-        from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
+        from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
 
         reports = DamageReports(found.store, found.root)
         return await reports.move(report_id, Stage(to), who(), note, found.clock.wall_ms())

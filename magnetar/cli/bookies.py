@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.guesses import Guessing
-from magnetar.cli.options import (
+from magnetar.cli.common import output as show
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import (
     admin_option,
     confirm,
     done,
@@ -25,9 +25,9 @@ from magnetar.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from autorecovery.retirement import BookieLifecycle, DrainStatus
+    from autorecovery.lifecycle.retirement import BookieLifecycle, DrainStatus
     from magnetar.inspect.inspector import Inspector
-    from magnetar_core.bookkeeper.metadata.lifecycle import Lifecycle, State
+    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Lifecycle, State
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Place:
         return asyncio.run(go())
 
     def lives(self, work: "Callable[[BookieLifecycle], Awaitable[T]]", *, changes: bool = False) -> T:
-        from autorecovery.retirement import BookieLifecycle
+        from autorecovery.lifecycle.retirement import BookieLifecycle
 
         return self.ask(
             lambda inspector: work(BookieLifecycle(inspector.store, inspector.root, inspector.clock)), changes=changes
@@ -214,11 +214,11 @@ def cancel(
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
-    from autorecovery.retirement import BookieLifecycle
+    from autorecovery.lifecycle.retirement import BookieLifecycle
 
     async def call_off(inspector: "Inspector") -> "tuple[Lifecycle, str]":
-        from magnetar.processes.bookie_turning import turn_for_drain
-        from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+        from magnetar.processes.bookies.turning import turn_for_drain
+        from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
 
         directory = BookieDirectory(inspector.store, inspector.root, inspector.clock)
         lives = BookieLifecycle(inspector.store, inspector.root, inspector.clock)
@@ -268,7 +268,7 @@ def remove(
 
     Example:  magnetar bookies remove 127.0.0.1:3183 --yes
     """
-    from autorecovery.retirement import SESSION_WAIT_S
+    from autorecovery.lifecycle.retirement import SESSION_WAIT_S
 
     confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
     place = Place(metadata_url, admin_url, tls_directory)
@@ -288,7 +288,7 @@ def remove(
 
 def _or_refusal(work: Callable[[], T], as_json: bool) -> T:
     """With --json a refusal is JSON, too."""
-    from autorecovery.retirement import StillNeeded
+    from autorecovery.lifecycle.retirement import StillNeeded
 
     try:
         return work()
@@ -333,7 +333,7 @@ def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) 
 
 
 def _code_of(state: "State") -> int:
-    from magnetar_core.bookkeeper.metadata.lifecycle import State
+    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
 
     return {State.DRAINING: UNDER_WAY, State.DRAINING_FAILED: FAILED}.get(state, 0)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
 from magnetar.inspect.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
@@ -64,12 +64,12 @@ _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yell
 
 async def _troubles(inspector: "Inspector") -> dict[str, Any]:
     """What auto-recovery could not do, and what was reported to people."""
-    from autorecovery.reports import read_problems
-    from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-    from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-    from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Stage
-    from magnetar_core.bookkeeper.metadata.doubts import DoubtRanges
-    from magnetar_core.bookkeeper.metadata.lifecycle import State
+    from autorecovery.reporting.reports import read_problems
+    from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+    from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+    from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Stage
+    from magnetar_core.bookkeeper.metadata.ledgers.doubts import DoubtRanges
 
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
@@ -290,9 +290,9 @@ class Rounds:
     async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
         import asyncio
 
-        from magnetar.cli.options import admin_of
+        from magnetar.cli.common.options import admin_of
         from magnetar.inspect.broker_admin import AdminError
-        from magnetar_core.runtime.daemon import new_clock
+        from magnetar_core.runtime.process.daemon import new_clock
 
         if not admin_urls:
             admin_of("")  # says what is wrong
@@ -351,7 +351,7 @@ async def _quickest_answer_s(inspector: "Inspector") -> float:
 async def _listens(inspector: "Inspector", bookie_id: str) -> bool:
     import asyncio
 
-    from magnetar_core.bookkeeper.metadata.store import MetadataError
+    from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 
     try:
         async with asyncio.timeout(LISTEN_TIMEOUT_S):
@@ -383,8 +383,8 @@ def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, A
     Raises OSError.
     """
     from magnetar.inspect.access import CURRENT
-    from magnetar_core.runtime.http_client import ask
-    from magnetar_core.runtime.json_text import parse_json
+    from magnetar_core.runtime.data.json_text import parse_json
+    from magnetar_core.runtime.http.request import ask
 
     deadline_s = clock.monotonic() + timeout_s
     answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
@@ -475,7 +475,7 @@ def _ensemble_size(admin_url: str) -> int:
 
 
 def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
-    from managed_ledger.compacted_entry import COMPACTION_CURSOR
+    from managed_ledger.compacted.entry import COMPACTION_CURSOR
 
     admin = _admin(admin_url)
     stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")

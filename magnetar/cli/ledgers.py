@@ -5,14 +5,14 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.guesses import Guessing
-from magnetar.cli.options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
     from magnetar.inspect.strays import Restored, Stray
-    from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+    from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 
 T = TypeVar("T")
 

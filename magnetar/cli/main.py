@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from magnetar import __version__
-from magnetar.cli import output as show
-from magnetar.cli.access import access_options
 from magnetar.cli.autorecovery import autorecovery
 from magnetar.cli.bookie import bookie
 from magnetar.cli.bookies import bookies
+from magnetar.cli.common import output as show
+from magnetar.cli.common.access import access_options
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import json_option, print_json, processes_option
 from magnetar.cli.doctor import doctor
-from magnetar.cli.guesses import Guessing
 from magnetar.cli.ledgers import ledgers
-from magnetar.cli.messages import consume, produce, read, tail
-from magnetar.cli.options import json_option, print_json, processes_option
+from magnetar.cli.messages.commands import consume, produce, read, tail
 from magnetar.cli.permissions import namespaces, topics  # with their commands about permissions
 from magnetar.cli.tenancy import brokers, schemas, tenants
 from magnetar.cli.tokens import tokens
@@ -33,7 +33,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 def _answered() -> str:
     """The URL of the server that has answered this command last; empty: none has."""
-    asked = sys.modules.get("magnetar_core.runtime.http_client")  # it is loaded by commands that ask one
+    asked = sys.modules.get("magnetar_core.runtime.http.request")  # it is loaded by commands that ask one
     return "" if asked is None else str(asked.ANSWERED.get())
 
 
@@ -41,9 +41,9 @@ class _Commands(Guessing):
     """Turns our errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from magnetar_core.runtime.own_packages import check_own_packages
+        from magnetar_core.runtime.data.visible import visible
+        from magnetar_core.runtime.process.own_packages import check_own_packages
         from magnetar_core.runtime.types import ConfigurationError, MagnetarError
-        from magnetar_core.runtime.visible import visible
 
         try:
             check_own_packages()

@@ -5,8 +5,8 @@ from urllib.parse import quote
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.options import admin_of, admin_option, done, json_option, print_json, topic_argument
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import admin_of, admin_option, done, json_option, print_json, topic_argument
 from magnetar.cli.tenancy import namespaces
 from magnetar.cli.topics import topics
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import click
 
-from magnetar.cli import output as show
-from magnetar.cli.guesses import Guessing
-from magnetar.cli.options import (
+from magnetar.cli.common import output as show
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import (
     admin_of,
     admin_option,
     confirm,
@@ -303,7 +303,7 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 
     Example:  magnetar schemas show orders
     """
-    from magnetar_core.runtime.json_text import parse_json
+    from magnetar_core.runtime.data.json_text import parse_json
 
     admin = admin_of(admin_url)
     found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from magnetar.cli.options import done, json_option, now_ms, print_json
+from magnetar.cli.common.options import done, json_option, now_ms, print_json
 
 # What `openssl rand 32` makes, and HS256 asks for.
 _SECRET_BYTES: Final = 32

@@ -6,10 +6,9 @@ from urllib.parse import quote
 
 import click
 
-from magnetar.cli import entries
-from magnetar.cli import output as show
-from magnetar.cli.guesses import Guessing
-from magnetar.cli.options import (
+from magnetar.cli.common import output as show
+from magnetar.cli.common.guesses import Guessing
+from magnetar.cli.common.options import (
     admin_of,
     admin_option,
     complete_topics,
@@ -22,7 +21,8 @@ from magnetar.cli.options import (
     topic_argument,
     yes_option,
 )
-from magnetar.cli.places import (
+from magnetar.cli.messages import entries
+from magnetar.cli.messages.places import (
     PLACE_HELP,
     create_at,
     id_of,
@@ -32,7 +32,7 @@ from magnetar.cli.places import (
     place_of,
     subscription_path,
 )
-from magnetar_core.runtime.visible import visible
+from magnetar_core.runtime.data.visible import visible
 from managed_ledger.message_id import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
 
 
 def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
-    from managed_ledger.compacted_entry import COMPACTION_CURSOR
+    from managed_ledger.compacted.entry import COMPACTION_CURSOR
 
     found = []
     for name in admin.partition_names(topic) if partitions else [topic]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from magnetar.client.brokers import Brokers, garbage
 from magnetar.client.errors import TopicDoesNotExist, TopicError
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName, TopicNameError
 

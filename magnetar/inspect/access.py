@@ -88,7 +88,7 @@ class Access(NamedTuple):
         """For HTTPS; None: nothing differs from what the system does. Raises AccessError."""
         if not (self.trusted or self.certificate) and self.verify_hostname:
             return None
-        from magnetar_core.security.tls_contexts import usual_context
+        from magnetar_core.security.tls.contexts import usual_context
 
         try:
             made = usual_context(self.trusted)

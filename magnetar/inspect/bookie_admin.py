@@ -4,8 +4,8 @@ import json
 import urllib.parse
 from typing import Any
 
-from magnetar_core.runtime.http_client import ask
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.request import ask
 from magnetar_core.runtime.types import MagnetarError
 
 # A sanity check of a busy disk, or a page of records from a slow metadata store.

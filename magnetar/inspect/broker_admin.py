@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar.inspect.access import CURRENT, Access
-from magnetar_core.runtime.http_client import Answer, ask
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.request import Answer, ask
 from magnetar_core.runtime.types import MagnetarError
 from magnetar_core.security.followed import KnownHosts, redirect_problem
 from managed_ledger.topic_name import TopicName, TopicNameError

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from autorecovery.outcome import Hindrance
-from magnetar_core.bookkeeper.client.topology import Topology
+from autorecovery.repair.outcome import Hindrance
+from magnetar_core.bookkeeper.client.placing.topology import Topology
 
 # A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
 SKEW_WARN_S: Final = 5.0

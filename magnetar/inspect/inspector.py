@@ -1,5 +1,5 @@
 """A look at a cluster from outside: its metadata, its bookies, the copies of entries. Nothing is changed or fenced
-here; `autorecovery.retirement` changes the states of bookies over the same connection."""
+here; `autorecovery.lifecycle.retirement` changes the states of bookies over the same connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 from bookie.admin.cluster_view import ClusterView
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
-from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.topology import Topology, locations_of
-from magnetar_core.bookkeeper.metadata import underreplication
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, check_layout
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.racks import RackDirectory
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode, StoreUnavailable
-from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+from magnetar_core.bookkeeper.client.placing.topology import Topology, locations_of
+from magnetar_core.bookkeeper.client.wire.pool import ConnectionPool
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.racks import RackDirectory
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, check_layout
+from magnetar_core.bookkeeper.metadata.marks import underreplication
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.daemon import new_clock
+from magnetar_core.runtime.process.daemon import new_clock
 from magnetar_core.runtime.types import Corruption
-from magnetar_core.security.tls_contexts import Certificates, client_context
-from magnetar_core.security.tls_files import TlsFiles, directory_files
+from magnetar_core.security.tls.contexts import Certificates, client_context
+from magnetar_core.security.tls.files import TlsFiles, directory_files
 
 # Questions to the metadata store under way at once.
 CONCURRENT_MAX: Final = 64

@@ -16,7 +16,7 @@ Rules:
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from magnetar_core.bookkeeper.metadata.ledgers import Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment
 from magnetar_core.runtime.types import MagnetarError
 
 # Entries of one ledger. Pulsar's have 50,000 by default; of each bookie a bit for each is held.

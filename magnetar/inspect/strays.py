@@ -22,15 +22,15 @@ from magnetar.inspect.bookie_admin import BookieAdmin, BookieAdminError
 from magnetar.inspect.inspector import LAST_ENTRY, Inspector
 from magnetar.inspect.stray_rules import CannotTell, entries_of, last_entry, place
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.entry_lists import EntryLists
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, NoNode, VersionConflict
+from magnetar_core.bookkeeper.client.reading.entry_lists import EntryLists
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, NoNode, VersionConflict
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry, master_key
 from managed_ledger.messages import metadata_of, split_entry
-from managed_ledger.names import ledger_path
-from managed_ledger.records import decode_ledger_info, encode_record
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.paths import ledger_path
+from managed_ledger.records.pulsar_records import decode_ledger_info, encode_record
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.topic_name import TopicName
 
 if TYPE_CHECKING:

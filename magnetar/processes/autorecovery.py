@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.processes.announced import say_ready, start_server_logging
-from magnetar.processes.bookie_settings import (
+from magnetar.processes.bookies.settings import (
     read_auto_recovery_settings,
     read_bookie_settings,
     read_node_settings,
 )
-from magnetar.processes.bookie_turning import turn_for_drain
-from magnetar_core.runtime.daemon import Shutdown, new_clock, run
-from magnetar_core.runtime.loop_watch import watch_loop
+from magnetar.processes.bookies.turning import turn_for_drain
+from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts, Tasks
 from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:
     from autorecovery.config import AutoRecoveryConfig
     from autorecovery.node import AutoRecoveryNode
-    from magnetar.processes.bookie_settings import NodeConfig
+    from magnetar.processes.bookies.settings import NodeConfig
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
     from magnetar_core.runtime.clock import Clock
-    from magnetar_core.security.tls_files import TlsFiles
+    from magnetar_core.security.tls.files import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class EmbeddedNode:
 
     async def _run(self) -> None:
         from autorecovery.node import AutoRecoveryNode
-        from magnetar_core.bookkeeper.metadata.store import MetadataError
+        from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 
         while True:
             self._died.clear()
@@ -152,10 +152,10 @@ async def serve_management(
     if not node.http_enabled:
         return ""
     from autorecovery.admin.server import json_refusal, root_application
-    from magnetar.processes.bookie import bind_http, url_of
+    from magnetar.processes.bookies.bookie import bind_http, url_of
     from magnetar.processes.management import start_management
-    from magnetar_core.runtime.http_hosts import HostRules, is_loopback
-    from magnetar_core.runtime.http_server import HttpServer
+    from magnetar_core.runtime.http.hosts import HostRules, is_loopback
+    from magnetar_core.runtime.http.server import HttpServer
 
     listening = bind_http(node.http_host, node.http_port, ("httpServerHost", "httpServerPort"))
     try:
@@ -175,8 +175,8 @@ async def serve_management(
 
 def run_auto_recovery(config_path: Path | None) -> int:
     """Run a node until it is told to stop, or dies; returns the exit code. Raises ConfigurationError."""
-    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+    from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
 
     start_server_logging()
     config = read_auto_recovery_settings(config_path)

@@ -11,22 +11,22 @@ from functools import partial
 from typing import Final
 
 from broker.broker import Broker
-from broker.config import SHUTDOWN, BrokerConfig
-from broker.handing_over import hand_over
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import GRPC_LISTENER
 from broker.security.doors import open_doors
-from broker.takeovers import Takeovers
-from broker.tenancy import initialise_cluster
+from broker.settings.config import SHUTDOWN, BrokerConfig
+from broker.tenancy.changes import initialise_cluster
 from broker.tracing import open_tracing
+from broker.transfer.handing_over import hand_over
+from broker.transfer.takeovers import Takeovers
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReporter
-from magnetar_core.bookkeeper.metadata.damage_rules import Source
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReporter
+from magnetar_core.bookkeeper.metadata.damage.rules import Source
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.daemon import load_beside
 from magnetar_core.runtime.observe import Source as MetricSource
+from magnetar_core.runtime.process.daemon import load_beside
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 

@@ -21,10 +21,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
+    find_pyspark_jars,
+    zookeeper_command,
+    zookeeper_config,
+)
 from magnetar_core.runtime.config import parse_properties
-from magnetar_core.runtime.daemon import new_clock
-from magnetar_core.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.process.daemon import new_clock
+from magnetar_core.runtime.process.own_packages import python_command, python_environment
 from magnetar_core.runtime.types import MagnetarError
 
 SESSION_MS: Final = 2_000

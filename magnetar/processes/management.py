@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.bookie_turning import turn, turn_for_drain
+from magnetar.processes.bookies.turning import turn, turn_for_drain
 from magnetar_core.runtime.tasks import Parts
 
 if TYPE_CHECKING:
     from autorecovery.admin.server import ManagementServer
     from autorecovery.config import AutoRecoveryConfig
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.metadata.store import MetadataStore
+    from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
     from magnetar_core.runtime.clock import Clock
-    from magnetar_core.security.tls_files import TlsFiles
+    from magnetar_core.security.tls.files import TlsFiles
 
 
 def parse_cookie(data: bytes, source: str) -> tuple[str, str]:
-    """See `autorecovery.admin.cookie_calls.ParseCookie`. Raises Corruption."""
+    """See `autorecovery.admin.subjects.cookies.ParseCookie`. Raises Corruption."""
     from bookie.disks.cookie import decode
 
     found = decode(data, source)
@@ -47,21 +47,21 @@ async def start_management(
     """
     # Here, because loading the HTTP library costs time and memory.
     import autorecovery.admin
-    from autorecovery.admin.callback_calls import CallbackCalls
-    from autorecovery.admin.cluster_status import ClusterStatus
-    from autorecovery.admin.cookie_calls import CookieCalls
-    from autorecovery.admin.overview_calls import OverviewCalls
-    from autorecovery.admin.recovery_calls import RecoveryCalls
-    from autorecovery.admin.removal_calls import RemovalCalls
-    from autorecovery.admin.report_calls import ReportCalls
     from autorecovery.admin.server import ManagementServer
-    from autorecovery.admin.serving_calls import ServingCalls
-    from autorecovery.admin.state_calls import StateCalls
+    from autorecovery.admin.subjects.callbacks import CallbackCalls
+    from autorecovery.admin.subjects.cluster_status import ClusterStatus
+    from autorecovery.admin.subjects.cookies import CookieCalls
+    from autorecovery.admin.subjects.overview import OverviewCalls
+    from autorecovery.admin.subjects.recovery import RecoveryCalls
+    from autorecovery.admin.subjects.removal import RemovalCalls
+    from autorecovery.admin.subjects.reports import ReportCalls
+    from autorecovery.admin.subjects.serving import ServingCalls
+    from autorecovery.admin.subjects.states import StateCalls
     from autorecovery.admin.token_file import TokenFile
-    from autorecovery.callback_registry import CallbackRegistry
-    from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-    from magnetar_core.runtime.http_hosts import is_loopback
-    from magnetar_core.security.tls_contexts import Certificates, client_context
+    from autorecovery.callbacks.registry import CallbackRegistry
+    from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+    from magnetar_core.runtime.http.hosts import is_loopback
+    from magnetar_core.security.tls.contexts import Certificates, client_context
 
     tokens = TokenFile(Path(config.tokens_file)) if config.tokens_file else None
     name = f"recovery-{socket.gethostname()}-{os.getpid()}"

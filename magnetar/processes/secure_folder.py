@@ -21,11 +21,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from broker.config import CLIENT_PLUGINS, PROVIDERS
+from broker.settings.config import CLIENT_PLUGINS, PROVIDERS
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TOKEN
-from magnetar_core.security.issuing import AUTHORITY_DAYS, Issued, is_good_for, new_authority, new_server
-from magnetar_core.security.tls_files import CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME
+from magnetar_core.security.tls.files import CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME
+from magnetar_core.security.tls.issuing import AUTHORITY_DAYS, Issued, is_good_for, new_authority, new_server
 from magnetar_core.security.tokens import sign
 
 ROLE: Final = "admin"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from magnetar import __version__
 from magnetar.processes.announced import say_ready, start_server_logging
 from magnetar_core.runtime.config import PROCESSES
-from magnetar_core.runtime.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
 from magnetar_core.runtime.files import OsFiles
-from magnetar_core.runtime.loop_watch import watch_loop
+from magnetar_core.runtime.process.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
+from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.settings.config import BrokerConfig
 
 
 def read_broker_settings(
@@ -25,7 +25,7 @@ def read_broker_settings(
 
     The file wins over *defaults*; *overrides* win over everything.
     """
-    from broker.config import load_broker_config
+    from broker.settings.config import load_broker_config
     from magnetar_core.runtime.config import with_origin
 
     values = read_properties(path)
@@ -41,11 +41,11 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
     *processes* wins over the setting `magnetarProcesses`; more than one: a service of so many bookies.
     """
     from magnetar.processes.autorecovery import open_client, start_embedded
-    from magnetar.processes.bookie import start_bookie
-    from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
+    from magnetar.processes.bookies.bookie import start_bookie
+    from magnetar.processes.bookies.settings import read_auto_recovery_settings, read_bookie_settings
     from magnetar.processes.many.run import keep_recorded, number_of, run_bookies
-    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-    from magnetar_core.bookkeeper.metadata.url import open_store, split_service_uri
+    from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
 
     start_server_logging()
     config = read_bookie_settings(config_path, _processes(processes))
@@ -107,12 +107,12 @@ def _processes(given: str | None) -> dict[str, str]:
 
 def run_broker(config_path: Path | None, processes: str | None = None) -> int:
     """Run a broker, or a service of several (as `run_bookie`); returns the exit code. Raises ConfigurationError."""
-    from broker.storage import client_config
+    from broker.serving.storage import client_config
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar.processes.many.run import number_of, run_brokers
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster as initialise_ledgers
-    from magnetar_core.bookkeeper.metadata.url import open_store
+    from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster as initialise_ledgers
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store
 
     start_server_logging()
     config = read_broker_settings(config_path, overrides=_processes(processes))

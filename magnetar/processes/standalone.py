@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from magnetar import __version__
 from magnetar.processes.announced import say_ready
 from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
-from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import Lock, OsFiles
-from magnetar_core.runtime.loop_watch import watch_loop
 from magnetar_core.runtime.observe import Source, start_logging
+from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError
 
@@ -77,11 +77,11 @@ async def start_standalone(
 ) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from bookie.bookie import Bookie, PortInUse
-    from broker.storage import client_config
+    from broker.serving.storage import client_config
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar_core.bookkeeper.client.client import BookKeeper
-    from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-    from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 
     clock, files = new_clock(), OsFiles()
     lock = _lock(data, files)

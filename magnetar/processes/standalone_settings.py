@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from broker import apache_settings
-from broker.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
+from broker.settings import shipped as apache_settings
+from broker.settings.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
 from magnetar_core.runtime.config import PROCESSES, from_environment, load, names_of, unknown_setting, with_origin
-from magnetar_core.runtime.daemon import read_properties
+from magnetar_core.runtime.process.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
 
 FIRST_BOOKIE_PORT: Final = 3181

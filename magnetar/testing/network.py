@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from magnetar_core.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.process.own_packages import python_command, python_environment
 
 if TYPE_CHECKING:
     from magnetar.processes.cluster import Member

@@ -22,8 +22,8 @@ from typing import Any, Final, Self
 
 from magnetar.testing import network
 from magnetar.testing.guard import end_all
-from magnetar_core.runtime.http_client import ask
-from magnetar_core.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.http.request import ask
+from magnetar_core.runtime.process.own_packages import python_command, python_environment
 
 # A start takes under a second on a quiet machine, that of a cluster about five; tests also run on busy machines.
 START_TIMEOUT_S: Final = 60.0

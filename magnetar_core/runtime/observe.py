@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from prometheus_client.utils import floatToGoString
 
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.visible import visible
+from magnetar_core.runtime.data.visible import visible
 
 Labels = tuple[tuple[str, str], ...]
 

@@ -17,7 +17,7 @@ class Caller(NamedTuple):
 
     @property
     def work_name(self) -> str:
-        """For the watch over the loop (`magnetar_core.runtime.loop_watch`)."""
+        """For the watch over the loop (`magnetar_core.runtime.process.loop_watch`)."""
         return str(self) if self.is_trusted else f"role {self}"
 
     def source(self, address: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from magnetar_core.runtime.http_hosts import is_loopback, name_in
+from magnetar_core.runtime.http.hosts import is_loopback, name_in
 
 ANY: Final = "*"
 """Allows every host."""

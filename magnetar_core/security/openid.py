@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import jwt
 
-from magnetar_core.runtime.json_text import parse_json
+from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from magnetar_core.security.identity import Identity, NotValid
 from magnetar_core.security.tokens import TOKEN_BYTES_MAX, TokenKey, TokenRules, key_of

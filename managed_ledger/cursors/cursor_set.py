@@ -16,23 +16,23 @@ from typing import Any, Protocol
 from urllib.parse import unquote_plus
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import attempt
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
+from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CONSUMED_BEFORE, CursorState, place_of, stored_place
 from managed_ledger.cursors.cursor_store import CursorStore
 from managed_ledger.cursors.managed_cursor import CursorLedger, ManagedCursor
 from managed_ledger.errors import CursorExists, CursorNotFound, ManagedLedgerFenced, RecordUnreadable
-from managed_ledger.holdings import NOTHING_KNOWN
 from managed_ledger.ledger_list import LedgerList
-from managed_ledger.names import cursor_path, ledger_path
+from managed_ledger.ledgers.holdings import NOTHING_KNOWN
 from managed_ledger.position import Position
-from managed_ledger.read_ahead import AheadBudget
-from managed_ledger.reading import Reading
+from managed_ledger.reading.read_ahead import AheadBudget
+from managed_ledger.reading.reading import Reading
+from managed_ledger.records.paths import cursor_path, ledger_path
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from typing import Final, NamedTuple
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.ack_ranges import AckRange
@@ -41,9 +41,9 @@ from managed_ledger.errors import (
     RecordInDoubt,
     StorageUnavailable,
 )
-from managed_ledger.holdings import NOTHING_KNOWN
+from managed_ledger.ledgers.holdings import NOTHING_KNOWN
 from managed_ledger.position import Position
-from managed_ledger.records import (
+from managed_ledger.records.pulsar_records import (
     batches_in,
     decode_cursor_info,
     decode_position_info,
@@ -51,8 +51,8 @@ from managed_ledger.records import (
     put_state_into,
     ranges_in,
 )
-from managed_ledger.records_pb2 import ManagedCursorInfo, PositionInfo
-from managed_ledger.versioned_record import VersionedRecord
+from managed_ledger.records.records_pb2 import ManagedCursorInfo, PositionInfo
+from managed_ledger.records.versioned_record import VersionedRecord
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
 """A cursor that reads entries and stores its state; the decisions are in `CursorState`.
 
-Entries that are lost (`managed_ledger.reading`) fail the read, which is tried again later. With `passes_over_lost` they
-count as acknowledged instead, and the read goes on behind them: a lost entry for the cursor that meets it, a lost
-ledger for all cursors. (As Apache's OpReadEntry with autoSkipNonRecoverableData, which passes over a whole batch where
-one entry is lost; here it is that entry.)
+Entries that are lost (`managed_ledger.reading.reading`) fail the read, which is tried again later. With
+`passes_over_lost` they count as acknowledged instead, and the read goes on behind them: a lost entry for the cursor
+that meets it, a lost ledger for all cursors. (As Apache's OpReadEntry with autoSkipNonRecoverableData, which passes
+over a whole batch where one entry is lost; here it is that entry.)
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, attempt
 from managed_ledger.ack_ranges import AckRange
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.cursors.cursor import CursorState, stored_place
 from managed_ledger.cursors.cursor_store import CursorCounts, CursorSnapshot, CursorStore
 from managed_ledger.errors import DataLost, ManagedLedgerClosed, ManagedLedgerError, ManagedLedgerFenced
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.read_ahead import AheadBudget, ReadAhead
-from managed_ledger.reading import Entry, Reading
-from managed_ledger.records import ranges_bytes
+from managed_ledger.reading.read_ahead import AheadBudget, ReadAhead
+from managed_ledger.reading.reading import Entry, Reading
+from managed_ledger.records.pulsar_records import ranges_bytes
 
 log = logging.getLogger(__name__)
 

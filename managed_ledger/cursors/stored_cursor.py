@@ -4,11 +4,11 @@ A broker that has the cursor open may know more: what it stores next.
 """
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from managed_ledger.cursors.cursor_store import NO_LEDGER, CursorSnapshot, snapshot_of
-from managed_ledger.names import cursor_path
 from managed_ledger.position import Position
-from managed_ledger.records import decode_cursor_info, decode_position_info
+from managed_ledger.records.paths import cursor_path
+from managed_ledger.records.pulsar_records import decode_cursor_info, decode_position_info
 
 
 async def stored_cursor(store: MetadataStore, bookkeeper: BookKeeper, name: str, cursor: str) -> CursorSnapshot | None:

@@ -21,12 +21,13 @@ from google.protobuf.message import DecodeError
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import KIB, MIB, Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import IncompatibleSchema, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
-from managed_ledger.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
+from managed_ledger.records.records_pb2 import IndexEntry, SchemaEntry, SchemaInfo, SchemaLocator, SchemaPosition
+from managed_ledger.records.versioned_record import VersionedRecord
 from managed_ledger.schemas.compatibility import (
     AVRO_BASED,
     Schema,
@@ -36,7 +37,6 @@ from managed_ledger.schemas.compatibility import (
     check_valid,
     same_schema,
 )
-from managed_ledger.versioned_record import VersionedRecord
 
 log = logging.getLogger(__name__)
 

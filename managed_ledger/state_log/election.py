@@ -9,7 +9,13 @@ import json
 import logging
 from typing import Final
 
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataError, MetadataStore, NoNode, VersionConflict
+from magnetar_core.bookkeeper.metadata.stores.store import (
+    NO_NODE,
+    MetadataError,
+    MetadataStore,
+    NoNode,
+    VersionConflict,
+)
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.state_log.errors import LogStopped, LogUnavailable

@@ -39,8 +39,8 @@ from managed_ledger.state_log.errors import (
     StateLogError,
     TooManyProposals,
 )
-from managed_ledger.state_log.list_record import Term
-from managed_ledger.state_log.log_list import ListedLedger
+from managed_ledger.state_log.log.list_record import Term
+from managed_ledger.state_log.log.log_list import ListedLedger
 from managed_ledger.state_log.replica import Applied, Replica
 
 log = logging.getLogger(__name__)

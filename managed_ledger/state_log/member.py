@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.tasks import Parts
@@ -18,7 +18,7 @@ from managed_ledger.state_log.election import LeaderElection
 from managed_ledger.state_log.members import MemberNodes
 from managed_ledger.state_log.replica import StateMachine
 from managed_ledger.state_log.snapshot_http import HttpSnapshots, SnapshotServer
-from managed_ledger.state_log.snapshots import SnapshotStore
+from managed_ledger.state_log.snapshots.disk import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from magnetar_core.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.stores.store import (
     NO_NODE,
     MetadataError,
     MetadataStore,

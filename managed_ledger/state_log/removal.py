@@ -4,10 +4,10 @@ from typing import Final
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore, NoNode
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.state_log.errors import LogUnavailable
-from managed_ledger.state_log.list_record import list_path, read_list
+from managed_ledger.state_log.log.list_record import list_path, read_list
 
 # Below the root: the list, the leader's node, the nodes of members.
 _LEVELS: Final = 2

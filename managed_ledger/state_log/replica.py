@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from managed_ledger.position import Position
 from managed_ledger.state_log.edits import TOKENS_KEPT, Edit, Header, Marker, Record, Token
 from managed_ledger.state_log.errors import ApplyFailed, LogDamaged, LogStopped
-from managed_ledger.state_log.log_list import ListedLedger
-from managed_ledger.state_log.snapshot_format import Snapshot, encode_snapshot
+from managed_ledger.state_log.log.log_list import ListedLedger
+from managed_ledger.state_log.snapshots.format import Snapshot, encode_snapshot
 
 
 class Role(Enum):

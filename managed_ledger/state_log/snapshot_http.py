@@ -14,8 +14,8 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
-from magnetar_core.runtime.http_hosts import HostRules, is_loopback
-from magnetar_core.runtime.http_server import HttpServer
+from magnetar_core.runtime.http.hosts import HostRules, is_loopback
+from magnetar_core.runtime.http.server import HttpServer
 from magnetar_core.runtime.types import GIB
 from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.state_log.members import MemberNode, MemberNodes

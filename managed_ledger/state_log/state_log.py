@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption
@@ -36,10 +36,10 @@ from managed_ledger.state_log.errors import (
     TokenExpired,
 )
 from managed_ledger.state_log.leading import Leading
-from managed_ledger.state_log.list_record import Term, fence, list_path, read_list
-from managed_ledger.state_log.log_list import LogList
+from managed_ledger.state_log.log.list_record import Term, fence, list_path, read_list
+from managed_ledger.state_log.log.log_list import LogList
 from managed_ledger.state_log.replica import Applied, Replica, Role, StateMachine, Verdict
-from managed_ledger.state_log.snapshots import SnapshotStore
+from managed_ledger.state_log.snapshots.disk import SnapshotStore
 from managed_ledger.state_log.tail import NoSource, SnapshotSource, Tail
 
 log = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ from typing import Final, Protocol
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
-from magnetar_core.bookkeeper.client.long_poll import LongPoll
-from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.reading.long_poll import LongPoll
+from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.runtime.types import MIB, Corruption
 from managed_ledger.position import Position
 from managed_ledger.state_log.edits import Record, decode
 from managed_ledger.state_log.errors import LogDamaged, LogUnavailable, SnapshotUnavailable
-from managed_ledger.state_log.log_list import LogList
+from managed_ledger.state_log.log.log_list import LogList
 from managed_ledger.state_log.replica import Replica
-from managed_ledger.state_log.snapshot_format import decode_snapshot
+from managed_ledger.state_log.snapshots.format import decode_snapshot
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import grpc
 import pytest
 from yarl import URL
 
-from broker.topic_policies.events import SCHEMA, SCHEMA_PROPERTIES, encode
+from broker.policies.topic.events import SCHEMA, SCHEMA_PROPERTIES, encode
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from broker.wire.pulsar_pb2 import BaseCommand

@@ -17,20 +17,20 @@ from autorecovery.admin.tokens import Role, line_of
 from autorecovery.config import AutoRecoveryConfig
 from bookie.config import BookieConfig
 from broker.broker import Broker
-from broker.config import CLIENT_PLUGINS, load_broker_config
+from broker.settings.config import CLIENT_PLUGINS, load_broker_config
 from magnetar.processes.autorecovery import serve_management
-from magnetar.processes.bookie import start_bookie
-from magnetar.processes.bookie_settings import NodeConfig
+from magnetar.processes.bookies.bookie import start_bookie
+from magnetar.processes.bookies.settings import NodeConfig
 from magnetar.processes.broker import grpc_address, start_broker
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.config import load
-from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.tasks import Parts
 from tests.abuse.watchdog import write_stalls
 

@@ -20,12 +20,12 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from broker.wire.pulsar_pb2 import Schema as WireSchema
-from connectors.spark.decoding import CORRUPT, REASON
-from connectors.spark.entries import BadEntry, HeadlessChunk, open_entry
-from connectors.spark.kinds import fields_of, kind_of, values_of
-from connectors.spark.metadata_columns import METADATA_COLUMNS
-from connectors.spark.options import UNPACKED_BYTES, Mode
-from connectors.spark.rows import RowBuilder
+from connectors.spark.options.metadata_columns import METADATA_COLUMNS
+from connectors.spark.options.read import UNPACKED_BYTES, Mode
+from connectors.spark.task.entries import BadEntry, HeadlessChunk, open_entry
+from connectors.spark.task.rows import RowBuilder
+from connectors.spark.values.decoding import CORRUPT, REASON
+from connectors.spark.values.kinds import fields_of, kind_of, values_of
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.messages_pb2 import ZLIB
 from managed_ledger.schemas.compatibility import Schema, SchemaType

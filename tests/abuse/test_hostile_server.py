@@ -25,7 +25,7 @@ from magnetar.cli.main import main
 from magnetar.client.access import Access
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
-from magnetar_core.security.issuing import new_authority, new_server
+from magnetar_core.security.tls.issuing import new_authority, new_server
 from tests.abuse import hostile_server
 from tests.abuse.attacks import some
 from tests.abuse.driving import ANSWER_S, COUNT, SEED

@@ -21,7 +21,7 @@ from magnetar.client.async_client import AsyncClient
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
-from magnetar_core.security.issuing import Issued, new_authority, new_server
+from magnetar_core.security.tls.issuing import Issued, new_authority, new_server
 from tests.abuse.driving import ANSWER_S, COUNT, SEED
 from tests.abuse.kinds import Run
 from tests.abuse.test_ports import bookie_v2, bookie_v3

@@ -1,4 +1,4 @@
-"""Writes down each turn of the server's loop that is too long (`magnetar_core.runtime.loop_watch`)."""
+"""Writes down each turn of the server's loop that is too long (`magnetar_core.runtime.process.loop_watch`)."""
 
 import json
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.loop_watch import LoopWatch, Stall
+from magnetar_core.runtime.process.loop_watch import LoopWatch, Stall
 
 AWAY_S: Final = 0.1
 """Seconds of processor time of one turn, at the speed of a machine that does a piece of work in `PIECE_S`."""

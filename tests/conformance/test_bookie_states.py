@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.bookie_states import (
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import (
     ACTIVE,
     BookieStates,
     BookieStateWatch,
@@ -12,10 +12,10 @@ from magnetar_core.bookkeeper.metadata.bookie_states import (
     cookie_path,
     state_path,
 )
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, IllegalMove, State
-from magnetar_core.bookkeeper.metadata.lifecycle_events import Event, decode, events_path
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, NotEmpty, VersionConflict
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, IllegalMove, State
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle_events import Event, decode, events_path
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NotEmpty, VersionConflict
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from tests.conformance.test_metadata_store import Opener, reopen, store, zookeeper

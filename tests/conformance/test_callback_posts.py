@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from autorecovery.callback_posts import HttpPoster
-from autorecovery.callbacks import Answer, CannotPost
+from autorecovery.callbacks.delivery import Answer, CannotPost
+from autorecovery.callbacks.posts import HttpPoster
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

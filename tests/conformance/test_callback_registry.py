@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from autorecovery import callback_rules as rules
-from autorecovery.callback_registry import CallbackRegistry, NoSuchCallback, TooMany
-from autorecovery.callback_rules import BadCallback, Line, Outcome
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, VersionConflict
+from autorecovery.callbacks import rules
+from autorecovery.callbacks.registry import CallbackRegistry, NoSuchCallback, TooMany
+from autorecovery.callbacks.rules import BadCallback, Line, Outcome
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, VersionConflict
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from tests.conformance.test_metadata_store import Opener, reopen, store, zookeeper

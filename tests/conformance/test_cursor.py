@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 import pytest
 
 from broker.topic.ports import CursorPort, LedgerPort
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import InvalidPosition

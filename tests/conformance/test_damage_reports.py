@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata import damage_reports
-from magnetar_core.bookkeeper.metadata import damage_rules as rules
-from magnetar_core.bookkeeper.metadata.damage_reports import (
+from magnetar_core.bookkeeper.metadata.damage import reports as damage_reports
+from magnetar_core.bookkeeper.metadata.damage import rules
+from magnetar_core.bookkeeper.metadata.damage.reports import (
     DamageReporter,
     DamageReports,
     NoSuchReport,
     TooManyReports,
 )
-from magnetar_core.bookkeeper.metadata.damage_rules import BadReport, Damage, Kind, Source, Stage, WrongStage
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.damage.rules import BadReport, Damage, Kind, Source, Stage, WrongStage
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from tests.conformance.test_metadata_store import Opener, reopen, store, zookeeper

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore, _Write
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.rocks_tree import StoreInUse
-from magnetar_core.bookkeeper.metadata.secondary import StoreReadOnly, open_secondary
-from magnetar_core.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore, _Write
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.rocks_tree import StoreInUse
+from magnetar_core.bookkeeper.metadata.stores.secondary import StoreReadOnly, open_secondary
+from magnetar_core.bookkeeper.metadata.stores.store import (
     NO_NODE,
     Check,
     Delete,
@@ -28,8 +28,8 @@ from magnetar_core.bookkeeper.metadata.store import (
     VersionConflict,
     delete_empty_parents,
 )
-from magnetar_core.bookkeeper.metadata.url import open_store
-from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.zookeeper import ZooKeeperStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.faulty_store import FaultyStore
@@ -598,7 +598,7 @@ async def test_embedded_the_directory_has_one_owner(tmp_path: Path) -> None:
 async def test_embedded_a_secondary_follows_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.secondary._POLL_S", 0.02)
+    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.stores.secondary._POLL_S", 0.02)
     store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
     await store.put("/a/b", b"1")
     reader = await open_store(f"rocksdb:{tmp_path / 'm'}", LoopClock(), read_only=True)

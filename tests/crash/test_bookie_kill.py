@@ -20,8 +20,8 @@ PROGRAM = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 
@@ -100,9 +100,9 @@ COLLECTING = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles

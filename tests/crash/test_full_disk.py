@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 
 # The command, made impatient: it tells of three refusals, which come within a second, and its client soon gives up.
 IMPATIENT = (
-    "from magnetar.cli import main, message_client\n"
+    "from magnetar.cli import main; from magnetar.cli.messages import client as message_client\n"
     "message_client.OPERATION_TIMEOUT_S = 3\n"
     "message_client._REFUSALS_TOLD = 3\n"
     "main.main(prog_name='magnetar')\n"

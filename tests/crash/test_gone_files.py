@@ -21,9 +21,9 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.storage.journal.format import decode_mark, decode_place
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import Segment
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles

@@ -36,14 +36,14 @@ PROGRAM = """
 import asyncio, sys
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.store import VersionConflict
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.store import VersionConflict
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_world import ledger_metadata
-from magnetar_core.bookkeeper.metadata.ledgers import Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment
 
 async def main(directory, first, count):
     clock = LoopClock()

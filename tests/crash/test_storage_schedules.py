@@ -14,7 +14,7 @@ import pytest
 
 from bookie.bookie import StorageFailed
 from bookie.disks.cookie import CookieMismatch
-from bookie.maintenance.garbage import CompactionKind
+from bookie.maintenance.garbage.rules import CompactionKind
 from bookie.serving.request_rules import EFENCED, EIO, EUA, OK
 from bookie.startup import StorageSettings, open_storage
 from bookie.storage.entry_log import format as log_format
@@ -22,7 +22,7 @@ from bookie.storage.index import MemoryIndex
 from bookie.storage.journal import writer
 from bookie.storage.journal.format import Mark, decode_mark
 from bookie.storage.journal.replay import replay
-from magnetar_core.bookkeeper.metadata.ledgers import Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import read_file

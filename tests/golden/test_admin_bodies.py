@@ -11,7 +11,7 @@ from typing import Any, Final
 import pulsar
 import pytest
 
-from managed_ledger.records_pb2 import SchemaEntry, SchemaInfo
+from managed_ledger.records.records_pb2 import SchemaEntry, SchemaInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.topic_name import TopicName
 from tests.support.vectors import b64, load, names

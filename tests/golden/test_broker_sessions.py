@@ -14,14 +14,14 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 
 from broker.broker import Broker
-from broker.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
-from broker.partitions import partitions_record
-from broker.policies import new_policies
-from broker.records import to_json
-from broker.tenancy import initialise_cluster
+from broker.policies.namespace import new_policies
+from broker.records.json_records import to_json
+from broker.settings.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.tenancy.changes import initialise_cluster
+from broker.tenancy.partitions import partitions_record
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame, without_broker_metadata
 from broker.wire.pulsar_pb2 import BaseCommand, CommandPong
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.clock import Clock, LoopClock
 from managed_ledger.messages import broker_metadata_of, split_entry

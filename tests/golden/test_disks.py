@@ -22,8 +22,8 @@ from bookie.storage.journal import format as journal_format
 from bookie.storage.journal.format import Scan
 from bookie.storage.ledgers import decode as decode_ledger
 from bookie.storage.ledgers import explicit_lac_of
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from magnetar_core.runtime.clock import LoopClock

@@ -10,13 +10,13 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as Protobuf
 
-from broker.topic import compaction
-from broker.topic.compaction import LastOfKeys
+from broker.topic.compaction import latest_keys as compaction
+from broker.topic.compaction.latest_keys import LastOfKeys
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, DigestType, EntryCodec, StoredEntry
 from magnetar_core.runtime.types import Corruption
-from managed_ledger import compacted_entry
 from managed_ledger.ack_ranges import AckRanges
+from managed_ledger.compacted import entry as compacted_entry
 from managed_ledger.messages import (
     Message,
     broker_metadata_of,
@@ -31,8 +31,14 @@ from managed_ledger.messages import (
 )
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position
-from managed_ledger.records import batches_in, decode_cursor_info, decode_position_info, position_info, ranges_in
-from managed_ledger.records_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
+from managed_ledger.records.pulsar_records import (
+    batches_in,
+    decode_cursor_info,
+    decode_position_info,
+    position_info,
+    ranges_in,
+)
+from managed_ledger.records.records_pb2 import SchemaEntry, SchemaInfo, SchemaLocator
 from managed_ledger.schemas.compatibility import SchemaType
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load, names
 from tests.support.steps import done

@@ -41,7 +41,8 @@ METRICS: Final = 203
 LOAD_REPORT: Final = 201
 
 
-# The recorded broker had other topics: tests/unit/broker/admin/test_broker_stats.py compares what is told of each.
+# The recorded broker had other topics: tests/unit/broker/admin/cluster/test_broker_stats.py compares what is told of
+# each.
 TOPICS_OF_BROKER: Final = 200
 
 

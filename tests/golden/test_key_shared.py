@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges
+from broker.topic.dispatchers.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges
 from tests.support.golden import REPLAYS, Report, golden, load
 
 KEYS: Final = [b"k%d" % number for number in range(400)]

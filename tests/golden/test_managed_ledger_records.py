@@ -6,7 +6,7 @@ from typing import Any, Final
 from google.protobuf.json_format import MessageToDict
 
 from managed_ledger.ack_ranges import AckRanges
-from managed_ledger.records import (
+from managed_ledger.records.pulsar_records import (
     MAGIC_COMPRESSED,
     batches_in,
     decode_cursor_info,
@@ -15,7 +15,12 @@ from managed_ledger.records import (
     put_state_into,
     ranges_in,
 )
-from managed_ledger.records_pb2 import CompressedInfoMetadata, CompressionType, ManagedCursorInfo, ManagedLedgerInfo
+from managed_ledger.records.records_pb2 import (
+    CompressedInfoMetadata,
+    CompressionType,
+    ManagedCursorInfo,
+    ManagedLedgerInfo,
+)
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load
 
 HEAD: Final = struct.Struct(">HI")

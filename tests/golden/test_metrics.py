@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from broker.admin.metrics import broker_samples
-from broker.topic.compactor import CompactionStatus
+from broker.admin.numbers.metrics import broker_samples
+from broker.topic.compaction.compactor import CompactionStatus
 from magnetar_core.runtime.observe import Sample, Summary
 from managed_ledger.topic_name import TopicName
 from tests.support.golden import DECODES, Report, golden, text

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from broker.dynamic_settings import DYNAMIC
-from broker.topic_policies.events import (
+from broker.policies.topic.events import (
     SCHEMA,
     SCHEMA_PROPERTIES,
     Change,
@@ -17,6 +16,7 @@ from broker.topic_policies.events import (
     key_of,
     parse_schema,
 )
+from broker.settings.dynamic import DYNAMIC
 from managed_ledger.messages import messages_of
 from tests.support.golden import DECODES, ENCODES, REPLAYS, Report, b64, golden, load, rows
 from tests.support.policy_calls import Step, made

@@ -6,7 +6,7 @@ from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from managed_ledger.ack_ranges import AckRanges
 from managed_ledger.messages import broker_metadata_of, messages_of, split_entry
 from managed_ledger.position import Position
-from managed_ledger.records import (
+from managed_ledger.records.pulsar_records import (
     decode_cursor_info,
     decode_ledger_info,
     decode_position_info,
@@ -14,7 +14,7 @@ from managed_ledger.records import (
     position_info,
     ranges_in,
 )
-from managed_ledger.records_pb2 import ManagedLedgerInfo, SchemaEntry, SchemaInfo, SchemaLocator
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo, SchemaEntry, SchemaInfo, SchemaLocator
 from tests.support.vectors import as_json, b64, load, names, stored_entries
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from connectors.spark.entries import open_entry
-from connectors.spark.rows import RowBuilder
+from connectors.spark.task.entries import open_entry
+from connectors.spark.task.rows import RowBuilder
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 from tests.support.vectors import b64, load, names

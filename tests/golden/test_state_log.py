@@ -5,8 +5,8 @@ import json
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from managed_ledger.position import Position
 from managed_ledger.state_log.edits import Edit, Header, Marker, Record, Token, decode, encode
-from managed_ledger.state_log.log_list import ListedLedger, LogList, decode_list, encode_list
-from managed_ledger.state_log.snapshot_format import Snapshot, decode_snapshot, encode_snapshot
+from managed_ledger.state_log.log.log_list import ListedLedger, LogList, decode_list, encode_list
+from managed_ledger.state_log.snapshots.format import Snapshot, decode_snapshot, encode_snapshot
 from tests.support.golden import DECODES, ENCODES, Report, golden, load
 
 

@@ -22,7 +22,7 @@ SECOND_READERS = {
 # Files that describe other files.
 NOT_RECORDED = {"README.md"}
 
-# Files that Java's keytool made; tests/unit/magnetar_core/security/test_key_stores.py reads them.
+# Files that Java's keytool made; tests/unit/magnetar_core/security/tls/test_key_stores.py reads them.
 KEY_STORES = set(names("key-stores/**/*"))
 
 

@@ -12,7 +12,6 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from bookie.disks import cookie
-from broker.config import BrokerConfig
 from broker.ownership.bundle_assignment import (
     decode_broker,
     decode_leader,
@@ -21,14 +20,14 @@ from broker.ownership.bundle_assignment import (
     encode_leader,
     encode_owner,
 )
-from broker.ownership.load_report import decode_load, encode_load
+from broker.ownership.load.report import decode_load, encode_load
 from broker.ownership.rules import BrokerAddress
-from broker.partitions import parse_partitions, partitions_record
-from broker.policies import new_cluster, new_policies, parse_policies
-from broker.records import to_json
-from broker.tenancy import initialise_cluster as initialise_pulsar
-from magnetar_core.bookkeeper.metadata import ledger_store, ledgers
-from magnetar_core.bookkeeper.metadata.bookie_info import decode_info
+from broker.policies.namespace import new_cluster, new_policies, parse_policies
+from broker.records.json_records import to_json
+from broker.settings.config import BrokerConfig
+from broker.tenancy.changes import initialise_cluster as initialise_pulsar
+from broker.tenancy.partitions import parse_partitions, partitions_record
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import decode_info
 from magnetar_core.bookkeeper.metadata.formats_pb2 import (
     AuditorVoteFormat,
     CheckAllLedgersFormat,
@@ -37,11 +36,23 @@ from magnetar_core.bookkeeper.metadata.formats_pb2 import (
     LockDataFormat,
     UnderreplicatedLedgerFormat,
 )
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, ledger_id_of, ledger_path
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_metadata as ledgers
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import (
+    LedgerMetadata,
+    LedgerState,
+    ledger_id_of,
+    ledger_path,
+)
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
-from managed_ledger.records import MAGIC_COMPRESSED, decode_cursor_info, decode_ledger_info, encode_record
-from managed_ledger.records_pb2 import CompressionType, SchemaLocator
+from managed_ledger.records.pulsar_records import (
+    MAGIC_COMPRESSED,
+    decode_cursor_info,
+    decode_ledger_info,
+    encode_record,
+)
+from managed_ledger.records.records_pb2 import CompressionType, SchemaLocator
 from tests.golden.test_managed_ledger_records import head_of
 from tests.support.golden import DECODES, ENCODES, Report, b64, golden, load, names
 from tests.support.manual_clock import ManualClock

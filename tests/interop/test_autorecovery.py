@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import OperationTimeout
-from magnetar_core.bookkeeper.metadata.underreplication import PeriodicCheck
+from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
 from tests.support.copies import Copies, copies_of
 from tests.support.mixed_cluster import Brand, MixedCluster, http_json
 from tests.support.shell import bookies

@@ -10,7 +10,7 @@ import pytest
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster, Server
 

@@ -7,10 +7,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from connectors.spark.exactly_once import Attempt, OnceSender
-from connectors.spark.message import Outgoing
-from connectors.spark.sending import Brokers
-from connectors.spark.write_options import parse_write_options
+from connectors.spark.options.write import parse_write_options
+from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.message import Outgoing
+from connectors.spark.write.sending import Brokers
 from tests.support.mixed_cluster import Brand, MixedCluster, Server, cluster_with
 from tests.support.processes import client_of, received
 

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster
 from tests.support.processes import QUIET, until

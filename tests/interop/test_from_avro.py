@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark.rows import RowBuilder
-from connectors.spark.values import AvroValues, columns_of
+from connectors.spark.task.rows import RowBuilder
+from connectors.spark.values.records import AvroValues, columns_of
 from deploy.fetch_apache import SPARK_AVRO_JAR
 from tests.unit.connectors.spark.entries import TOPIC, add, single
-from tests.unit.connectors.spark.test_values import SIMPLE, UNION, avro, field, record, stored
+from tests.unit.connectors.spark.values.test_records import SIMPLE, UNION, avro, field, record, stored
 
 pytestmark = [
     pytest.mark.spark,

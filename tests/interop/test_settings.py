@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import load_broker_config
+from broker.settings.config import load_broker_config
 from deploy.fetch_apache import DISTRIBUTION
-from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
-from magnetar_core.runtime.daemon import read_properties
+from magnetar.processes.bookies.settings import read_auto_recovery_settings, read_bookie_settings
+from magnetar_core.runtime.process.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
 
 

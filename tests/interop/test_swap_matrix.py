@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.mixed_cluster import Brand, MixedCluster, Server, compile_java, http_json, telling
 from tests.support.processes import Load, Stored, client_of, read_all, until
@@ -247,7 +247,7 @@ OUR_WRITER: Final = """
     import asyncio, os, sys
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.client.config import ClientConfig
-    from magnetar_core.bookkeeper.metadata.url import open_store
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store
     from magnetar_core.bookkeeper.wire.entry import DigestType
     from magnetar_core.runtime.clock import LoopClock
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.security.tls_files import directory_files
+from magnetar_core.security.tls.files import directory_files
 from tests.support.mixed_cluster import MixedCluster, compile_java
 from tests.support.processes import client_of
 from tests.support.tls_files import Authority

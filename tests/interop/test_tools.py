@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.go_programs import build_go
 from tests.support.mixed_cluster import MixedCluster, compile_java, http_json

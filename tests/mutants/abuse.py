@@ -11,10 +11,10 @@ _CLIENT: Final = ("tests/unit/magnetar/client/test_followed.py", "-o", "timeout=
 MUTANTS: Final = (
     Mutant(
         "an event without a schema keeps the policies of a namespace from being read",
-        "broker/schemas.py",
+        "broker/serving/schemas.py",
         "            if has_been_used() and not topic.is_system:\n",
         "            if has_been_used():\n",
-        ("tests/unit/broker/topic_policies/test_service.py", "-k", "without_a_schema"),
+        ("tests/unit/broker/policies/topic/test_service.py", "-k", "without_a_schema"),
     ),
     Mutant(
         "a redirect leads to a path in which dots were taken out",
@@ -61,14 +61,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "auto-recovery takes bodies in an encoding",
-        "magnetar_core/runtime/http_server.py",
+        "magnetar_core/runtime/http/server.py",
         'if encodings not in ("", "identity"):',
         'if encodings not in ("", "identity") and not request.path.startswith("/manage"):',
         (f"{_ROLES}[bodies]",),
     ),
     Mutant(
         "a name that begins like one of this machine is one of its names",
-        "magnetar_core/runtime/http_hosts.py",
+        "magnetar_core/runtime/http/hosts.py",
         'if "." not in name or name.endswith(_PRIVATE)',
         'if "." not in name or name.startswith("localhost") or name.endswith(_PRIVATE)',
         ("tests/abuse/test_hosts.py::test_a_page_of_others_reads_and_changes_nothing",),
@@ -96,14 +96,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an entry unpacks to more than a task of Spark takes",
-        "connectors/spark/entries.py",
+        "connectors/spark/task/entries.py",
         "            check_unpacked(metadata.uncompressed_size, bytes_max)\n",
         "            pass\n",
         ("tests/unit/connectors/spark/test_hostile.py", "-k", "limit_that_an_option_sets"),
     ),
     Mutant(
         "a message in chunks unpacks to whatever it says",
-        "connectors/spark/entries.py",
+        "connectors/spark/task/entries.py",
         "            check_unpacked(size, max(",
         "            check_unpacked(0, max(",
         ("tests/unit/connectors/spark/test_hostile.py", "-k", "four_times_its_chunks"),

@@ -13,25 +13,25 @@ READY = f"{UNIT}/topic/test_ready.py"
 RIGHTS = (f"{UNIT}/security/test_authorization.py",)
 ACCESS = (f"{UNIT}/security/test_access.py",)
 ROLES = ("tests/golden/test_permissions.py",)
-COMPACTION = (f"{UNIT}/topic/test_compaction.py",)
+COMPACTION = (f"{UNIT}/topic/compaction/test_latest_keys.py",)
 COMPACTED = (f"{UNIT}/test_compacted_topics.py",)
-COMPACTED_VIEW = (f"{UNIT}/topic/test_compacted_view.py", "tests/simulation/test_compacted_sim.py")
-DELAYED = (f"{UNIT}/topic/test_delayed.py",)
+COMPACTED_VIEW = (f"{UNIT}/topic/compaction/test_compacted_view.py", "tests/simulation/test_compacted_sim.py")
+DELAYED = (f"{UNIT}/topic/dispatchers/test_delayed.py",)
 CHUNKS = (f"{UNIT}/topic/test_chunks.py",)
 
-INDEX = (f"{UNIT}/topic/test_entry_metadata.py",)
+INDEX = (f"{UNIT}/topic/publishing/test_entry_metadata.py",)
 
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
 
 TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
 
-HANDING_OVER = (f"{UNIT}/test_handing_over.py",)
+HANDING_OVER = (f"{UNIT}/transfer/test_handing_over.py",)
 ASKED_AGAIN = (f"{UNIT}/binary/test_asked_again.py",)
 BURSTS = (f"{UNIT}/test_bursts.py",)
 CLAIMED_TIMES = (f"{UNIT}/test_claimed_times.py",)
 ODD_NAMES = (f"{UNIT}/admin/test_odd_names.py",)
 
-METRICS = (f"{UNIT}/admin/test_metrics.py",)
+METRICS = (f"{UNIT}/admin/numbers/test_metrics.py",)
 
 MUTANTS = (
     # -- when the session with the metadata store has ended
@@ -73,17 +73,17 @@ MUTANTS = (
     # -- memory of quiet topics
     Mutant(
         "the ledgers of a broker that may live are fenced",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "        if not await self._ownership.is_gone(owner):\n",
         "        if False:\n",
-        ("tests/unit/broker/test_takeovers.py",),
+        ("tests/unit/broker/transfer/test_takeovers.py",),
     ),
     Mutant(
         "ledgers of a bundle that has moved on are fenced, since an old log says so",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "                if await self._ownership.is_owned_by(bundle, owner):\n",
         "                if True:\n",
-        ("tests/unit/broker/test_takeovers.py",),
+        ("tests/unit/broker/transfer/test_takeovers.py",),
     ),
     Mutant(
         "one port that refuses is enough to take a process for gone",
@@ -108,22 +108,22 @@ MUTANTS = (
     ),
     Mutant(
         "a period without values shows those of the one before",
-        "magnetar_core/runtime/buckets.py",
+        "magnetar_core/runtime/data/buckets.py",
         "            self.last = _empty(len(self._bounds) + 1)\n            return",
         "            return",
-        ("tests/unit/magnetar_core/runtime/test_buckets.py",),
+        ("tests/unit/magnetar_core/runtime/data/test_buckets.py",),
     ),
     Mutant(
         "a rate that has ended stays what it was",
-        "broker/topic/rates.py",
+        "broker/topic/rates/averages.py",
         "            self.values = self.counts = _zeros(len(counted))\n            return",
         "            return",
-        (f"{UNIT}/topic/test_rates.py",),
+        (f"{UNIT}/topic/rates/test_averages.py",),
     ),
     # -- what the documentation's examples show
     Mutant(
         "how long a stopped broker hands over cannot be changed",
-        "broker/handing_over.py",
+        "broker/transfer/handing_over.py",
         "min(HAND_OVER_S, broker.config.shutdown_timeout_ms / 1000)",
         "HAND_OVER_S",
         HANDING_OVER,
@@ -137,29 +137,29 @@ MUTANTS = (
     ),
     Mutant(
         "the record of a cluster has texts that nobody gave",
-        "broker/tenancy.py",
+        "broker/tenancy/changes.py",
         "        record = {**dict.fromkeys(CLUSTER_FLAGS, False), **given}\n",
         "        record = {**new_cluster(), **given}\n",
-        (f"{UNIT}/admin/test_clusters.py",),
+        (f"{UNIT}/admin/cluster/test_clusters.py",),
     ),
     Mutant(
         "a move that was not made is counted",
-        "broker/load_manager.py",
+        "broker/transfer/load_manager.py",
         "    return result is not FAILED and result is not False and result != []\n",
         "    return result is not FAILED\n",
-        (f"{UNIT}/test_load_manager.py",),
+        (f"{UNIT}/transfer/test_load_manager.py",),
     ),
     # -- the index of messages
     Mutant(
         "a batch counts as one message",
-        "broker/topic/entry_metadata.py",
+        "broker/topic/publishing/entry_metadata.py",
         "            self._index += messages\n",
         "            self._index += 1\n",
         INDEX,
     ),
     Mutant(
         "what was refused leaves a gap",
-        "broker/topic/entry_metadata.py",
+        "broker/topic/publishing/entry_metadata.py",
         "        self._index = self.stored_index\n",
         "        pass\n",
         INDEX,
@@ -188,29 +188,29 @@ MUTANTS = (
     ),
     Mutant(
         "topics that change while the list is made are forgotten",
-        "broker/topic_lists.py",
+        "broker/serving/topic_lists.py",
         "            found.is_due = False  # what changes from now on may not be in the list\n            topics =",
         "            topics =",
-        (f"{UNIT}/test_topic_lists.py",),
+        (f"{UNIT}/serving/test_topic_lists.py",),
     ),
     # -- what is told
     Mutant(
         "consumers are told where topics are not",
-        "broker/admin/metrics.py",
+        "broker/admin/numbers/metrics.py",
         "            return\n        labels = (self._cluster,",
         "        labels = (self._cluster,",
         METRICS,
     ),
     Mutant(
         "a partition is told under its own name beside its number",
-        "broker/admin/metrics.py",
+        "broker/admin/numbers/metrics.py",
         '("topic", name.base.full), ("partition"',
         '("topic", name.full), ("partition"',
         METRICS,
     ),
     Mutant(
         "what a scrape has told counts for nothing in the limit",
-        "broker/admin/metrics.py",
+        "broker/admin/numbers/metrics.py",
         "        self._clients += len(clients)\n",
         "",
         METRICS,
@@ -249,7 +249,7 @@ MUTANTS = (
         "broker/ownership/bundle_assignment.py",
         "                expected[broker] -= brings[bundle]\n",
         "",
-        (f"{UNIT}/ownership/test_load_report.py",),
+        (f"{UNIT}/ownership/load/test_report.py",),
     ),
     Mutant(
         "bundles that nobody owns are given to brokers by the upper bits of their ranges",
@@ -267,7 +267,7 @@ MUTANTS = (
     ),
     Mutant(
         "clients are sent to a broker that waits for no bundles",
-        "broker/handing_over.py",
+        "broker/transfer/handing_over.py",
         "if found is None or found[0] not in takers:",
         "if found is None:",
         HANDING_OVER,
@@ -295,21 +295,21 @@ MUTANTS = (
     ),
     Mutant(
         "large bundles are handed over as they are",
-        "broker/handing_over.py",
+        "broker/transfer/handing_over.py",
         "            await _cut(broker, ownership, bundle, hashes[bundle])\n",
         "            pass\n",
         HANDING_OVER,
     ),
     Mutant(
         "a bundle is cut into more than its namespace may have",
-        "broker/handing_over.py",
+        "broker/transfer/handing_over.py",
         "min(math.ceil(len(hashes) / TOPICS_MAX), max(parts_max, 1))",
         "math.ceil(len(hashes) / TOPICS_MAX)",
         HANDING_OVER,
     ),
     Mutant(
         "bundles are handed over where nobody is left to take them",
-        "broker/handing_over.py",
+        "broker/transfer/handing_over.py",
         "    if not has_others:\n        return\n",
         "",
         HANDING_OVER,
@@ -323,10 +323,10 @@ MUTANTS = (
     ),
     Mutant(
         "the answers of changes that were sent together are given to the wrong ones",
-        "magnetar_core/bookkeeper/metadata/zookeeper_groups.py",
+        "magnetar_core/bookkeeper/metadata/stores/zookeeper_groups.py",
         "            left = iter(answers)\n",
         "            left = reversed(answers)\n",
-        ("tests/unit/magnetar_core/bookkeeper/metadata/test_zookeeper_groups.py",),
+        ("tests/unit/magnetar_core/bookkeeper/metadata/stores/test_zookeeper_groups.py",),
     ),
     Mutant(
         "processes of a service share their ports",
@@ -352,7 +352,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a subscription that ends had is counted for ever",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            self._membership.group.forget(self)\n        self._share.end()\n",
         "            self._membership.group.forget(self)\n",
         UNACKED,
@@ -360,35 +360,35 @@ MUTANTS = (
     # -- de-duplication
     Mutant(
         "the last sequence id may come again",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "        if highest > self._pushed.get(producer, _NONE):\n",
         "        if highest >= self._pushed.get(producer, _NONE):\n",
         RULES,
     ),
     Mutant(
         "what is in flight is confirmed",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "return Verdict.DUPLICATE if highest <= self._persisted.get(producer, _NONE) else Verdict.IN_FLIGHT",
         "return Verdict.DUPLICATE",
         RULES,
     ),
     Mutant(
         "after a failure nothing may come again",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "        self._pushed = dict(self._persisted)\n",
         "        pass\n",
         RULES,
     ),
     Mutant(
         "a batch is known by its first number",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "return max(sequence, _signed(highest_sequence_id)) if highest_sequence_id else sequence",
         "return sequence",
         RULES,
     ),
     Mutant(
         "chunks of a message are told apart",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "        if metadata.num_chunks_from_msg > 1 and metadata.chunk_id != metadata.num_chunks_from_msg - 1:\n"
         "            return\n",
         "",
@@ -396,21 +396,21 @@ MUTANTS = (
     ),
     Mutant(
         "a snapshot holds what is not durable",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "        self.entries_since_snapshot = 0\n        return dict(self._persisted)\n",
         "        self.entries_since_snapshot = 0\n        return dict(self._pushed)\n",
         RULES,
     ),
     Mutant(
         "sequence ids are unsigned",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "return sequence_id - 2 * _SIGN if sequence_id >= _SIGN else sequence_id",
         "return sequence_id",
         RULES,
     ),
     Mutant(
         "connected producers are forgotten as well",
-        "broker/topic/deduplication.py",
+        "broker/topic/publishing/deduplication.py",
         "            if name in connected:\n",
         "            if name in ():\n",
         RULES,
@@ -418,42 +418,42 @@ MUTANTS = (
     # -- who may write
     Mutant(
         "an outdated epoch is taken",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         "if topic_epoch is not None and self.epoch is not None and topic_epoch < self.epoch:",
         "if topic_epoch is not None and self.epoch is not None and topic_epoch < 0:",
         RULES,
     ),
     Mutant(
         "an exclusive producer joins shared ones",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         '        if producers:\n            raise ProducerFenced(f"Topic has {producers} existing shared producers")\n',
         "",
         RULES,
     ),
     Mutant(
         "shared producers join while somebody waits",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         "taken = self.holder is not None or bool(self.waiting)",
         "taken = self.holder is not None",
         RULES,
     ),
     Mutant(
         "who waits last is next",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         "producer, topic_epoch = self.waiting.pop(0)",
         "producer, topic_epoch = self.waiting.pop()",
         RULES,
     ),
     Mutant(
         "a new holder gets the epoch of the former one",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         "return 0 if self.epoch is None else self.epoch + 1",
         "return 0 if self.epoch is None else self.epoch",
         RULES,
     ),
     Mutant(
         "a holder that leaves keeps the topic",
-        "broker/topic/producer_access.py",
+        "broker/topic/publishing/producer_access.py",
         "        if self.holder == producer:\n            self.holder = None\n            return True\n",
         "        if self.holder == producer:\n            return True\n",
         RULES,
@@ -461,28 +461,28 @@ MUTANTS = (
     # -- keys
     Mutant(
         "a key's hash may be 0",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "return murmur3(key) % HASHES or 1",
         "return murmur3(key) % HASHES",
         RULES,
     ),
     Mutant(
         "the ring takes the hashes of ranges",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "return hash_ % (HASHES - 1) + 1",
         "return hash_ % HASHES or 1",
         ("tests/golden/test_key_shared.py",),
     ),
     Mutant(
         "what is behind a ring's last point is told of nobody",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "        ends = ring if ring[-1] == HASHES - 1 else [*ring, HASHES - 1]",
         "        ends = ring",
         ("tests/golden/test_key_shared.py",),
     ),
     Mutant(
         "the key comes before the ordering key",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         '    if metadata.HasField("ordering_key"):\n        return metadata.ordering_key\n',
         '    if metadata.HasField("ordering_key") and not metadata.HasField("partition_key"):\n'
         "        return metadata.ordering_key\n",
@@ -490,21 +490,21 @@ MUTANTS = (
     ),
     Mutant(
         "a ring's last point has no owner",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "        return self._owners[ring[at if at < len(ring) else 0]][0]\n",
         "        return self._owners[ring[at]][0] if at < len(ring) else None\n",
         RULES,
     ),
     Mutant(
         "ranges of two consumers may meet in one hash",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "            if following <= end:\n",
         "            if following < end:\n",
         RULES,
     ),
     Mutant(
         "the end of a range is not part of it",
-        "broker/topic/sticky_keys.py",
+        "broker/topic/dispatchers/sticky_keys.py",
         "if at >= 0 and self._ranges[at][1] >= hash_:",
         "if at >= 0 and self._ranges[at][1] > hash_:",
         RULES,
@@ -512,14 +512,14 @@ MUTANTS = (
     # -- replays
     Mutant(
         "what waits again waits twice",
-        "broker/topic/replay_set.py",
+        "broker/topic/dispatchers/replay_set.py",
         "        if position in self._hashes:\n            return\n        self._hashes[position] = hash_\n",
         "        self._hashes[position] = hash_\n",
         DISPATCH_PROPERTIES,
     ),
     Mutant(
         "the position itself stays when all up to it goes",
-        "broker/topic/replay_set.py",
+        "broker/topic/dispatchers/replay_set.py",
         "end = bisect_left(self._sorted, Position(position.ledger_id, position.entry_id + 1))",
         "end = bisect_left(self._sorted, position)",
         RULES,
@@ -527,21 +527,21 @@ MUTANTS = (
     # -- dispatch
     Mutant(
         "entries go to consumers without permits",
-        "broker/topic/consumer.py",
+        "broker/topic/clients/consumer.py",
         "return self.permits > 0 and not self.is_blocked",
         "return self.permits >= 0 and not self.is_blocked",
         DISPATCH,
     ),
     Mutant(
         "a permit is counted twice",
-        "broker/topic/consumer.py",
+        "broker/topic/clients/consumer.py",
         "self.permits = min(self.permits + permits, PERMITS_MAX)",
         "self.permits = min(self.permits + 2 * permits, PERMITS_MAX)",
         DISPATCH,
     ),
     Mutant(
         "a batch costs one permit",
-        "broker/topic/consumer.py",
+        "broker/topic/clients/consumer.py",
         "        self.permits -= messages\n",
         "        self.permits -= 1\n",
         DISPATCH,
@@ -627,14 +627,14 @@ MUTANTS = (
     ),
     Mutant(
         "room again wakes nobody",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "                dispatcher.wake(consumer)\n",
         "                pass\n",
         (READY, *DISPATCH),
     ),
     Mutant(
         "a consumer is there again before its client hears that the seek is done",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            if check is not None:\n                await check()\n        finally:\n"
         "            self.is_fenced = False\n",
         "        finally:\n            self.is_fenced = False\n"
@@ -729,7 +729,7 @@ MUTANTS = (
     ),
     Mutant(
         "the rest of a message waits for acknowledgements that cannot come",
-        "broker/topic/consumer.py",
+        "broker/topic/clients/consumer.py",
         "        return self.permits > 0 and self.sink.is_writable\n",
         "        return self.is_available\n",
         CHUNKS,
@@ -842,42 +842,42 @@ MUTANTS = (
     # -- subscriptions
     Mutant(
         "an ack's entry is unsigned",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "position = named_position(message_id.ledgerId, message_id.entryId)",
         "position = Position(message_id.ledgerId, message_id.entryId)",
         ACKS,
     ),
     Mutant(
         "a cumulative ack moves a Shared cursor",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "        if self.type not in SINGLE_ACTIVE or len(ack.message_id) != 1:\n",
         "        if len(ack.message_id) != 1:\n",
         DISPATCH,
     ),
     Mutant(
         "an ack inside a batch acknowledges the batch",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            self.cursor.mark_delete(_before(self._ledger, position))\n",
         "            self.cursor.mark_delete(position)\n",
         DISPATCH,
     ),
     Mutant(
         "a flow wakes nobody",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "        consumer.add_permits(permits)\n        self.resume((consumer,))\n",
         "        consumer.add_permits(permits)\n",
         DISPATCH,
     ),
     Mutant(
         "a failed read is not tried again",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "                self._arm(self._host.now_ms() + self._retry_ms)\n                return\n",
         "                return\n",
         DISPATCH,
     ),
     Mutant(
         "consumers go on while their cursor is reset",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            self.disconnect_consumers()\n            await self.cursor.reset(position)\n",
         "            await self.cursor.reset(position)\n",
         DISPATCH,
@@ -927,46 +927,46 @@ MUTANTS = (
     ),
     Mutant(
         "a receipt overtakes those that are held back",
-        "broker/topic/publishing.py",
+        "broker/topic/publishing/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if not self._ownership.may_acknowledge():\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts leave although the session is in doubt",
-        "broker/topic/publishing.py",
+        "broker/topic/publishing/publishing.py",
         "        if self._withheld or not self._ownership.may_acknowledge():\n            self._withheld.append",
         "        if self._withheld:\n            self._withheld.append",
         WHOLE,
     ),
     Mutant(
         "receipts name the entry before",
-        "broker/topic/publishing.py",
+        "broker/topic/publishing/publishing.py",
         "messages, _, _) in enumerate(contexts, first_entry_id):",
         "messages, _, _) in enumerate(contexts, first_entry_id - 1):",
         WHOLE,
     ),
     Mutant(
         "a latency counts for the first entry of its run alone",
-        "broker/topic/publishing.py",
+        "broker/topic/publishing/publishing.py",
         "int(took_s * 1_000_000), following - at)",
         "int(took_s * 1_000_000), 1)",
-        ("tests/unit/broker/topic/test_publishing.py",),
+        ("tests/unit/broker/topic/publishing/test_publishing.py",),
     ),
     Mutant(
         "a reset into a batch delivers the excluded message again",
-        "broker/topic/looking.py",
+        "broker/topic/reading/looking.py",
         "min(batch_index + is_excluded, batch_size)",
         "min(batch_index, batch_size)",
-        ("tests/unit/broker/topic/test_looking.py",),
+        ("tests/unit/broker/topic/reading/test_looking.py",),
     ),
     Mutant(
         "what went to consumers that have left is forgotten",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            self._gone = self._gone.plus(consumer.counted)\n"
         "            self._dispatcher.remove(consumer)\n            # The",
         "            self._dispatcher.remove(consumer)\n            # The",
-        ("tests/unit/broker/admin/test_stats.py",),
+        ("tests/unit/broker/admin/numbers/test_stats.py",),
     ),
     Mutant(
         "properties of a subscription in use lose its ledger",
@@ -980,7 +980,7 @@ MUTANTS = (
         "managed_ledger/ledger.py",
         "await self._remove_consumed(RetentionRule())",
         "await self._remove_consumed()",
-        ("tests/unit/broker/admin/test_messages.py",),
+        ("tests/unit/broker/admin/topics/test_messages.py",),
     ),
     Mutant(
         "a failed write leaves its producers connected",
@@ -991,14 +991,14 @@ MUTANTS = (
     ),
     Mutant(
         "two producers have one name",
-        "broker/topic/producers.py",
+        "broker/topic/publishing/producers.py",
         "            if not _succeeds(producer, other):\n                raise ProducerBusy(",
         "            if False:\n                raise ProducerBusy(",
         WHOLE,
     ),
     Mutant(
         "the sequence ids of what stands behind the snapshot are not learned",
-        "broker/topic/stored_deduplication.py",
+        "broker/topic/publishing/stored_deduplication.py",
         "                        state.replay(parse_metadata(entry.data))\n",
         "                        parse_metadata(entry.data)\n",
         WHOLE,
@@ -1038,7 +1038,7 @@ MUTANTS = (
         "broker/ownership/ownership.py",
         "            if text not in bundles.ranges:\n",
         "            if False:\n",
-        ("tests/unit/broker/test_bundles.py",),
+        ("tests/unit/broker/transfer/test_bundles.py",),
     ),
     Mutant(
         "topics stay open when their bundle's node is gone",
@@ -1135,7 +1135,7 @@ MUTANTS = (
     ),
     Mutant(
         "a shadow topic is opened",
-        "managed_ledger/record.py",
+        "managed_ledger/ledgers/topic_record.py",
         "        check_no_shadow(self._name, self.properties)\n",
         "",
         ("tests/unit/broker/admin/test_admin.py",),
@@ -1156,7 +1156,7 @@ MUTANTS = (
     ),
     Mutant(
         "lookups are not asked about",
-        "broker/binary/guard.py",
+        "broker/binary/admission/guard.py",
         "        await self.check(about_topic(operation, name, subscription))\n",
         "",
         ROLES,
@@ -1170,98 +1170,98 @@ MUTANTS = (
     ),
     Mutant(
         "compaction keeps the first message of a key",
-        "broker/topic/compaction.py",
+        "broker/topic/compaction/latest_keys.py",
         "            self._last[key] = _place(position, batch_index)\n",
         "            self._last.setdefault(key, _place(position, batch_index))\n",
         COMPACTION,
     ),
     Mutant(
         "chunks before the last one are dropped",
-        "broker/topic/compaction.py",
+        "broker/topic/compaction/latest_keys.py",
         "            is_kept = key in self._chunked and self._chunked[key] == metadata.uuid\n",
         "            is_kept = self._is_last(key, position, _NO_INDEX)\n",
         COMPACTION,
     ),
     Mutant(
         "a compacted ledger is closed before all of it is confirmed",
-        "managed_ledger/compacted_ledger.py",
+        "managed_ledger/compacted/ledger.py",
         "                await self._handle.wait_for(self._handle.last_add_pushed)\n",
         "                pass\n",
         COMPACTED,
     ),
     Mutant(
         "an interrupted compaction is named all the same",
-        "broker/topic/compactor.py",
+        "broker/topic/compaction/compactor.py",
         "            await self._delete(writer.ledger_id)\n            raise\n",
         "            pass\n",
         COMPACTED,
     ),
     Mutant(
         "the second compaction begins with what the topic still has",
-        "broker/topic/compactor.py",
+        "broker/topic/compaction/compactor.py",
         "            while entries := await ledger.read(at, _READ_ENTRIES, _READ_BYTES):\n",
         "            while entries := []:\n",
         COMPACTED,
     ),
     Mutant(
         "what only compaction has is read from where the topic begins",
-        "broker/topic/compacted_view.py",
+        "broker/topic/compaction/compacted_view.py",
         "        self._at = self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
         "        self._at = None\n        self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
         COMPACTED,
     ),
     Mutant(
         "what stands before an open entry of the compacted ledger is consumed with what stands behind it",
-        "broker/topic/compacted_view.py",
+        "broker/topic/compaction/compacted_view.py",
         "        following = self._open[0] if self._open else self._known_to\n",
         "        following = self._known_to\n",
         COMPACTED,
     ),
     Mutant(
         "single acknowledgements of what compaction kept never become contiguous",
-        "broker/topic/compacted_view.py",
+        "broker/topic/compaction/compacted_view.py",
         "                self._inner.delete_run(position.ledger_id, begins, position.entry_id)\n",
         "                self._inner.delete([position])\n",
         COMPACTED_VIEW,
     ),
     Mutant(
         "open entries that could not be remembered are taken for consumed",
-        "broker/topic/compacted_view.py",
+        "broker/topic/compaction/compacted_view.py",
         "        if self._known_to < first:\n            return\n",
         "",
         COMPACTED_VIEW,
     ),
     Mutant(
         "open entries that could not be remembered are never looked for",
-        "broker/topic/compacted_view.py",
+        "broker/topic/compaction/compacted_view.py",
         "        return self._known_to < self._read_to and self._has_room and self._is_compacted\n",
         "        return False\n",
         COMPACTED_VIEW,
     ),
     Mutant(
         "a consumer of the topic itself stays before what only compaction has",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "                self.cursor.leave_trimmed()\n",
         "                pass\n",
         COMPACTED,
     ),
     Mutant(
         "an ack inside a batch that was trimmed acknowledges all that only compaction has",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "    return min(ledger.previous_position(position), Pos",
         "    return max(ledger.previous_position(position), Pos",
         COMPACTED,
     ),
     Mutant(
         "a seek by time passes over what only compaction has",
-        "broker/topic/positions.py",
+        "broker/topic/reading/positions.py",
         "        if kept is not None and (found is None or found <= ledger.first_position):\n",
         "        if False:\n",
         COMPACTED,
     ),
     Mutant(
         "a terminated topic is told as read before what only compaction has was sent",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         " or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):\n",
         ":\n",
         COMPACTED,
@@ -1282,7 +1282,7 @@ MUTANTS = (
     ),
     Mutant(
         "a delayed message comes up to a step too early",
-        "broker/topic/delayed.py",
+        "broker/topic/dispatchers/delayed.py",
         "min(-(-at_ms // step_ms) * step_ms, _LAST_MS)",
         "at_ms // step_ms * step_ms",
         DELAYED,
@@ -1296,17 +1296,17 @@ MUTANTS = (
     ),
     Mutant(
         "a delayed message comes later than a short tick",
-        "broker/topic/delayed.py",
+        "broker/topic/dispatchers/delayed.py",
         "        step_ms = min(max(tick_ms, 1), LONGEST_STEP_MS)\n",
         "        step_ms = LONGEST_STEP_MS\n",
         DELAYED,
     ),
     Mutant(
         "a peak of one round moves a bundle",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         " and self._is_unequal(pair, former)):  # rule 2\n",
         "):\n",
-        ("tests/unit/broker/ownership/test_balancing.py",),
+        ("tests/unit/broker/ownership/load/test_balancing.py",),
     ),
     Mutant(
         "delivery pauses with as many runs as are stored",
@@ -1324,7 +1324,7 @@ MUTANTS = (
     ),
     Mutant(
         "what will be compacted is trimmed before",
-        "broker/topic/compactor.py",
+        "broker/topic/compaction/compactor.py",
         "            if is_expected and cursor is None:\n",
         "            if False:\n",
         COMPACTED,
@@ -1346,10 +1346,10 @@ MUTANTS = (
     ),
     Mutant(
         "the load manager moves a bundle to the namespaces of its anti-affinity group",
-        "broker/load_manager.py",
+        "broker/transfer/load_manager.py",
         "if move is None or await self._ownership.may_move(move.bundle, move.source, move.destination):",
         "if True:",
-        (f"{UNIT}/test_load_manager.py", "-k", "move"),
+        (f"{UNIT}/transfer/test_load_manager.py", "-k", "move"),
     ),
     Mutant(
         "secondary brokers always serve",
@@ -1367,24 +1367,24 @@ MUTANTS = (
     ),
     Mutant(
         "a broker that stops tells that it serves nothing, before its topics are open elsewhere",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "        if self._ownership.is_leaving:\n            return None\n",
         "",
-        (f"{UNIT}/test_takeovers.py",),
+        (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
         "topics of a bundle that was taken before anybody asked are not known to be ours",
         "broker/ownership/ownership.py",
         "            self._bundles[namespace] = bundles  #",
         "            #",
-        (f"{UNIT}/test_takeovers.py",),
+        (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
         "what waits to be opened comes in any order",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "(-self._broker.expected.get(topic, 0),)",
         "(0,)",
-        (f"{UNIT}/test_takeovers.py",),
+        (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
         "whoever takes connections lives",
@@ -1404,10 +1404,10 @@ MUTANTS = (
     ),
     Mutant(
         "a broker that hangs is taken for dead the first time",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "return sign is Sign.REFUSES or",
         "return sign in (Sign.REFUSES, Sign.HANGS) or",
-        (f"{UNIT}/test_takeovers.py",),
+        (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
         "a ping before CONNECT is refused",
@@ -1418,39 +1418,39 @@ MUTANTS = (
     ),
     Mutant(
         "holdings that are no holdings are believed",
-        "managed_ledger/holdings.py",
+        "managed_ledger/ledgers/holdings.py",
         "        if not isinstance(place, list) or len(place) < 3 or not all(map(_is_number, place[:3])):\n"
         "            return None\n",
         "",
-        ("tests/unit/managed_ledger/test_holdings.py", f"{UNIT}/serving/test_roster.py"),
+        ("tests/unit/managed_ledger/ledgers/test_holdings.py", f"{UNIT}/transfer/rosters/test_roster.py"),
     ),
     Mutant(
         "what did not fit into what is told at once is never told",
-        "broker/serving/telling.py",
+        "broker/transfer/rosters/telling.py",
         "                    return  # rule 1",
         "                    break  # rule 1",
-        (f"{UNIT}/serving/test_telling.py",),
+        (f"{UNIT}/transfer/rosters/test_telling.py",),
     ),
     Mutant(
         "every move of a cursor is told",
-        "broker/serving/telling.py",
+        "broker/transfer/rosters/telling.py",
         "if now_s - self._positions_s >= (",
         "if now_s >= 0 * (",
-        (f"{UNIT}/serving/test_telling.py",),
+        (f"{UNIT}/transfer/rosters/test_telling.py",),
     ),
     Mutant(
         "a log that begins anew is nothing until it is there",
-        "broker/serving/log.py",
+        "broker/transfer/rosters/log.py",
         "        if followed is not None and followed[0].topics:\n",
         "        if followed is None or followed[0].topics:\n            return Roster()\n        if followed:\n",
-        (f"{UNIT}/serving/test_log.py",),
+        (f"{UNIT}/transfer/rosters/test_log.py",),
     ),
     Mutant(
         "topics of a broker that lives are opened elsewhere",
-        "broker/takeovers.py",
+        "broker/transfer/takeovers.py",
         "            if address is not None and sign is Sign.ANSWERS:\n",
         "            if False:\n",
-        (f"{UNIT}/test_takeovers.py",),
+        (f"{UNIT}/transfer/test_takeovers.py",),
     ),
     Mutant(
         "a partitioned topic goes although that is not set",
@@ -1475,18 +1475,18 @@ MUTANTS = (
     ),
     Mutant(
         "a bundle moves where it may not be",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         "if 0 < usage < difference and may_move(name)}",
         "if 0 < usage < difference}",
-        (f"{UNIT}/ownership/test_balancing.py",),
+        (f"{UNIT}/ownership/load/test_balancing.py",),
     ),
     # -- what clients in other languages showed
     Mutant(
         "a consumer that is not durable never begins at the first message",
-        "broker/topic/positions.py",
+        "broker/topic/reading/positions.py",
         "    if wanted is None or wanted > last_confirmed:\n        return EARLIEST if earliest else LATEST\n",
         "    if wanted is None or wanted > last_confirmed:\n        return LATEST\n",
-        (f"{UNIT}/topic/test_positions.py",),
+        (f"{UNIT}/topic/reading/test_positions.py",),
     ),
     Mutant(
         "a forced unsubscribe is taken for a plain one",
@@ -1511,14 +1511,14 @@ MUTANTS = (
     ),
     Mutant(
         "where clients may bring no schemas, brokers cannot write their own topics",
-        "broker/topic_policies/record.py",
+        "broker/policies/topic/record.py",
         "        schema_auto_update=True,",
         "        schema_auto_update=policies.schema_auto_update,",
         (f"{UNIT}/test_official_client.py", "-k", "may_not_bring"),
     ),
     Mutant(
         "a subscription that an administrator creates makes no topic",
-        "broker/admin/subscriptions.py",
+        "broker/admin/topics/subscriptions.py",
         "topic = await self._owners.made(request)",
         "topic = await self._owners.loaded(request)",
         (f"{UNIT}/admin/test_admin.py", "-k", "makes_its_topic"),
@@ -1526,7 +1526,7 @@ MUTANTS = (
     # -- what Apache's brokers do, and clients rely on
     Mutant(
         "a partition that its topic does not have is made by the admin API",
-        "broker/admin/topics.py",
+        "broker/admin/topics/topics.py",
         "        await self._broker.check_partition(name)\n",
         "",
         (f"{UNIT}/admin/test_admin.py", "-k", "does_not_have"),
@@ -1540,14 +1540,14 @@ MUTANTS = (
     ),
     Mutant(
         "the clients of .NET and Rust are not told the end of a terminated topic",
-        "broker/binary/handshake.py",
+        "broker/binary/admission/handshake.py",
         "    return connect.protocol_version >= _END_VERSION and not _CLOSES_AT_THE_END.match(connect.client_version)",
         "    return False",
         (*WHOLE, "-k", "has_no_more"),
     ),
     Mutant(
         "C++ clients are told the end of a terminated topic, and close their connection",
-        "broker/binary/handshake.py",
+        "broker/binary/admission/handshake.py",
         "    return connect.protocol_version >= _END_VERSION and not _CLOSES_AT_THE_END.match(connect.client_version)",
         "    return connect.protocol_version >= _END_VERSION",
         (*WHOLE, "-k", "has_no_more"),
@@ -1568,14 +1568,14 @@ MUTANTS = (
     ),
     Mutant(
         "what producers date ahead never expires",
-        "broker/topic/passing.py",
+        "broker/topic/reading/passing.py",
         "following <= ledger.last_confirmed and 0 < ledger.closed_ms(following.ledger_id) < before_ms",
         "False",
         (f"{UNIT}/test_passing.py", "-k", "date_ahead"),
     ),
     Mutant(
         "a ledger that was closed later does not keep those behind it from expiring",
-        "broker/topic/passing.py",
+        "broker/topic/reading/passing.py",
         "0 < ledger.closed_ms(following.ledger_id) < before_ms:",
         "0 < ledger.closed_ms(following.ledger_id):",
         (f"{UNIT}/test_passing.py", "-k", "date_ahead"),
@@ -1596,7 +1596,7 @@ MUTANTS = (
     ),
     Mutant(
         "who waits for exclusive access is told of an unload by a command that clients do not hear then",
-        "broker/topic/producers.py",
+        "broker/topic/publishing/producers.py",
         "        if waiting is not None:\n",
         "        if False:\n",
         (*WHOLE, "-k", "after_an_unload"),
@@ -1610,14 +1610,14 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer that subscribes once more does not get again what it holds",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "        consumer.permits = 0\n        self.redeliver(consumer, None, epoch)\n",
         "        consumer.permits = 0\n",
         (*WHOLE, "-k", "once_more"),
     ),
     Mutant(
         "a consumer that subscribes once more keeps its permits",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "        consumer.permits = 0\n        self.redeliver(consumer, None, epoch)\n",
         "        self.redeliver(consumer, None, epoch)\n",
         (*WHOLE, "-k", "once_more"),
@@ -1625,14 +1625,14 @@ MUTANTS = (
     # -- who asks again on a connection that stays
     Mutant(
         "a client is told that a consumer is closed which it does not know yet",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "    if not consumer.is_known:\n        return\n",
         "",
         (*ASKED_AGAIN, "-k", "a_close_of_a_consumer"),
     ),
     Mutant(
         "a client is told that a producer is closed which it does not know yet",
-        "broker/topic/producers.py",
+        "broker/topic/publishing/producers.py",
         "        if producer.is_known:\n",
         "        if True:\n",
         (*ASKED_AGAIN, "-k", "a_close_of_a_producer"),
@@ -1705,14 +1705,14 @@ MUTANTS = (
     ),
     Mutant(
         "a producer whose clock is behind uses the quota for the age of messages up",
-        "broker/topic/backlog.py",
+        "broker/topic/reading/backlog_quota.py",
         "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
         "min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms)",
         CLAIMED_TIMES,
     ),
     Mutant(
         "messages that are dated ahead never use the quota for their age up",
-        "broker/topic/backlog.py",
+        "broker/topic/reading/backlog_quota.py",
         "max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))",
         "max(oldest_ms, ledger.begun_ms(ledger_id))",
         CLAIMED_TIMES,
@@ -1734,14 +1734,14 @@ MUTANTS = (
     ),
     Mutant(
         "a topic is made whose partitions cannot be named",
-        "broker/partitions.py",
+        "broker/tenancy/partitions.py",
         "        _check_names(topic, count)\n        exists",
         "        exists",
         (*ODD_NAMES, "-k", "whose_partitions_cannot_be_named"),
     ),
     Mutant(
         "a topic grows by partitions that cannot be named",
-        "broker/partitions.py",
+        "broker/tenancy/partitions.py",
         "        _check_names(topic, count)\n        await self._records",
         "        await self._records",
         (*ODD_NAMES, "-k", "does_not_grow"),

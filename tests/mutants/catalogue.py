@@ -409,32 +409,32 @@ MUTANTS = (
     # -- garbage collection
     Mutant(
         "one proof is enough to delete a ledger",
-        "bookie/maintenance/garbage.py",
+        "bookie/maintenance/garbage/rules.py",
         "gone = sorted(ledger_id for ledger_id in absent if ledger_id in self._absent)",
         "gone = sorted(absent)",
-        (f"{UNIT}/maintenance/test_garbage.py",),
+        (f"{UNIT}/maintenance/garbage/test_rules.py",),
     ),
     Mutant(
         "a record that cannot be read counts as absent",
-        "bookie/maintenance/deleted_ledgers.py",
+        "bookie/maintenance/garbage/deleted_ledgers.py",
         "                absent.append(ledger_id)\n            except Corruption as error:\n",
         "                absent.append(ledger_id)\n            except Corruption as error:\n"
         "                absent.append(ledger_id)\n",
-        (f"{UNIT}/maintenance/test_garbage.py",),
+        (f"{UNIT}/maintenance/garbage/test_rules.py",),
     ),
     Mutant(
         "an empty listing deletes everything",
-        "bookie/maintenance/garbage.py",
+        "bookie/maintenance/garbage/rules.py",
         "    if listed == 0 and limits.refuse_empty and local:\n",
         "    if listed == 0 and limits.refuse_empty and local < 0:\n",
-        (f"{UNIT}/maintenance/test_garbage.py",),
+        (f"{UNIT}/maintenance/garbage/test_rules.py",),
     ),
     Mutant(
         "a ledger with entries to flush is deleted",
-        "bookie/maintenance/ledger_removal.py",
+        "bookie/maintenance/garbage/ledger_removal.py",
         "                if self._cache.has_ledger(ledger_id) or ledger.fence_waiters is not None:\n",
         "                if ledger.fence_waiters is not None:\n",
-        (f"{UNIT}/maintenance/test_garbage.py",),
+        (f"{UNIT}/maintenance/garbage/test_rules.py",),
     ),
     Mutant(
         "a deletion that failed forgets what was to be written",
@@ -452,7 +452,7 @@ MUTANTS = (
     ),
     Mutant(
         "a log with one dead ledger is dead",
-        "bookie/maintenance/garbage.py",
+        "bookie/maintenance/garbage/rules.py",
         "if not any(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]",
         "if not all(ledger_id in ledgers for ledger_id in usage.bytes_of_ledgers)]",
         _schedule("r_b11"),
@@ -466,7 +466,7 @@ MUTANTS = (
     ),
     Mutant(
         "a log without a header counts as damaged for ever",
-        "bookie/maintenance/compaction.py",
+        "bookie/maintenance/garbage/compaction.py",
         "            return LogUsage(log_id, file_bytes, {}, False)\n",
         "            raise\n",
         _schedule("r_b12"),
@@ -474,14 +474,14 @@ MUTANTS = (
     # -- compaction
     Mutant(
         "a damaged log is removed without a look at the index",
-        "bookie/maintenance/compaction.py",
+        "bookie/maintenance/garbage/compaction.py",
         "        if not usage.is_whole and await self._is_referred_to(number, log_id):\n",
         "        if not usage.is_whole and not usage.bytes_of_ledgers:\n",
         _schedule("r_b24"),
     ),
     Mutant(
         "one damaged log ends the round",
-        "bookie/maintenance/compaction.py",
+        "bookie/maintenance/garbage/compaction.py",
         "        except Corruption as error:\n"
         "            self._leave(directory, log_id, error)\n        except OSError",
         "        except OSError",
@@ -496,7 +496,7 @@ MUTANTS = (
     ),
     Mutant(
         "the old log goes before the new locations are synced",
-        "bookie/maintenance/compaction.py",
+        "bookie/maintenance/garbage/compaction.py",
         "            await self._flusher.run(directory.index.sync)\n",
         "",
         _schedule("r_b11"),
@@ -513,7 +513,7 @@ MUTANTS = (
         "bookie/storage/entry_log/compacting.py",
         "            if now and fmt.split_location(now)[0] == self._old_log_id:\n",
         "            if now:\n",
-        (f"{UNIT}/maintenance/test_compaction.py", "-k", "written_again"),
+        (f"{UNIT}/maintenance/garbage/test_compaction.py", "-k", "written_again"),
     ),
     # -- files that are gone
     Mutant(
@@ -554,7 +554,7 @@ MUTANTS = (
     ),
     Mutant(
         "the note of a log outlives it",
-        "bookie/maintenance/compaction.py",
+        "bookie/maintenance/garbage/compaction.py",
         "        await self._flusher.run(partial(directory.forget_log, log_id))\n",
         "",
         (f"{UNIT}/maintenance/test_lost_logs.py", "-k", "garbage_collection"),
@@ -596,7 +596,7 @@ MUTANTS = (
     ),
     Mutant(
         "metadata that lost its newest changes is opened",
-        "magnetar_core/bookkeeper/metadata/embedded.py",
+        "magnetar_core/bookkeeper/metadata/stores/embedded.py",
         "        if has < changes.found:\n",
         "        if has < 0:\n",
         ("tests/unit/magnetar_core/bookkeeper/metadata/test_embedded_files.py", "-k", "newest_changes"),
@@ -642,7 +642,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pipe answers what only a person may",
-        "magnetar/cli/options.py",
+        "magnetar/cli/common/options.py",
         "if sys.stdin is None or not sys.stdin.isatty():",
         "if sys.stdin is None:",
         ("tests/unit/magnetar/cli/test_bookie_cli.py", "-k", "after_a_yes"),

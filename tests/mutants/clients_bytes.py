@@ -5,12 +5,12 @@ from typing import Final
 from tests.mutants.catalogue import Mutant
 
 _UNIT: Final = "tests/unit/broker"
-_EVENTS: Final = (f"{_UNIT}/topic_policies/test_events.py",)
-_SERVICE: Final = (f"{_UNIT}/topic_policies/test_service.py",)
+_EVENTS: Final = (f"{_UNIT}/policies/topic/test_events.py",)
+_SERVICE: Final = (f"{_UNIT}/policies/topic/test_service.py",)
 _RIGHTS: Final = (f"{_UNIT}/security/test_authorization.py", "-k", "own_topics or names_like_theirs")
 _AVRO: Final = ("tests/unit/managed_ledger/schemas/test_avro.py",)
 _REGISTRY: Final = ("tests/unit/managed_ledger/schemas/test_registry.py",)
-_COMPACTION: Final = (f"{_UNIT}/topic/test_compaction.py",)
+_COMPACTION: Final = (f"{_UNIT}/topic/compaction/test_latest_keys.py",)
 _IN_TURNS: Final = (f"{_UNIT}/test_compaction_limits.py", "-k", "in_turns")
 _DELIVERIES: Final = (f"{_UNIT}/grpc/test_deliveries.py",)
 _RESERVED: Final = (f"{_UNIT}/test_compacted_topics.py", "-k", "no_subscription_of_clients")
@@ -19,56 +19,56 @@ MUTANTS: Final = (
     # -- events of system topics
     Mutant(
         "items of an event that take no bytes are not counted before they are read",
-        "broker/topic_policies/values.py",
+        "broker/policies/topic/avro_values.py",
         "            if abs(count) > self._left:\n                self._take(abs(count))\n",
         "            if abs(count) > self._left:\n                count = self._left = 0\n",
         _EVENTS,
     ),
     Mutant(
         "a small event may have as many items as a large one",
-        "broker/topic_policies/values.py",
+        "broker/policies/topic/avro_values.py",
         "min(ITEMS_FREE + ITEMS_PER_BYTE * len(self._data), ITEMS_MAX)",
         "ITEMS_MAX",
         _EVENTS,
     ),
     Mutant(
         "a large event may have any number of items",
-        "broker/topic_policies/values.py",
+        "broker/policies/topic/avro_values.py",
         "min(ITEMS_FREE + ITEMS_PER_BYTE * len(self._data), ITEMS_MAX)",
         "ITEMS_FREE + ITEMS_PER_BYTE * len(self._data)",
         _EVENTS,
     ),
     Mutant(
         "an event nests as deep as its bytes say",
-        "broker/topic_policies/values.py",
+        "broker/policies/topic/avro_values.py",
         "        if depth > DEPTH_MAX:\n",
         "        if depth > 20 * DEPTH_MAX:\n",
         _EVENTS,
     ),
     Mutant(
         "what an event does not have is missing although it has a default",
-        "broker/topic_policies/values.py",
+        "broker/policies/topic/avro_values.py",
         "                made[wanted.name] = wanted.default\n",
         "",
         _EVENTS,
     ),
     Mutant(
         "an event of a schema that is not there closes its namespace",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        except NoSuchSchema as error:\n",
         "        except ZeroDivisionError as error:\n",
         _SERVICE,
     ),
     Mutant(
         "an event is passed over while its schema cannot be asked for",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        except NoSuchSchema as error:\n",
         "        except SystemClientError as error:\n",
         _SERVICE,
     ),
     Mutant(
         "one event that cannot be read takes the others of its entry with it",
-        "broker/topic_policies/events.py",
+        "broker/policies/topic/events.py",
         "        except (TopicNameError, Corruption) as error:\n            yield Unreadable(str(error))\n",
         "        except (TopicNameError, Corruption) as error:\n            yield Unreadable(str(error))\n"
         "            return\n",
@@ -76,14 +76,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "each event that cannot be read is a line in the log",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        namespace.has_unreadable = True\n",
         "",
         _SERVICE,
     ),
     Mutant(
         "a batch of events is read in one turn",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "islice(changes, EVENTS_PER_TURN)",
         "changes",
         _SERVICE,
@@ -178,14 +178,14 @@ MUTANTS: Final = (
     # -- batches
     Mutant(
         "a compaction looks at a whole batch in one turn",
-        "broker/topic/compaction.py",
+        "broker/topic/compaction/latest_keys.py",
         "        if self._in_turn < MESSAGES_PER_TURN:\n            return False\n",
         "        if self._in_turn:\n            return False\n",
         (*_COMPACTION, "-k", "have_their_turn"),
     ),
     Mutant(
         "a large batch is unpacked on the loop",
-        "broker/topic/compactor.py",
+        "broker/topic/compaction/compactor.py",
         "    if found.unpacked_bytes <= INLINE_BYTES_MAX:\n",
         "    if found.unpacked_bytes:\n",
         _IN_TURNS,

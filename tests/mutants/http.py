@@ -5,9 +5,9 @@ from typing import Final
 from tests.mutants.catalogue import Mutant
 
 _RUNTIME: Final = "tests/unit/magnetar_core/runtime"
-_SERVER: Final = (f"{_RUNTIME}/test_http_server.py", "-o", "timeout=20")
-_DESCRIPTORS: Final = (f"{_RUNTIME}/test_descriptors.py", "-o", "timeout=20")
-_HOSTS: Final = (f"{_RUNTIME}/test_http_hosts.py",)
+_SERVER: Final = (f"{_RUNTIME}/http/test_server.py", "-o", "timeout=20")
+_DESCRIPTORS: Final = (f"{_RUNTIME}/process/test_descriptors.py", "-o", "timeout=20")
+_HOSTS: Final = (f"{_RUNTIME}/http/test_hosts.py",)
 _NUMBERS: Final = (f"{_RUNTIME}/test_numbers.py", "-k", "json")
 _TOKENS: Final = ("tests/unit/magnetar_core/security/test_tokens.py",)
 _DEPUTIES: Final = ("tests/unit/broker/admin/test_deputies.py", "-o", "timeout=60")
@@ -19,70 +19,70 @@ _DOORS: Final = ("tests/unit/magnetar/processes/test_http_doors.py", "-o", "time
 MUTANTS: Final = (
     Mutant(
         "the library unpacks bodies as they come",
-        "magnetar_core/runtime/http_server.py",
+        "magnetar_core/runtime/http/server.py",
         "auto_decompress=False",
         "auto_decompress=True",
         _SERVER,
     ),
     Mutant(
         "an encoded body is handed to its handler",
-        "magnetar_core/runtime/http_server.py",
+        "magnetar_core/runtime/http/server.py",
         'if encodings not in ("", "identity"):',
         'if encodings not in ("", "identity", "gzip"):',
         _SERVER,
     ),
     Mutant(
         "a connection that sends nothing stays",
-        "magnetar_core/runtime/http_server.py",
+        "magnetar_core/runtime/http/server.py",
         "keepalive_timeout=idle_s,",
         "keepalive_timeout=3600,",
         _SERVER,
     ),
     Mutant(
         "connections above the limit are served",
-        "magnetar_core/runtime/http_server.py",
+        "magnetar_core/runtime/http/server.py",
         "if len(server.connections) >= most:",
         "if len(server.connections) > most:",
         _SERVER,
     ),
     Mutant(
         "bodies under way are counted and never given back",
-        "magnetar_core/runtime/http_bodies.py",
+        "magnetar_core/runtime/http/bodies.py",
         "            self.bytes -= reading.bytes\n            reading.bytes = 0\n        request",
         "        request",
         _SERVER,
     ),
     Mutant(
         "who sends slowly keeps others out",
-        "magnetar_core/runtime/http_bodies.py",
+        "magnetar_core/runtime/http/bodies.py",
         "if oldest is reading or age_s < SLOW_S:",
         "if oldest is reading or True:",
         _SERVER,
     ),
     Mutant(
         "a connection takes a descriptor of storage",
-        "magnetar_core/runtime/descriptors.py",
+        "magnetar_core/runtime/process/descriptors.py",
         "        if number < most:",
         "        if number <= most:",
         _DESCRIPTORS,
     ),
     Mutant(
         "the soft limit of open files stays",
-        "magnetar_core/runtime/descriptors.py",
+        "magnetar_core/runtime/process/descriptors.py",
         "resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))",
         "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))",
         _DESCRIPTORS,
     ),
     Mutant(
         "a page reads under its own name what only this host may ask",
-        "magnetar_core/runtime/http_hosts.py",
+        "magnetar_core/runtime/http/hosts.py",
         "if self._is_local or (origin",
         "if (self._is_local and method not in READING) or (origin",
         _HOSTS,
     ),
     Mutant(
         "a page changes something under its own name",
-        "magnetar_core/runtime/http_hosts.py",
+        "magnetar_core/runtime/http/hosts.py",
         "(origin is not None and method not in READING)",
         "False",
         _HOSTS,
@@ -103,14 +103,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a number of a thousand digits is read",
-        "magnetar_core/runtime/json_text.py",
+        "magnetar_core/runtime/data/json_text.py",
         "    if len(text) > DIGITS_MAX:",
         "    if len(text) > 100 * DIGITS_MAX:",
         _NUMBERS,
     ),
     Mutant(
         "a number without bounds becomes infinite",
-        "magnetar_core/runtime/json_text.py",
+        "magnetar_core/runtime/data/json_text.py",
         "    if math.isinf(found):",
         "    if math.isnan(found):",
         _NUMBERS,
@@ -139,7 +139,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the name of a subscription is put into the path as it came",
-        "broker/admin/non_persistent.py",
+        "broker/admin/topics/non_persistent.py",
         'suffix = f"/subscription/{twice(decode(subscription))}"',
         'suffix = f"/subscription/{subscription}"',
         _DEPUTIES,

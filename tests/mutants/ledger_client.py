@@ -3,17 +3,17 @@
 from tests.mutants.catalogue import Mutant
 
 CLIENT = "magnetar_core/bookkeeper/client"
-WRITER = ("tests/unit/magnetar_core/bookkeeper/client/test_writer.py",)
+WRITER = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_writer.py",)
 WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
-RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
+RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
 WHOLE = ("tests/unit/magnetar_core/bookkeeper/client/test_client.py",)
-ISOLATION = ("tests/unit/magnetar_core/bookkeeper/client/test_isolation.py",)
+ISOLATION = ("tests/unit/magnetar_core/bookkeeper/client/placing/test_isolation.py",)
 REGIONS = ("tests/property/test_placement_in_regions.py",)
-CHANGES_IN_REGIONS = ("tests/unit/magnetar_core/bookkeeper/client/test_regions.py",)
+CHANGES_IN_REGIONS = ("tests/unit/magnetar_core/bookkeeper/client/placing/test_regions.py",)
 PLACEMENT = ("tests/property/test_placement.py",)
-BELIEF = ("tests/unit/magnetar_core/bookkeeper/client/test_belief.py",)
-READING = ("tests/unit/magnetar_core/bookkeeper/client/test_recovery.py",)
+BELIEF = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_belief.py",)
+READING = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_recovery.py",)
 
 _LARGE = ("tests/unit/magnetar_core/bookkeeper/client/test_large_answers.py",)
 
@@ -23,26 +23,26 @@ MUTANTS = (
         f"{CLIENT}/write_handle.py",
         "            if is_asked:\n",
         "            if True:\n",
-        ("tests/unit/magnetar_core/bookkeeper/client/test_belief.py",),
+        ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_belief.py",),
     ),
     # -- whether the ledger is still the writer's
     Mutant(
         "an answer over a connection that was made anew counts at once",
-        f"{CLIENT}/belief.py",
+        f"{CLIENT}/deciding/belief.py",
         "        self._unproved[channel] = socket\n        return True\n",
         "        return False\n",
         WRITER_SIMULATION,
     ),
     Mutant(
         "a connection that was made anew while the record was read counts as proved by it",
-        f"{CLIENT}/belief.py",
+        f"{CLIENT}/deciding/belief.py",
         "                proved[channel] = socket\n",
         "                proved[channel] = max(socket, self._unproved.get(channel, 0))\n",
         BELIEF,
     ),
     Mutant(
         "entries are acknowledged while the record is read",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        if self._changing or self._doubted:  # rules 3 and 10\n",
         "        if self._changing:  # rules 3 and 10\n",
         BELIEF,
@@ -71,7 +71,7 @@ MUTANTS = (
     # -- groups of bookies
     Mutant(
         "a bookie of another group takes the place of one that is missing",
-        f"{CLIENT}/isolation.py",
+        f"{CLIENT}/placing/isolation.py",
         "        allowed |= present - foreign\n",
         "        allowed |= present\n",
         ISOLATION,
@@ -86,14 +86,14 @@ MUTANTS = (
     # -- leaving bookies that are about to stop
     Mutant(
         "a bookie that still answers is left without a barrier",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        return self._start_change(leaving) if leaving else None\n",
         "        return ChangeEnsemble(leaving) if leaving else None\n",
         WRITER,
     ),
     Mutant(
         "a bookie is left although an earlier failure waits for its change",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        if self.state is not State.OPEN or self._changing or self._delayed:\n",
         "        if self.state is not State.OPEN or self._changing:\n",
         WRITER,
@@ -107,7 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         "all ledgers leave a bookie at once",
-        f"{CLIENT}/pool.py",
+        f"{CLIENT}/wire/pool.py",
         "        self.moves = asyncio.Semaphore(MOVES_AT_ONCE)\n",
         "        self.moves = asyncio.Semaphore(10 * MOVES_AT_ONCE)\n",
         WHOLE,
@@ -129,42 +129,42 @@ MUTANTS = (
     # -- writing
     Mutant(
         "an ack quorum is one bookie less",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "pending.get(confirmed + 1)) is not None and add.answered.bit_count() >= ack:",
         "pending.get(confirmed + 1)) is not None and add.answered.bit_count() >= ack - 1:",
         WRITER,
     ),
     Mutant(
         "adds do not carry the LAC",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "ledger_id, lac = self.ledger_id, self.last_add_confirmed",
         "ledger_id, lac = self.ledger_id, -1",
         WRITER,
     ),
     Mutant(
         "adds carry a LAC that is not confirmed",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "ledger_id, lac = self.ledger_id, self.last_add_confirmed",
         "ledger_id, lac = self.ledger_id, self.last_add_pushed",
         WRITER,
     ),
     Mutant(
         "entries are acknowledged while the ensemble changes",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        if self._changing or self._doubted:  # rules 3 and 10\n            return None\n",
         "",
         WRITER,
     ),
     Mutant(
         "answers of a bookie that was replaced still count",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "            add.answered &= ~replaced\n",
         "            add.answered |= 0\n",
         WRITER,
     ),
     Mutant(
         "a bookie that is no longer at its position confirms",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        if self.state is not State.OPEN or self.ensemble[index] != bookie:\n            return None\n"
         "        bit = 1 << index",
         "        if self.state is not State.OPEN:\n            return None\n        bit = 1 << index",
@@ -172,56 +172,56 @@ MUTANTS = (
     ),
     Mutant(
         "the new segment begins one entry early",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "return self.last_add_confirmed + 1, ensemble",
         "return max(self.last_add_confirmed, 0), ensemble",
         WRITER,
     ),
     Mutant(
         "a fenced writer changes its ensemble instead of stopping",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "isinstance(error, LedgerFenced | Unauthorized | ClientClosed)",
         "isinstance(error, Unauthorized | ClientClosed)",
         WRITER,
     ),
     Mutant(
         "a ledger is sealed behind what was not acknowledged",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "        return self.last_add_confirmed, self.confirmed_length\n",
         "        return self.last_add_pushed, self.length\n",
         WRITER,
     ),
     Mutant(
         "what another bookie has confirmed is not sent to a new one",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "if masks[add.entry_id % size] >> index & 1 and not add.answered >> index & 1",
         "if masks[add.entry_id % size] >> index & 1 and not add.answered",
         WRITER,
     ),
     Mutant(
         "recovery writes back as a writer",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "FLAG_RECOVERY_ADD | FLAG_HIGH_PRIORITY if recovery else 0",
         "FLAG_HIGH_PRIORITY if recovery else 0",
         WHOLE,
     ),
     Mutant(
         "a bookie outside the write set counts",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "add.answered |= bit & masks[entry_id % size]",
         "add.answered |= bit",
         WRITER,
     ),
     Mutant(
         "a failure that changes nothing now is forgotten",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "            self._delayed[index] = bookie\n            return None\n",
         "            return None\n",
         WRITER,
     ),
     Mutant(
         "a delayed change begins in the middle of another",
-        f"{CLIENT}/writer.py",
+        f"{CLIENT}/deciding/writer.py",
         "if not self._delayed or self._changing or self.state is not State.OPEN:",
         "if not self._delayed or self.state is not State.OPEN:",
         WRITER_SIMULATION,
@@ -229,21 +229,21 @@ MUTANTS = (
     # -- quorums
     Mutant(
         "coverage with one bookie too few",
-        f"{CLIENT}/quorum.py",
+        f"{CLIENT}/deciding/quorum.py",
         "return all((mask & ~heard).bit_count() < self.ack for mask in self._masks)",
         "return all((mask & ~heard).bit_count() <= self.ack for mask in self._masks)",
         QUORUM,
     ),
     Mutant(
         "absence is proved by one negative too few",
-        f"{CLIENT}/quorum.py",
+        f"{CLIENT}/deciding/quorum.py",
         "return self.write - self.ack + 1",
         "return max(self.write - self.ack, 1)",
         RECOVERY,
     ),
     Mutant(
         "a writer goes on that can reach no ack quorum",
-        f"{CLIENT}/quorum.py",
+        f"{CLIENT}/deciding/quorum.py",
         "return all((mask & ~missing).bit_count() >= self.ack for mask in self._masks)",
         "return all((mask & ~missing).bit_count() >= 1 for mask in self._masks)",
         WRITER,
@@ -251,21 +251,21 @@ MUTANTS = (
     # -- recovery
     Mutant(
         "the first LAC that is heard counts, not the highest",
-        f"{CLIENT}/recovery.py",
+        f"{CLIENT}/deciding/recovery.py",
         "            if answer.last_add_confirmed > self._best_lac:\n",
         "            if answer.last_add_confirmed > self._best_lac and not self._best_length:\n",
         RECOVERY,
     ),
     Mutant(
         "the LAC of a segment may lie before it",
-        f"{CLIENT}/recovery.py",
+        f"{CLIENT}/deciding/recovery.py",
         "self._best_lac = first_entry_id - 1",
         "self._best_lac = -1",
         RECOVERY,
     ),
     Mutant(
         "silence counts as a negative",
-        f"{CLIENT}/recovery.py",
+        f"{CLIENT}/deciding/recovery.py",
         "                return Absent()\n        else:\n            self._first_error.add(answer)\n",
         "                return Absent()\n        else:\n            self._missing += 1\n"
         "            self._first_error.add(answer)\n"
@@ -274,7 +274,7 @@ MUTANTS = (
     ),
     Mutant(
         "a bookie that failed counts as fenced",
-        f"{CLIENT}/recovery.py",
+        f"{CLIENT}/deciding/recovery.py",
         "            if isinstance(answer, DigestMismatch):\n                self._heard |= bit",
         "            if True:\n                self._heard |= bit",
         RECOVERY,
@@ -347,14 +347,14 @@ MUTANTS = (
     ),
     Mutant(
         "a reader may read what is not confirmed",
-        f"{CLIENT}/read_handle.py",
+        f"{CLIENT}/reading/read_handle.py",
         "        if last > self._last_add_confirmed:\n",
         "        if last > self._last_add_confirmed + 1:\n",
         WHOLE,
     ),
     Mutant(
         "the LAC of a reader goes back",
-        f"{CLIENT}/read_handle.py",
+        f"{CLIENT}/reading/read_handle.py",
         "if found.last_add_confirmed > self._last_add_confirmed:",
         "if found.last_add_confirmed != self._last_add_confirmed:",
         WHOLE,
@@ -362,63 +362,63 @@ MUTANTS = (
     # -- reading
     Mutant(
         "an entry that one bookie holds counts as held",
-        f"{CLIENT}/reader.py",
+        f"{CLIENT}/deciding/reader.py",
         "        if self._held >= self._quorum.ack:\n",
         "        if self._held >= 1:\n",
         READING,
     ),
     Mutant(
         "a missing copy hides a broken connection",
-        f"{CLIENT}/reader.py",
+        f"{CLIENT}/deciding/reader.py",
         "            or is_missing(self.error)\n",
         "",
         READING,
     ),
     Mutant(
         "a batch goes on behind a damaged entry",
-        f"{CLIENT}/reader.py",
+        f"{CLIENT}/deciding/reader.py",
         "                raise\n            break\n",
         "                raise\n            continue\n",
         READING,
     ),
     Mutant(
         "a bookie of the ensemble takes another position of it",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "excluded = {*ensemble, *failed.values(), *unreachable}",
         "excluded = {*failed.values(), *unreachable}",
         READING,
     ),
     Mutant(
         "a replacement comes from any rack",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "distance(self._preferred[at], one.rack) for at in positions",
         "0 for at in positions",
         PLACEMENT,
     ),
     Mutant(
         "the last window, which meets the first one, is not looked at",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "self._windows = windows(len(fixed), write_quorum)\n",
         "self._windows = windows(len(fixed), write_quorum)[:1]\n",
         PLACEMENT,
     ),
     Mutant(
         "a region may have more copies than its share",
-        f"{CLIENT}/topology.py",
+        f"{CLIENT}/placing/topology.py",
         "shares(write_quorum, among)[0])",
         "write_quorum)",
         REGIONS,
     ),
     Mutant(
         "an ack quorum of copies may be in one region less than durability asks for",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "    return ack_quorum - 1\n",
         "    return ack_quorum\n",
         REGIONS,
     ),
     Mutant(
         "a replacement takes a window out of the regions that durability asks for",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "rules.durable) <= limit else None for one in every",
         "rules.durable) < 0 else None for one in every",
         REGIONS,
@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     Mutant(
         "copies are moved although nothing is better for it",
-        f"{CLIENT}/placement.py",
+        f"{CLIENT}/placing/ensembles.py",
         "            if now < lacking:\n",
         "            if now <= lacking:\n",
         PLACEMENT,
@@ -447,14 +447,14 @@ MUTANTS = (
     # -- large answers
     Mutant(
         "a socket goes on waiting for much after a large answer",
-        "magnetar_core/bookkeeper/client/connection.py",
+        "magnetar_core/bookkeeper/client/wire/connection.py",
         "            self._wake_at(min(self._receiver.missing_bytes, _WAKE_BYTES_MAX) or 1)\n",
         "            self._wake_at(min(self._receiver.missing_bytes, _WAKE_BYTES_MAX) or self._wakes_at)\n",
         _LARGE,
     ),
     Mutant(
         "room is used again while somebody looks at it",
-        "magnetar_core/runtime/recycled.py",
+        "magnetar_core/runtime/data/recycled.py",
         "    except BufferError:\n        return False\n",
         "    except BufferError:\n        return True\n",
         _LARGE,

@@ -9,8 +9,8 @@ LEDGER = (f"{UNIT}/test_ledger.py",)
 FAULTS = (f"{UNIT}/test_ledger_under_faults.py",)
 RETENTION = (f"{UNIT}/test_retention.py",)
 LOST = (f"{UNIT}/test_lost_data.py",)
-INDEX = (f"{UNIT}/test_entry_index.py",)
-TAILS = (f"{UNIT}/test_tails.py",)
+INDEX = (f"{UNIT}/reading/test_entry_index.py",)
+TAILS = (f"{UNIT}/ledgers/test_tails.py",)
 COMPACTED = ("tests/unit/broker/test_compacted_topics.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
@@ -68,59 +68,59 @@ MUTANTS = (
     # -- what is acknowledged behind the end of a ledger
     Mutant(
         "a topic is left without what its ledger lacks",
-        "managed_ledger/writing.py",
+        "managed_ledger/writing/writing.py",
         "        if handle is not None and self._appending.state is State.FENCED:\n",
         "        if False:\n",
         TAILS,
     ),
     Mutant(
         "an unload leaves behind what its ledger lacks",
-        "managed_ledger/ledger_lifecycle.py",
+        "managed_ledger/ledgers/lifecycle.py",
         '            log.warning("%s", error)\n            await self.leave(handle)\n',
         '            log.warning("%s", error)\n            await handle.abandon()\n',
         TAILS,
     ),
     Mutant(
         "what is saved stands before the ledger that it belongs behind",
-        "managed_ledger/tails.py",
+        "managed_ledger/ledgers/tails.py",
         "                await record.write([*before, *([ended] if ended.entries else []), made])\n",
         "                await record.write([*before, made, *([ended] if ended.entries else [])])\n",
         TAILS,
     ),
     Mutant(
         "what could not be saved is not told",
-        "managed_ledger/tails.py",
+        "managed_ledger/ledgers/tails.py",
         "        if lost:\n",
         "        if False:\n",
         TAILS,
     ),
     Mutant(
         "a deleted ledger is taken for a failed write",
-        "managed_ledger/writing.py",
+        "managed_ledger/writing/writing.py",
         "        if isinstance(error, LedgerFenced | MetadataConflict | NoSuchLedger):\n",
         "        if isinstance(error, LedgerFenced | MetadataConflict):\n",
         FAULTS,
     ),
     Mutant(
         "an opening waits for a recovery that has not begun",
-        "managed_ledger/preparing.py",
+        "managed_ledger/ledgers/preparing.py",
         "        if not recovery.has_begun:\n",
         "        if False:\n",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "a ledger that was closed ahead is recovered from the record of before",
-        "managed_ledger/preparing.py",
+        "managed_ledger/ledgers/preparing.py",
         "        return None if prepared is None else prepared.without(closed)\n",
         "        return prepared\n",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "a run that is confirmed in two pieces is forgotten with the first",
-        "managed_ledger/write_latency.py",
+        "managed_ledger/writing/write_latency.py",
         "            if done < sent:",
         "            if False:",
-        ("tests/unit/managed_ledger/test_write_latency.py",),
+        ("tests/unit/managed_ledger/writing/test_write_latency.py",),
     ),
     # -- a ledger made ahead
     Mutant(
@@ -133,21 +133,21 @@ MUTANTS = (
     # -- the index of messages
     Mutant(
         "an index in the record counts, whatever the last entry has",
-        "managed_ledger/entry_index.py",
+        "managed_ledger/reading/entry_index.py",
         "            return max(found, index)  # rule 1",
         "            return index if found == NO_INDEX else found",
         INDEX,
     ),
     Mutant(
         "a ledger without entries hides the index",
-        "managed_ledger/record.py",
+        "managed_ledger/ledgers/topic_record.py",
         "        if self.index != NO_INDEX:\n            _set_property(record, PROPERTY, str(self.index))\n",
         "",
         INDEX,
     ),
     Mutant(
         "an entry without index ends the search for one",
-        "managed_ledger/entry_index.py",
+        "managed_ledger/reading/entry_index.py",
         "        if index is not None:\n            return max(found, index)",
         "        if index is not None or entries:\n            return max(found, index or found)",
         INDEX,
@@ -155,7 +155,7 @@ MUTANTS = (
     # -- lost data
     Mutant(
         "an entry of which nothing is known counts as lost",
-        "managed_ledger/reading.py",
+        "managed_ledger/reading/reading.py",
         '            raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error\n',
         '            raise DataLost(f"{position}: {error}", ledger_id, position.entry_id) from error\n',
         LOST,
@@ -392,56 +392,56 @@ MUTANTS = (
     # -- appending and taking over
     Mutant(
         "one context too few comes out",
-        "managed_ledger/appending.py",
+        "managed_ledger/writing/appending.py",
         "        count = up_to - first + 1\n",
         "        count = max(up_to - first, 0)\n",
         LEDGER,
     ),
     Mutant(
         "what waits again after a failure comes behind what is newer",
-        "managed_ledger/appending.py",
+        "managed_ledger/writing/appending.py",
         "self._queued[:0] = self._pending  # rule 1",
         "self._queued.extend(self._pending)  # rule 1",
         FAULTS,
     ),
     Mutant(
         "what was sent to a failed ledger is sent in the wrong order",
-        "managed_ledger/appending.py",
+        "managed_ledger/writing/appending.py",
         "self._queued[:0] = self._pending  # rule 1",
         "self._queued[:0] = self._pending[::-1]  # rule 1",
         FAULTS,
     ),
     Mutant(
         "a former ledger's answers count for the present one",
-        "managed_ledger/writing.py",
+        "managed_ledger/writing/writing.py",
         "        if handle is not self._lifecycle.present:\n            return\n        stored",
         "        stored",
         STEPS,
     ),
     Mutant(
         "a takeover leaves the last recovered entry out",
-        "managed_ledger/ledger_lifecycle.py",
+        "managed_ledger/ledgers/lifecycle.py",
         "        last.entries = handle.last_add_confirmed + 1\n",
         "        last.entries = max(handle.last_add_confirmed, 0)\n",
         LEDGER,
     ),
     Mutant(
         "those who wait for entries are not woken",
-        "managed_ledger/writing.py",
+        "managed_ledger/writing/writing.py",
         "        for callback in list(self._watchers):\n            attempt_now",
         "        for callback in list(self._watchers)[1:]:\n            attempt_now",
         STEPS,
     ),
     Mutant(
         "what was queued behind the window stays there",
-        "managed_ledger/appending.py",
+        "managed_ledger/writing/appending.py",
         "            return Step.SEND if self._queued else Step.NOTHING\n",
         "            return Step.NOTHING\n",
         FAULTS,
     ),
     Mutant(
         "a read goes past the last confirmed entry",
-        "managed_ledger/reading.py",
+        "managed_ledger/reading/reading.py",
         "        last = min(last, position.entry_id + max_entries - 1)\n",
         "        last = position.entry_id + max_entries - 1\n",
         STEPS,
@@ -524,14 +524,14 @@ MUTANTS = (
     ),
     Mutant(
         "a conflict is not taken for another owner",
-        "managed_ledger/versioned_record.py",
+        "managed_ledger/records/versioned_record.py",
         "        if node is None or node.version != self.version + 1 or node.value not in self._doubtful:\n",
         "        if node is None:\n",
         STEPS,
     ),
     Mutant(
         "the cache gives entries behind a gap",
-        "managed_ledger/entry_cache.py",
+        "managed_ledger/reading/entry_cache.py",
         "            if data is None:\n                break\n",
         "            if data is None:\n                continue\n",
         STEPS,
@@ -545,42 +545,42 @@ MUTANTS = (
     ),
     Mutant(
         "a prepared ledger comes behind one with a higher id",
-        "managed_ledger/preparing.py",
+        "managed_ledger/ledgers/preparing.py",
         "        return self.ahead.result().ledger_id > max(ledger_ids, default=-1)\n",
         "        return True\n",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "a ledger that was closed when it was read is believed to be as it was",
-        "managed_ledger/preparing.py",
+        "managed_ledger/ledgers/preparing.py",
         "                if not one.metadata.is_closed:\n                    found",
         "                if True:\n                    found",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "what was read of the ledgers of cursors is not used",
         "managed_ledger/ledger.py",
         "NOTHING_KNOWN if prepared is None else prepared.open",
         "NOTHING_KNOWN",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "a new ledger is not told of",
         "managed_ledger/ledger.py",
         "        self.changes.note_ledgers(self.name)\n        self.trim_if_due()\n\n    @property",
         "        self.trim_if_due()\n\n    @property",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "a ledger that was prepared for nothing stays",
-        "managed_ledger/preparing.py",
+        "managed_ledger/ledgers/preparing.py",
         "        await handle.abandon()\n        if await attempt(",
         "        await handle.abandon()\n        return\n        if await attempt(",
-        ("tests/unit/managed_ledger/test_preparing.py",),
+        ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(
         "the end of an empty topic names no ledger",
-        "managed_ledger/writing.py",
+        "managed_ledger/writing/writing.py",
         "            await self._close_present(for_ever=True)\n",
         "            await self._close_present()\n",
         ("tests/unit/managed_ledger/test_ledger.py",),

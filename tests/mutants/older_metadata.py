@@ -13,14 +13,14 @@ MUTANTS = (
     # -- bookies
     Mutant(
         "a ledger that is newer than the metadata is deleted",
-        "bookie/maintenance/deleted_ledgers.py",
+        "bookie/maintenance/garbage/deleted_ledgers.py",
         "            unlisted -= self._older.doubts\n",
         "",
         (*LOOK, "-k", "are_newer_than"),
     ),
     Mutant(
         "garbage is collected before anybody looks",
-        "bookie/maintenance/deleted_ledgers.py",
+        "bookie/maintenance/garbage/deleted_ledgers.py",
         "            await self._older.check()\n",
         "",
         (*LOOK, "-k", "looks_before"),
@@ -48,21 +48,21 @@ MUTANTS = (
     ),
     Mutant(
         "a bookie registers before it has looked",
-        "magnetar_core/bookkeeper/metadata/bookies.py",
+        "magnetar_core/bookkeeper/metadata/bookies/register.py",
         "        while not self._is_checked:\n            await self._check_again()\n",
         "",
         (*LOOK, "-k", "before_that_registers"),
     ),
     Mutant(
         "a store that answers again is taken for the same",
-        "magnetar_core/bookkeeper/metadata/bookies.py",
+        "magnetar_core/bookkeeper/metadata/bookies/register.py",
         "        elif event is SessionEvent.CONNECTED and self.before is not None:\n",
         "        elif event is SessionEvent.LOST and self.before is not None:\n",
         (*LOOK, "-k", "same_session"),
     ),
     Mutant(
         "copies count as moved by what old metadata say",
-        "bookie/maintenance/collector.py",
+        "bookie/maintenance/garbage/collector.py",
         "self._moved.is_due and not self.older_metadata.is_open:",
         "self._moved.is_due:",
         (*LOOK, "-k", "counts_as_moved"),
@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "a number that went back is taken for a new one",
-        "magnetar_core/bookkeeper/metadata/ledger_store.py",
+        "magnetar_core/bookkeeper/metadata/ledgers/ledger_store.py",
         "            if ledger_id <= newest:\n",
         "            if ledger_id < -1:\n",
         (*LOOK, "-k", "makes_ledgers"),
@@ -91,14 +91,14 @@ MUTANTS = (
     # -- owners of records
     Mutant(
         "an older version of a record is taken for another owner's",
-        "managed_ledger/versioned_record.py",
+        "managed_ledger/records/versioned_record.py",
         "        if node is None or node.version >= self.version:\n",
         "        if node is None or node.version >= -1:\n",
         WENT_BACK,
     ),
     Mutant(
         "a record that was made anew is taken for an older one",
-        "managed_ledger/versioned_record.py",
+        "managed_ledger/records/versioned_record.py",
         "        if node.created_ms > self._created_ms:\n",
         "        if node.created_ms < self._created_ms:\n",
         (*WENT_BACK, "-k", "still_another"),

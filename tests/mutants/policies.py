@@ -5,43 +5,43 @@ from typing import Final
 from tests.mutants.catalogue import Mutant
 
 _UNIT: Final = "tests/unit/broker"
-_THROTTLING: Final = (f"{_UNIT}/topic/test_throttling.py",)
+_THROTTLING: Final = (f"{_UNIT}/topic/rates/test_throttling.py",)
 _IN_FORCE: Final = (f"{_UNIT}/test_policies_in_force.py",)
-_RECORD: Final = (f"{_UNIT}/topic_policies/test_record.py",)
-_SERVICE: Final = (f"{_UNIT}/topic_policies/test_service.py",)
-_SETTINGS: Final = (f"{_UNIT}/test_dynamic_settings.py",)
-_RULES: Final = (f"{_UNIT}/test_policy_rules.py",)
-_BALANCING: Final = (f"{_UNIT}/ownership/test_balancing.py",)
-_SHEDDING: Final = (f"{_UNIT}/ownership/test_shedding.py",)
-_PLACEMENT: Final = (f"{_UNIT}/ownership/test_placement.py",)
-_BUNDLES: Final = (f"{_UNIT}/test_bundles.py",)
+_RECORD: Final = (f"{_UNIT}/policies/topic/test_record.py",)
+_SERVICE: Final = (f"{_UNIT}/policies/topic/test_service.py",)
+_SETTINGS: Final = (f"{_UNIT}/settings/test_dynamic.py",)
+_RULES: Final = (f"{_UNIT}/policies/test_rules.py",)
+_BALANCING: Final = (f"{_UNIT}/ownership/load/test_balancing.py",)
+_SHEDDING: Final = (f"{_UNIT}/ownership/load/test_shedding.py",)
+_PLACEMENT: Final = (f"{_UNIT}/ownership/load/test_bundle_placement.py",)
+_BUNDLES: Final = (f"{_UNIT}/transfer/test_bundles.py",)
 _NON_PERSISTENT: Final = (f"{_UNIT}/test_non_persistent.py",)
-_GROUP: Final = (f"{_UNIT}/topic/test_resource_group.py",)
-_GROUPS: Final = (f"{_UNIT}/test_resource_groups.py",)
+_GROUP: Final = (f"{_UNIT}/topic/rates/test_resource_group.py",)
+_GROUPS: Final = (f"{_UNIT}/tenancy/test_resource_groups.py",)
 _BACKLOG: Final = (
-    "tests/unit/managed_ledger/test_backlog_size.py",
+    "tests/unit/managed_ledger/reading/test_backlog_size.py",
     "tests/unit/managed_ledger/test_position_leaving.py",
 )
 
 MUTANTS: Final = (
     Mutant(
         "what is set for all clusters goes over what is set for this one",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "for record in (everywhere, own) if record",
         "for record in (own, everywhere) if record",
-        (f"{_UNIT}/topic_policies/test_service.py",),
+        (f"{_UNIT}/policies/topic/test_service.py",),
     ),
     # -- rates
     Mutant(
         "unused tokens are kept for ever",
-        "broker/topic/token_bucket.py",
+        "broker/topic/rates/token_bucket.py",
         "        self._messages = min(self._messages + share * self.messages_max, self.messages_max)\n",
         "        self._messages = self._messages + share * self.messages_max\n",
         _THROTTLING,
     ),
     Mutant(
         "a clock that is set back takes tokens away",
-        "broker/topic/token_bucket.py",
+        "broker/topic/rates/token_bucket.py",
         "        if passed_ms <= 0:  # the wall clock was set back: nothing comes in, and nothing is lost\n"
         "            return\n",
         "",
@@ -49,35 +49,35 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the debt of an old rate is paid at the new one, however long that takes",
-        "broker/topic/token_bucket.py",
+        "broker/topic/rates/token_bucket.py",
         "        self._bytes = min(max(self._bytes, -self.bytes_max), self.bytes_max)\n",
         "        self._bytes = min(self._bytes, self.bytes_max)\n",
         _THROTTLING,
     ),
     Mutant(
         "of two limits the one that is over first counts",
-        "broker/topic/token_bucket.py",
+        "broker/topic/rates/token_bucket.py",
         "            wait = max(wait, -self._bytes / self.bytes_max)\n",
         "            wait = min(wait, -self._bytes / self.bytes_max)\n",
         _THROTTLING,
     ),
     Mutant(
         "consumers get messages above their rate",
-        "broker/topic/throttling.py",
+        "broker/topic/rates/throttling.py",
         "        return (None, None) if self._bucket is None else self._bucket.room(now_ms)\n",
         "        return (None, None)\n",
         (*_THROTTLING, *_IN_FORCE),
     ),
     Mutant(
         "a relative rate is only its own number",
-        "broker/topic/throttling.py",
+        "broker/topic/rates/throttling.py",
         "            messages = messages + int(published[0] * rate.period_s) if messages > 0 else messages\n",
         "",
         _THROTTLING,
     ),
     Mutant(
         "subscribing costs nothing",
-        "broker/topic/throttling.py",
+        "broker/topic/rates/throttling.py",
         "        bucket.spend(1, 0, now_ms)\n",
         "",
         _THROTTLING,
@@ -85,56 +85,56 @@ MUTANTS: Final = (
     # -- resource groups
     Mutant(
         "who comes while others wait in a resource group goes before them",
-        "broker/topic/resource_group.py",
+        "broker/topic/rates/resource_group.py",
         "        if (is_its_turn or not self._waiting) and self._dispatches",
         "        if self._dispatches",
         _GROUP,
     ),
     Mutant(
         "what a resource group's topics read from bookies is spent when it is there",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "                group.reserve(messages, read.bytes_max)\n",
         "",
         _GROUP,
     ),
     Mutant(
         "a subscription that is closed keeps what it reserved of its resource group",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "        self.is_fenced = True\n        self._settle(0, 0)\n",
         "        self.is_fenced = True\n",
         _GROUP,
     ),
     Mutant(
         "a subscription whose topic leaves its resource group waits on",
-        "broker/topic/subscription.py",
+        "broker/topic/reading/subscription.py",
         "            before.forget(self)\n        self.pump()\n",
         "            before.forget(self)\n",
         _GROUP,
     ),
     Mutant(
         "a resource group that is deleted holds its topics",
-        "broker/resource_groups.py",
+        "broker/tenancy/resource_groups.py",
         "        group.use(NO_GROUP_RATES)  # rule 3\n        self._changed(name)\n",
         "",
         _GROUPS,
     ),
     Mutant(
         "a change of a resource group that cannot be read is forgotten",
-        "broker/resource_groups.py",
+        "broker/tenancy/resource_groups.py",
         '        while isinstance(await attempt(f"{path}: applying a change", step()), Failed)',
         '        if isinstance(await attempt(f"{path}: applying a change", step()), Failed)',
         _GROUPS,
     ),
     Mutant(
         "a resource group that a namespace is in is deleted",
-        "broker/tenancy.py",
+        "broker/tenancy/changes.py",
         "                if node is not None and parse_record(node).get(RESOURCE_GROUP) == name:\n",
         "                if node is not None and parse_record(node).get(RESOURCE_GROUP) == namespace:\n",
         _GROUPS,
     ),
     Mutant(
         "members of a resource group that are not given are lost when it is changed",
-        "broker/tenancy.py",
+        "broker/tenancy/changes.py",
         "            await self._resource_groups.change(path, lambda old: {**old, **members})\n",
         "            await self._resource_groups.change(path, lambda old: dict(members))\n",
         _GROUPS,
@@ -156,35 +156,35 @@ MUTANTS: Final = (
     # -- quotas
     Mutant(
         "the fastest subscription decides about the backlog",
-        "broker/topic/backlog.py",
+        "broker/topic/reading/backlog_quota.py",
         "    slowest = min(durable)\n",
         "    slowest = max(durable)\n",
         _IN_FORCE,
     ),
     Mutant(
         "a backlog has no age",
-        "broker/topic/backlog.py",
+        "broker/topic/reading/backlog_quota.py",
         "            if now_ms - oldest_ms >= age.limit_s * 1000:\n",
         "            if oldest_ms < 0:\n",
         _IN_FORCE,
     ),
     Mutant(
         "producers are refused although old messages are passed over",
-        "broker/topic/backlog.py",
+        "broker/topic/reading/backlog_quota.py",
         "    return found.quota.policy != EVICTION\n",
         "    return True\n",
         _IN_FORCE,
     ),
     Mutant(
         "more is passed over than the quota says",
-        "managed_ledger/backlog_size.py",
+        "managed_ledger/reading/backlog_size.py",
         "            return Position(one.ledger_id, min(-(-over // average), one.entries) - 1)\n",
         "            return Position(one.ledger_id, one.entries - 1)\n",
         _BACKLOG,
     ),
     Mutant(
         "what was read of a ledger counts as backlog",
-        "managed_ledger/backlog_size.py",
+        "managed_ledger/reading/backlog_size.py",
         "            return total - before - _bytes_up_to(one, position.entry_id)\n",
         "            return total - before\n",
         _BACKLOG,
@@ -192,21 +192,21 @@ MUTANTS: Final = (
     # -- policies of topics
     Mutant(
         "zero and false of a topic do not count",
-        "broker/topic_policies/record.py",
+        "broker/policies/topic/record.py",
         "    return replace(policies, **{name: value for name, value in changes.items() if value is not None})\n",
         "    return replace(policies, **{name: value for name, value in changes.items() if value})\n",
         _RECORD,
     ),
     Mutant(
         "the rate of a subscription takes those of the others away",
-        "broker/topic_policies/record.py",
+        "broker/policies/topic/record.py",
         '        return {**record, "subscriptionPolicies": {**others, self.subscription: {"dispatchRate": value}}}\n',
         '        return {**record, "subscriptionPolicies": {self.subscription: {"dispatchRate": value}}}\n',
         _RECORD,
     ),
     Mutant(
         "a topic is opened before its policies are read",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        if not namespace.is_read and not await namespace.bell.until("
         "lambda: namespace.is_read, self._clock, READ_S):\n",
         "        if namespace.problem:\n",
@@ -214,28 +214,28 @@ MUTANTS: Final = (
     ),
     Mutant(
         "of two changes at the same moment one is lost",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "            before = None if found is None else found[1]\n            after",
         "            before = None\n            after",
         _SERVICE,
     ),
     Mutant(
         "an older message takes a change back",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        if position_before is not None and position_before > position:\n            return\n",
         "",
         _SERVICE,
     ),
     Mutant(
         "open topics do not hear of a change",
-        "broker/topic_policies/service.py",
+        "broker/policies/topic/service.py",
         "        if before != policies and self.is_read:\n            self._changed(key[0])\n",
         "",
         _SERVICE,
     ),
     Mutant(
         "topics of brokers have the limits of clients",
-        "broker/topic_policies/record.py",
+        "broker/policies/topic/record.py",
         "        schema_auto_update=True,\n        permissions=policies.permissions,\n",
         "        schema_auto_update=True,\n        permissions=policies.permissions,\n"
         "        max_producers_per_topic=policies.max_producers_per_topic,\n"
@@ -245,35 +245,35 @@ MUTANTS: Final = (
     # -- policies of namespaces, settings
     Mutant(
         "nothing may be kept for some time but of no size",
-        "broker/policy_rules.py",
+        "broker/policies/rules.py",
         "    if (minutes == 0) != (mbytes == 0):\n",
         "    if minutes < -1:\n",
         _RULES,
     ),
     Mutant(
         "a quota above what is kept is taken",
-        "broker/policy_rules.py",
+        "broker/policies/rules.py",
         "    return (0 < kept_bytes <= quota_bytes) or (0 < kept_s <= quota_s)\n",
         "    return False\n",
         _RULES,
     ),
     Mutant(
         "a setting that is removed keeps its value",
-        "broker/dynamic_settings.py",
+        "broker/settings/dynamic.py",
         "            wanted, values = dict(self._started_with), {}\n",
         "            wanted, values = {}, {}\n",
         _SETTINGS,
     ),
     Mutant(
         "one value that is not valid keeps the others away",
-        "broker/dynamic_settings.py",
+        "broker/settings/dynamic.py",
         'is not applied: %s", PATH, name, shown, error)\n                    continue\n',
         'is not applied: %s", PATH, name, shown, error)\n                    return\n',
         _SETTINGS,
     ),
     Mutant(
         "a change holds at the broker that was asked only",
-        "broker/dynamic_settings.py",
+        "broker/settings/dynamic.py",
         "        self._cancel = self._store.watch_node(PATH, self._on_change)\n",
         "",
         _SETTINGS,
@@ -281,35 +281,35 @@ MUTANTS: Final = (
     # -- bundles
     Mutant(
         "a bundle is moved although that makes the other broker the more loaded one",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         "if 0 < usage < difference and may_move(name)}",
         "if 0 < usage and may_move(name)}",
         _BALANCING,
     ),
     Mutant(
         "a bundle goes to and fro",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         " for name in load.bundles if name not in self._moved_ms)",
         " for name in load.bundles)",
         _BALANCING,
     ),
     Mutant(
         "a move waits for brokers that had no part in the last one",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         " for broker in concerned & loads.keys()):  # rule 4\n",
         " for broker in loads):  # rule 4\n",
         _BALANCING,
     ),
     Mutant(
         "nothing moves while brokers take turns in being the least loaded one",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         "and self._is_unequal(pair, former)):",
         "and pair == _ends(former)):",
         _BALANCING,
     ),
     Mutant(
         "a move that failed is waited for as if it had changed the load",
-        "broker/ownership/balancing.py",
+        "broker/ownership/load/balancing.py",
         "        if is_done:\n            self._last_move",
         "        if True:\n            self._last_move",
         _BALANCING,
@@ -317,59 +317,59 @@ MUTANTS: Final = (
     # -- bundles that move by a strategy of Apache's
     Mutant(
         "shedding: a bundle that has just moved leaves again",
-        "broker/ownership/shedding.py",
+        "broker/ownership/load/shedding.py",
         " and bundle not in self.recent and",
         " and",
         _SHEDDING,
     ),
     Mutant(
         "shedding: a broker gives more than its excess",
-        "broker/ownership/shedding.py",
+        "broker/ownership/load/shedding.py",
         "        if found and wanted <= 0:\n            break\n",
         "",
         _SHEDDING,
     ),
     Mutant(
         "shedding: a misspelt weight goes over the right one",
-        "broker/ownership/shedding.py",
+        "broker/ownership/load/shedding.py",
         "    return weight if weight != 1.0 else misspelt\n",
         "    return misspelt\n",
         _SHEDDING,
     ),
     Mutant(
         "shedding: history does not count",
-        "broker/ownership/shedding.py",
+        "broker/ownership/load/shedding.py",
         "broker: self._usage.get(broker, one) * settings.history + one",
         "broker: one * settings.history + one",
         _SHEDDING,
     ),
     Mutant(
         "shedding: a large difference is not told from a small one",
-        "broker/ownership/shedding.py",
+        "broker/ownership/load/shedding.py",
         "                if difference >= settings.high:\n",
         "                if difference > 1:\n",
         _SHEDDING,
     ),
     Mutant(
         "placement: an overloaded broker gets a bundle though another is not",
-        "broker/ownership/placement.py",
+        "broker/ownership/load/bundle_placement.py",
         "        if asked.settings.weights.usage(load) > asked.settings.overload:\n            return None\n",
         "",
         _PLACEMENT,
     ),
     Mutant(
         "placement: bundles that are on their way do not count",
-        "broker/ownership/placement.py",
+        "broker/ownership/load/bundle_placement.py",
         "        bundles = {*load.bundles, *asked.arriving.get(broker, ())}\n",
         "        bundles = {*load.bundles}\n",
         _PLACEMENT,
     ),
     Mutant(
         "placement: a strategy that is chosen while brokers run is not used",
-        "broker/load_manager.py",
+        "broker/transfer/load_manager.py",
         "                self._shedder = self._made_shedder()\n",
         "",
-        (f"{_UNIT}/test_load_manager.py", "-k", "strategy"),
+        (f"{_UNIT}/transfer/test_load_manager.py", "-k", "strategy"),
     ),
     # -- topics that store nothing
     Mutant(
@@ -384,7 +384,7 @@ MUTANTS: Final = (
         "broker/topic/limits.py",
         """    host = address.rpartition(":")[0]\n    return not most or sum(other.rpartition(":")[0] == host""",
         """    host = address\n    return not most or sum(other == host""",
-        ("tests/unit/broker/topic/test_producers.py",),
+        ("tests/unit/broker/topic/publishing/test_producers.py",),
     ),
     Mutant(
         "strict names are asked of partitions of a topic that is there",
@@ -403,35 +403,35 @@ MUTANTS: Final = (
     # -- what other clients of the admin API send
     Mutant(
         "what Go's library leaves out of new policies is taken for a value",
-        "broker/policy_rules.py",
+        "broker/policies/rules.py",
         'if value is not None and value != ""}',
         "if value is not None}",
         _RULES,
     ),
     Mutant(
         "permissions that were left out of new policies are null",
-        "broker/policy_rules.py",
+        "broker/policies/rules.py",
         'record["auth_policies"] = default_permissions | granted',
         "pass",
         _RULES,
     ),
     Mutant(
         "a partition may have policies of its own",
-        "broker/admin/topic_policies.py",
+        "broker/admin/topics/topic_policies.py",
         "        if name.partition >= 0:\n",
         "        if name.partition > 99_999:\n",
         (f"{_UNIT}/admin/test_admin.py",),
     ),
     Mutant(
         "a partitioned topic is not unloaded in its partitions",
-        "broker/admin/topics.py",
+        "broker/admin/topics/topics.py",
         'await self._owners.ask_partitions("PUT", name, count, "/unload", fine=(404,))',
         "pass",
         (f"{_UNIT}/admin/test_admin.py",),
     ),
     Mutant(
         "a topic without schemas has no list of them",
-        "broker/admin/schemas.py",
+        "broker/admin/topics/schemas.py",
         '        return json_answer({"version": NO_VERSION})\n',
         '        raise Refused(404, "Schema not found")\n',
         (f"{_UNIT}/admin/test_admin.py",),
@@ -439,24 +439,24 @@ MUTANTS: Final = (
     # -- what is told of the load
     Mutant(
         "a broker counts once for each bundle that a round moves from it",
-        "broker/load_manager.py",
+        "broker/transfer/load_manager.py",
         "                    moved.add(shed.source)\n",
         "                    moved.add(shed.bundle)\n",
-        (f"{_UNIT}/test_load_manager.py",),
+        (f"{_UNIT}/transfer/test_load_manager.py",),
     ),
     Mutant(
         "a network of unknown speed is told as unused",
-        "broker/admin/service_metrics.py",
+        "broker/admin/numbers/service_metrics.py",
         "    if nic_gbps:\n",
         "    nic_gbps = nic_gbps or 1e9\n    if nic_gbps:\n",
-        (f"{_UNIT}/test_load_manager.py",),
+        (f"{_UNIT}/transfer/test_load_manager.py",),
     ),
     Mutant(
         "the broker's publish latency counts a run of entries as one",
-        "broker/topic/publishing.py",
+        "broker/topic/publishing/publishing.py",
         "            self._of_broker.add(took_s * 1000, following - at)\n",
         "            self._of_broker.add(took_s * 1000)\n",
-        (f"{_UNIT}/topic/test_publishing.py",),
+        (f"{_UNIT}/topic/publishing/test_publishing.py",),
     ),
     Mutant(
         "a fraction of a minute is cut off",
@@ -468,21 +468,21 @@ MUTANTS: Final = (
     # -- the cursor of compaction
     Mutant(
         "the cursor of compaction is never found where it is asked for by name",
-        "broker/admin/subscriptions.py",
+        "broker/admin/topics/subscriptions.py",
         "if found is None and name == COMPACTION_CURSOR and topic.compactor.cursor:",
         "if found is None and name == COMPACTION_CURSOR and name in topic.subscriptions:",
         (f"{_UNIT}/admin/test_compaction_cursor.py",),
     ),
     Mutant(
         "the next compaction is told to have nothing to look at",
-        "broker/admin/stats.py",
+        "broker/admin/numbers/stats.py",
         '        "msgBacklogNoDelayed": backlog,\n',
         '        "msgBacklogNoDelayed": 0,\n',
         (f"{_UNIT}/admin/test_compaction_cursor.py",),
     ),
     Mutant(
         "the list of subscriptions has no cursor of compaction",
-        "broker/admin/subscriptions.py",
+        "broker/admin/topics/subscriptions.py",
         "sorted([*topic.subscriptions, *compaction])",
         "sorted(topic.subscriptions)",
         (f"{_UNIT}/admin/test_compaction_cursor.py",),

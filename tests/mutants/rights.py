@@ -51,14 +51,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an administrator of a tenant uses another tenant's resource group",
-        "broker/admin/namespace_policies.py",
+        "broker/admin/namespaces/namespace_policies.py",
         "self.set_resource_group, Operation.USE_RESOURCE_GROUP)",
         "self.set_resource_group, Operation.WRITE_POLICY)",
         _ROLES,
     ),
     Mutant(
         "a new namespace brings along what its maker may not set",
-        "broker/admin/namespaces.py",
+        "broker/admin/namespaces/namespaces.py",
         "for operation in more_needed_for(given):",
         "for operation in list(more_needed_for(given))[1:]:",
         _ROLES,
@@ -86,7 +86,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "names that no tenant has push out those of others",
-        "broker/tenants.py",
+        "broker/tenancy/administrators.py",
         "                raise _NoTenant(tenant)\n",
         "                return frozenset()\n",
         ("tests/unit/test_limits_overflow.py", "-k", "tenant"),

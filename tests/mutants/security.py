@@ -11,12 +11,12 @@ _BINARY: Final = ("tests/unit/broker/test_security.py",)
 _OPENID: Final = ("tests/unit/broker/security/test_openid.py",)
 _HTTP: Final = ("tests/unit/broker/admin/test_authentication.py",)
 _FORWARDED: Final = ("tests/unit/broker/admin/test_forwarded.py",)
-_KEY_STORES: Final = ("tests/unit/magnetar_core/security/test_key_stores.py",)
+_KEY_STORES: Final = ("tests/unit/magnetar_core/security/tls/test_key_stores.py",)
 
 MUTANTS: Final = (
     Mutant(
         "what Python demands of authorities from 3.13 on is demanded of ours",
-        "magnetar_core/security/tls_contexts.py",
+        "magnetar_core/security/tls/contexts.py",
         "made.verify_flags &= ~ssl.VERIFY_X509_STRICT",
         "made.verify_flags |= 0",
         ("tests/unit/magnetar_core/security/test_usual_context.py",),
@@ -24,28 +24,28 @@ MUTANTS: Final = (
     # -- Java's key stores
     Mutant(
         "the key of a store is given to OpenSSL in clear",
-        "magnetar_core/security/tls_contexts.py",
+        "magnetar_core/security/tls/contexts.py",
         "own.chain + own.key_pem(password.encode())",
         "own.chain + own.key_pem()",
         _KEY_STORES,
     ),
     Mutant(
         "all certificates of a store are shown, in the order in which they are there",
-        "magnetar_core/security/key_stores.py",
+        "magnetar_core/security/tls/key_stores.py",
         "    while chain[-1].issuer != chain[-1].subject:",
         "    return [leaf, *others]\n    while chain[-1].issuer != chain[-1].subject:",
         _KEY_STORES,
     ),
     Mutant(
         "a trust store may have a private key",
-        "magnetar_core/security/key_stores.py",
+        "magnetar_core/security/tls/key_stores.py",
         "    if found.key is not None:  # rule 3",
         "    if False:  # rule 3",
         _KEY_STORES,
     ),
     Mutant(
         "the password of a store is a part of what is told of its files",
-        "magnetar_core/security/tls_files.py",
+        "magnetar_core/security/tls/files.py",
         'key_store_password: str = field(default="", repr=False)',
         'key_store_password: str = field(default="")',
         _KEY_STORES,
@@ -66,7 +66,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the header before a handshake takes some of the handshake",
-        "broker/binary/proxy_header.py",
+        "broker/binary/admission/proxy_header.py",
         "return max(_HEAD.size + int(_HEAD.unpack_from(data)[3]) - len(data), 1)",
         "return LINE_BYTES_MAX",
         _FORWARDED,
@@ -124,14 +124,14 @@ MUTANTS: Final = (
     ),
     Mutant(
         "another role goes on with a connection",
-        "broker/binary/handshake.py",
+        "broker/binary/admission/handshake.py",
         "        if identity.role != admitted.identity.role:\n",
         "        if not identity.role:\n",
         _BINARY,
     ),
     Mutant(
         "who does not renew expired credentials stays",
-        "broker/binary/handshake.py",
+        "broker/binary/admission/handshake.py",
         "        if self._is_asked:\n            return",
         "        if self._is_asked and self._is_proxied:\n            return",
         _BINARY,

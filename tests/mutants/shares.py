@@ -10,7 +10,7 @@ _HALVES: Final = ("tests/unit/bookie/serving/test_back_pressure.py", "-k", "half
 _ARRIVALS: Final = ("tests/unit/broker/test_arrivals.py",)
 _DOORS: Final = ("tests/unit/broker/admin/test_odd_names.py", "-k", "in_a_turn_of_its_client")
 _PERIODIC: Final = ("tests/unit/broker/test_broker.py", "-k", "periodic_work_leaves")
-_PROPERTIES: Final = ("tests/unit/broker/topic/test_properties.py",)
+_PROPERTIES: Final = ("tests/unit/broker/topic/clients/test_properties.py",)
 _MESSAGES: Final = ("tests/unit/broker/test_broker.py", "-k", "so_many_properties")
 _METADATA: Final = ("tests/unit/managed_ledger/test_messages.py", "-k", "metadata or looked_through")
 _FLOW: Final = ("tests/unit/broker/binary/test_flow.py",)
@@ -21,8 +21,8 @@ _REQUESTS: Final = ("tests/unit/broker/grpc/test_requests.py",)
 _LOOP_SHARE: Final = ("tests/unit/broker/binary/test_loop_share.py",)
 _POSITIONS: Final = ("tests/unit/managed_ledger/test_positions.py",)
 _ACTIVE: Final = ("tests/unit/broker/topic/test_active.py",)
-_COMPACTION: Final = ("tests/unit/broker/topic/test_compaction.py",)
-_SHOWN: Final = ("tests/unit/broker/admin/test_messages.py", "-k", "unpacked_on_other_threads")
+_COMPACTION: Final = ("tests/unit/broker/topic/compaction/test_latest_keys.py",)
+_SHOWN: Final = ("tests/unit/broker/admin/topics/test_messages.py", "-k", "unpacked_on_other_threads")
 
 MUTANTS: Final = (
     # -- turns of the loop
@@ -120,21 +120,21 @@ MUTANTS: Final = (
     # -- compaction, and messages that are shown
     Mutant(
         "a compaction remembers any number of keys",
-        "broker/topic/compaction.py",
+        "broker/topic/compaction/latest_keys.py",
         "        if self.bytes > self._bytes_max:\n",
         "        if False:\n",
         _COMPACTION,
     ),
     Mutant(
         "the memory of keys that are removed is not given back",
-        "broker/topic/compaction.py",
+        "broker/topic/compaction/latest_keys.py",
         "  # rule 1\n            self.bytes -= _cost(key)\n",
         "  # rule 1\n            pass\n",
         _COMPACTION,
     ),
     Mutant(
         "messages are read for all who ask at once",
-        "broker/admin/messages.py",
+        "broker/admin/topics/messages.py",
         "            async with self._unpacking:\n                entry = await reading\n",
         "            entry = await reading\n            async with self._unpacking:\n",
         _SHOWN,
@@ -301,7 +301,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "partitions are made all at once",
-        "broker/partitions.py",
+        "broker/tenancy/partitions.py",
         "            async with self._turn():\n                try:\n",
         "            async with nullcontext():\n                try:\n",
         _DOORS,
@@ -323,14 +323,14 @@ MUTANTS: Final = (
     # -- properties
     Mutant(
         "properties count for ever",
-        "broker/topic/properties.py",
+        "broker/topic/clients/properties.py",
         "        self._kept.change(-self._counted_bytes)\n",
         "        self._kept.change(0)\n",
         _PROPERTIES,
     ),
     Mutant(
         "properties of all clients have no sum",
-        "broker/topic/properties.py",
+        "broker/topic/clients/properties.py",
         "            self.of_all.check_room(size_bytes, what)\n",
         "            pass\n",
         _PROPERTIES,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.processes.cluster import Cluster
-from magnetar_core.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.process.own_packages import python_command, python_environment
 from tests.support.copies import Copies, copies_of
 from tests.support.processes import cluster_of
 from tests.support.shell import Shell

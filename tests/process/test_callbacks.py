@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from autorecovery.callback_registry import CallbackRegistry
-from autorecovery.callback_rules import Callback, Line, Outcome
+from autorecovery.callbacks.registry import CallbackRegistry
+from autorecovery.callbacks.rules import Callback, Line, Outcome
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.inspect.inspector import inspecting
 from magnetar.processes.cluster import Cluster
-from magnetar_core.bookkeeper.metadata.lifecycle_events import decode
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle_events import decode
 from tests.support.processes import Load, bookies_of, prepare, until
 from tests.support.shell import bookies
 from tests.support.zookeeper import why_not

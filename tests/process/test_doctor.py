@@ -19,11 +19,11 @@ import pulsar
 import pytest
 
 from magnetar.processes.cluster import Cluster, reserved_ports
-from magnetar_core.bookkeeper.metadata import underreplication
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, NoNode
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.marks import underreplication
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.processes import client_of, cluster_of, until
 from tests.support.shared_cluster import in_metadata

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from autorecovery.election import auditor
+from autorecovery.audit.election import auditor
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import SESSION_MS, Cluster, reserved_ports
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.lifecycle import State
-from magnetar_core.runtime.own_packages import python_command
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+from magnetar_core.runtime.process.own_packages import python_command
 from tests.support.copies import Copies, copies_of, good_copies
 from tests.support.processes import Load, bookies_of, prepare, until
 from tests.support.shell import Shell, bookies

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 import pulsar
 import pytest
 
-from broker.config import LOAD_CLASSES, ONE_BUNDLE
 from broker.names import Bundles
-from broker.ownership.load_report import BrokerLoad, decode_load
+from broker.ownership.load.report import BrokerLoad, decode_load
+from broker.settings.config import LOAD_CLASSES, ONE_BUNDLE
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster, Member
 from managed_ledger.topic_name import TopicName

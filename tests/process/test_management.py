@@ -14,7 +14,7 @@ import pytest
 
 from autorecovery.admin.calls import PREFIX
 from magnetar.processes.cluster import reserved_ports
-from magnetar_core.runtime.own_packages import python_command, python_environment
+from magnetar_core.runtime.process.own_packages import python_command, python_environment
 from tests.support.copies import copies_of
 from tests.support.processes import until
 from tests.support.waiting import eventually

@@ -27,8 +27,8 @@ from broker.wire.frames import command, parse_frame, payload_frame
 from broker.wire.pulsar_pb2 import BaseCommand, CommandSend
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.processes import client_of as pulsar_client

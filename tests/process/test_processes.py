@@ -11,7 +11,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls.contexts import usual_context
 from tests.support.processes import QUIET, until
 from tests.support.services import Service, bookies, brokers, call, get, wait_until_gone
 from tests.support.tls_files import Authority

@@ -189,7 +189,7 @@ def log_of(cluster: Cluster, name: str) -> str:
     return (former.read_text() if former.exists() else "") + path.read_text()
 
 
-@pytest.mark.long("topics of one more killed broker; `tests/unit/broker/test_takeovers.py` has the rules")
+@pytest.mark.long("topics of one more killed broker; `tests/unit/broker/transfer/test_takeovers.py` has the rules")
 def test_what_a_killed_broker_served_is_open_at_the_other_one_without_being_asked_for(
     cluster: Cluster, namespace: str
 ) -> None:

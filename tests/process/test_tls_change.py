@@ -10,7 +10,7 @@ from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import HOST, Cluster, Member
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.framing import LENGTH
-from magnetar_core.security.tls_files import APACHE_FACTORY
+from magnetar_core.security.tls.files import APACHE_FACTORY
 from tests.support.processes import Load, cluster_of, prepare
 from tests.support.tls_files import Authority
 from tests.support.zookeeper import why_not

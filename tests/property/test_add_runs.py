@@ -23,7 +23,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 )
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
-from magnetar_core.runtime.varint import unvarint
+from magnetar_core.runtime.data.varint import unvarint
 from tests.support import bookie_requests
 from tests.support.manual_clock import ManualClock
 

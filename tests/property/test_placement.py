@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
-from magnetar_core.bookkeeper.client.regions import DEFAULT_RACK
-from magnetar_core.bookkeeper.client.topology import Location, Topology
+from magnetar_core.bookkeeper.client.placing.ensembles import choose_ensemble, choose_moves, choose_replacements
+from magnetar_core.bookkeeper.client.placing.regions import DEFAULT_RACK
+from magnetar_core.bookkeeper.client.placing.topology import Location, Topology
 
 RACKS = (DEFAULT_RACK, "/one", "/two", "/three")
 

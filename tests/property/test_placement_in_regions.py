@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar_core.bookkeeper.client.errors import NotEnoughBookies
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
-from magnetar_core.bookkeeper.client.regions import DEFAULT_RACK, RegionRules, shares
-from magnetar_core.bookkeeper.client.topology import Location, Topology
+from magnetar_core.bookkeeper.client.placing.ensembles import choose_ensemble, choose_moves, choose_replacements
+from magnetar_core.bookkeeper.client.placing.regions import DEFAULT_RACK, RegionRules, shares
+from magnetar_core.bookkeeper.client.placing.topology import Location, Topology
 
 PLACES = ("/eu/one", "/eu/two", "/us/one", "/us/two", "/asia/one", DEFAULT_RACK)
 

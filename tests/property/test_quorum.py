@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX, ImpossibleQuorum, Quorum
+from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX, ImpossibleQuorum, Quorum
 
 
 def all_quorums() -> Iterator[Quorum]:

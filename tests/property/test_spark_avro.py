@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark.rows import RowBuilder
-from connectors.spark.values import AvroValues, columns_of
+from connectors.spark.task.rows import RowBuilder
+from connectors.spark.values.records import AvroValues, columns_of
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import StoredSchema
 from tests.unit.connectors.spark.entries import TOPIC, add, batch, message, plain

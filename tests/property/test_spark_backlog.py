@@ -6,15 +6,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.backlog import Acked
-from connectors.spark.entries import open_entry
-from connectors.spark.planning import TopicRange, clip, pieces, plan
+from connectors.spark.plan.planning import TopicRange, clip, pieces, plan
+from connectors.spark.plan.unconsumed import Acked
 from connectors.spark.ranges import Run
-from connectors.spark.rows import RowBuilder
+from connectors.spark.task.entries import open_entry
+from connectors.spark.task.rows import RowBuilder
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import Position
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from tests.unit.connectors.spark.entries import TOPIC, batch, message, schema_of, single
 
 COLUMNS = ("value", "__ledgerId", "__entryId", "__batchIndex")

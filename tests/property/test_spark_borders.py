@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.borders import RUN_MIN, UnusualLayout, borders
-from connectors.spark.columnar import PADDING
+from connectors.spark.batches.borders import RUN_MIN, UnusualLayout, borders
+from connectors.spark.batches.columnar import PADDING
 from managed_ledger.messages_pb2 import SingleMessageMetadata
 
 BEFORE = b"another batch"

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import Filter
 
-from connectors.spark.filters import Pushed
-from connectors.spark.planning import TopicRange, clip, pieces
+from connectors.spark.plan.filters import Pushed
+from connectors.spark.plan.planning import TopicRange, clip, pieces
+from connectors.spark.plan.times import bounds
 from connectors.spark.ranges import Run
-from connectors.spark.times import bounds
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, TopicRange, clip, pieces, plan
+from connectors.spark.plan.planning import LOOK_BACK_ENTRIES, LOOK_BACK_RUNS, TopicRange, clip, pieces, plan
 from connectors.spark.ranges import Position, Run
 
 

@@ -24,14 +24,14 @@ from typing import Final
 
 import pytest
 
-from autorecovery import callback_rules as rules
-from autorecovery.callback_registry import CallbackRegistry
-from autorecovery.callback_rules import Outcome
-from autorecovery.callbacks import Answer, CallbackDelivery, CannotPost
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.lifecycle import MOVES
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
+from autorecovery.callbacks import rules
+from autorecovery.callbacks.delivery import Answer, CallbackDelivery, CannotPost
+from autorecovery.callbacks.registry import CallbackRegistry
+from autorecovery.callbacks.rules import Outcome
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import MOVES
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from tests.support.faulty_store import FaultyStore
 from tests.support.manual_clock import ManualClock
 from tests.support.waiting import take_turns

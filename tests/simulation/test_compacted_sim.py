@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 import pytest
 
-import broker.topic.compacted_view as compacted_view
-from broker.topic.compacted_view import CompactedCursor
-from broker.topic.compactor import CompactionStatus, Compactor
+import broker.topic.compaction.compacted_view as compacted_view
+from broker.topic.compaction.compacted_view import CompactedCursor
+from broker.topic.compaction.compactor import CompactionStatus, Compactor
 from broker.topic.ports import Entries
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Tasks
 from managed_ledger.config import ManagedLedgerConfig

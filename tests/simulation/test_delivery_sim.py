@@ -32,21 +32,21 @@ from typing import Any, Final
 
 import pytest
 
-from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from broker.policies import new_policies, parse_policies
-from broker.policy_types import DispatchRate, GroupRates, PublishRate
-from broker.records import to_json
-from broker.topic.consumer import Consumer
+from broker.policies.namespace import new_policies, parse_policies
+from broker.records.json_records import to_json
+from broker.settings.config import BrokerConfig
+from broker.settings.quotas import DispatchRate, GroupRates, PublishRate
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.shared import SharedDispatcher
+from broker.topic.rates.resource_group import ResourceGroup
+from broker.topic.reading.subscription import KeySharedPolicy, Subscription
 from broker.topic.requests import SubscribeRequest
-from broker.topic.resource_group import ResourceGroup
-from broker.topic.subscription import KeySharedPolicy, Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.config import ManagedLedgerConfig

@@ -29,16 +29,16 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
     RecoveryFailed,
 )
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown, StoreUnavailable
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.reading import Entry
-from managed_ledger.records import decode_cursor_info, decode_ledger_info, decode_position_info
+from managed_ledger.reading.reading import Entry
+from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info, decode_position_info
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
 from tests.support.manual_clock import ManualClock

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from broker.config import LOAD_CLASSES, ONE_BUNDLE, BrokerConfig
-from broker.ownership.balancing import Balancer, balance_limits
-from broker.ownership.load_averages import BundleAverages, decode_bundle, encode_bundle
-from broker.ownership.load_report import BrokerLoad, BundleLoad
-from broker.ownership.placement import PLACEMENTS, Asked, destination
-from broker.ownership.shedding import SHEDDERS, Cluster, shedding_settings
+from broker.ownership.load.averages import BundleAverages, decode_bundle, encode_bundle
+from broker.ownership.load.balancing import Balancer, balance_limits
+from broker.ownership.load.bundle_placement import PLACEMENTS, Asked, destination
+from broker.ownership.load.report import BrokerLoad, BundleLoad
+from broker.ownership.load.shedding import SHEDDERS, Cluster, shedding_settings
+from broker.settings.config import LOAD_CLASSES, ONE_BUNDLE, BrokerConfig
 from magnetar_core.runtime.types import MIB
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(15)

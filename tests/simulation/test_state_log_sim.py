@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer
 from managed_ledger.state_log.edits import Token
 from managed_ledger.state_log.errors import (
     LogUnavailable,

@@ -9,12 +9,12 @@ import pulsar
 import pytest
 from pyspark.sql import types as t
 
-from connectors.spark.exactly_once import Attempt, OnceSender
-from connectors.spark.message import Outgoing, size_of
-from connectors.spark.sending import Brokers
-from connectors.spark.sequences import java_hash
+from connectors.spark.options.write import HELD_BYTES, parse_write_options
 from connectors.spark.sink import StreamTopicWriter, Written
-from connectors.spark.write_options import HELD_BYTES, parse_write_options
+from connectors.spark.write.exactly_once import Attempt, OnceSender
+from connectors.spark.write.message import Outgoing, size_of
+from connectors.spark.write.sending import Brokers
+from connectors.spark.write.sequences import java_hash
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar_core.runtime.types import MIB
 from tests.support.processes import Standalone, received

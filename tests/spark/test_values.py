@@ -22,7 +22,7 @@ from managed_ledger.messages_pb2 import ZSTD
 from tests.spark.conftest import Load
 from tests.support.processes import Standalone
 from tests.support.raw_producer import RawProducer
-from tests.unit.connectors.spark.test_key_values import pair
+from tests.unit.connectors.spark.values.test_key_values import pair
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 

@@ -15,12 +15,18 @@ from bookie.admin.ledger_pages import LedgerAccess
 from bookie.admin.server import AdminServer
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar.processes.bookie import LedgerReader
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, encode, ledger_path
-from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar.processes.bookies.bookie import LedgerReader
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import (
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+    encode,
+    ledger_path,
+)
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_disks import stored_entry

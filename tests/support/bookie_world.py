@@ -6,8 +6,8 @@ from typing import Any
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock

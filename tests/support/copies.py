@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
-from autorecovery.checks import fragments
+from autorecovery.ledgers.checks import fragments
 from magnetar.inspect.inspector import inspecting
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.waiting import eventually

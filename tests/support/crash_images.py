@@ -28,9 +28,9 @@ from typing import Any, Final, TypeVar
 
 from bookie.config import BookieConfig
 from bookie.jobs import Threads
-from bookie.maintenance.collector import GarbageCollector, GcSettings
-from bookie.maintenance.compaction import Stopped
-from bookie.maintenance.garbage import CompactionKind
+from bookie.maintenance.garbage.collector import GarbageCollector, GcSettings
+from bookie.maintenance.garbage.compaction import Stopped
+from bookie.maintenance.garbage.rules import CompactionKind
 from bookie.maintenance.older_metadata.watch import DoubtStatus
 from bookie.serving.request_rules import EFENCED, EUA, OK
 from bookie.serving.server import Limits, Server, ServerParts
@@ -38,7 +38,7 @@ from bookie.startup import StorageSettings, open_storage
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, NoSpace
 from bookie.storage.ledgers import explicit_lac_of
-from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import KIB, MIB, Buffer, MagnetarError

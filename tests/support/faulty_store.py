@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from magnetar_core.bookkeeper.metadata.store import (
+from magnetar_core.bookkeeper.metadata.stores.store import (
     ANY_VERSION,
     Cancel,
     MetadataStore,

@@ -1,8 +1,8 @@
 """Moves of a bookie, as operators and auditors make them."""
 
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 
 
 async def drain(store: MetadataStore, bookie_id: str, by: str = "me", why: str = "") -> None:

@@ -115,7 +115,7 @@ def _start(machine: Path, unit: str, pid_file: Path) -> None:
     pid_file.parent.mkdir(exist_ok=True)
     if unit == "zookeeper":
         # Not above: each `ssh` and `tee` of the page would take five times as long.
-        from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command
+        from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import find_pyspark_jars, zookeeper_command
 
         command = zookeeper_command(find_pyspark_jars(), machine / "etc/zookeeper/zoo.cfg", heap_mb=64)
     else:

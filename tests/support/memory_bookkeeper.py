@@ -22,8 +22,8 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from magnetar_core.runtime.types import Buffer
 

@@ -8,17 +8,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from magnetar_core.bookkeeper.metadata.damage_reports import ignore_damage
-from magnetar_core.bookkeeper.metadata.store import Cancel
-from magnetar_core.runtime.buckets import LATENCY_BOUNDS, Buckets, Period
+from magnetar_core.bookkeeper.metadata.damage.reports import ignore_damage
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel
 from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.data.buckets import LATENCY_BOUNDS, Buckets, Period
 from magnetar_core.runtime.types import MIB, Buffer
-from managed_ledger.appending import AppendListener, NoListener
-from managed_ledger.compacted_ledger import CompactedLedgers
+from managed_ledger.compacted.ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.cursor import CursorState
 from managed_ledger.cursors.cursor_store import CursorCounts
-from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import (
     CursorNotFound,
     IncompatibleSchema,
@@ -28,15 +26,17 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     StorageUnavailable,
 )
-from managed_ledger.holdings import Changes, Holdings
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledgers.holdings import Changes, Holdings
+from managed_ledger.ledgers.tails import Tails
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.reading import Entry
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.reading.entry_cache import EntryCache
+from managed_ledger.reading.reading import Entry
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
 from managed_ledger.schemas.registry import StoredSchema
-from managed_ledger.tails import Tails
+from managed_ledger.writing.appending import AppendListener, NoListener
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 
 

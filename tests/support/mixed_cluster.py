@@ -28,7 +28,11 @@ from typing import Any, Final, Literal, Self, cast
 
 from deploy.fetch_apache import DISTRIBUTION
 from magnetar.processes.cluster import reserved_ports, zookeeper_answers
-from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
+    find_pyspark_jars,
+    zookeeper_command,
+    zookeeper_config,
+)
 
 Brand = Literal["ours", "apache"]
 Kind = Literal["bookie", "broker", "autorecovery"]

@@ -26,8 +26,8 @@ import pulsar
 
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
 
 NAMESPACE: Final = "public/default"

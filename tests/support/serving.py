@@ -9,8 +9,8 @@ from typing import Any
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.storage.index import Index, MemoryIndex
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3

@@ -11,18 +11,9 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from magnetar_core.bookkeeper.client.belief import Belief
-from magnetar_core.bookkeeper.client.errors import (
-    BookieUnavailable,
-    BookKeeperError,
-    LedgerFenced,
-    NoSuchEntry,
-    NoSuchLedger,
-    OperationTimeout,
-)
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_replacements
-from magnetar_core.bookkeeper.client.quorum import Quorum
-from magnetar_core.bookkeeper.client.recovery import (
+from magnetar_core.bookkeeper.client.deciding.belief import Belief
+from magnetar_core.bookkeeper.client.deciding.quorum import Quorum
+from magnetar_core.bookkeeper.client.deciding.recovery import (
     Absent,
     Answer,
     FencingRound,
@@ -31,7 +22,7 @@ from magnetar_core.bookkeeper.client.recovery import (
     RecoveryRead,
     Undecidable,
 )
-from magnetar_core.bookkeeper.client.writer import (
+from magnetar_core.bookkeeper.client.deciding.writer import (
     Acknowledge,
     ChangeEnsemble,
     Effect,
@@ -40,7 +31,16 @@ from magnetar_core.bookkeeper.client.writer import (
     PendingAdd,
     judge_conflict,
 )
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.client.errors import (
+    BookieUnavailable,
+    BookKeeperError,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    OperationTimeout,
+)
+from magnetar_core.bookkeeper.client.placing.ensembles import choose_ensemble, choose_replacements
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, StoredEntry, master_key
 
 LEDGER = 1

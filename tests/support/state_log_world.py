@@ -8,13 +8,13 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock, LoopClock
 from managed_ledger.state_log.config import StateLogConfig
-from managed_ledger.state_log.log_list import LogList, decode_list
+from managed_ledger.state_log.log.log_list import LogList, decode_list
 from managed_ledger.state_log.members import MemberNodes
-from managed_ledger.state_log.snapshots import SnapshotStore
+from managed_ledger.state_log.snapshots.disk import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper

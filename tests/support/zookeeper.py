@@ -8,7 +8,11 @@ import time
 from pathlib import Path
 
 from magnetar.processes.cluster import reserved_ports, zookeeper_answers
-from magnetar_core.bookkeeper.metadata.zookeeper_server import find_pyspark_jars, zookeeper_command, zookeeper_config
+from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
+    find_pyspark_jars,
+    zookeeper_command,
+    zookeeper_config,
+)
 from magnetar_core.runtime.types import ConfigurationError
 
 

@@ -16,9 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from broker.config import load_broker_config
+from broker.settings.config import load_broker_config
 from magnetar.cli.main import main
-from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings
+from magnetar.processes.bookies.settings import read_auto_recovery_settings, read_bookie_settings
 from magnetar_core.runtime.types import ConfigurationError
 from tests.support.pages import blocks_of
 

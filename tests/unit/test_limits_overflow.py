@@ -16,30 +16,30 @@ from bookie.storage.ledger_storage import RESULT_BYTES_MAX
 from broker.binary.connection import Connection
 from broker.binary.listing import filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
-from broker.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
 from broker.errors import InvalidTopicName, TooManyRequests
 from broker.grpc.consume_call import NACK_DELAY_MS_MAX
 from broker.grpc.grouping import Run
 from broker.grpc.publish import COPIES, ROLE_SHARE, Share, Stream
 from broker.memory_budget import LOOK_S, MemoryBudget
 from broker.names import parse_topic
-from broker.storage import MARK_DELETE_S_MAX, ledger_config
-from broker.tenants import TenantAdmins
-from broker.topic.consumer import PERMITS_MAX
-from broker.topic.replay_set import ReplaySet
+from broker.serving.storage import MARK_DELETE_S_MAX, ledger_config
+from broker.settings.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
+from broker.tenancy.administrators import TenantAdmins
+from broker.topic.clients.consumer import PERMITS_MAX
+from broker.topic.dispatchers.replay_set import ReplaySet
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
-from magnetar_core.bookkeeper.client.add_stages import AddWatch
-from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
+from magnetar_core.bookkeeper.client.deciding.add_stages import AddWatch
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
-from managed_ledger.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.position import Position
+from managed_ledger.reading.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.schemas.avro import DEPTH_MAX
 from managed_ledger.schemas.compatibility import cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
@@ -117,7 +117,7 @@ async def test_permits_do_not_grow_for_ever() -> None:
 async def test_one_event_causes_so_many_reads_and_the_rest_come_in_other_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.topic.subscription.READS_PER_EVENT_MAX", 3)
+    monkeypatch.setattr("broker.topic.reading.subscription.READS_PER_EVENT_MAX", 3)
     bench = Bench(read_entries_max=2)
     await bench.append(*map(entry, range(20)))
     peer = bench.join(1, EXCLUSIVE, permits=100)
@@ -429,7 +429,7 @@ async def test_producers_of_a_topic_are_limited(world: BrokerInMemory) -> None:
 async def test_the_namespace_not_used_for_longest_is_forgotten(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.namespaces.NAMESPACES_MAX", 2)
+    monkeypatch.setattr("broker.tenancy.namespaces.NAMESPACES_MAX", 2)
     names = [f"public/n{number}" for number in range(4)]
     for name in names:
         await world.set_policies(name)
@@ -441,7 +441,7 @@ async def test_the_namespace_not_used_for_longest_is_forgotten(
 async def test_the_tenant_not_asked_about_for_longest_is_forgotten(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.tenants.TENANTS_MAX", 2)
+    monkeypatch.setattr("broker.tenancy.administrators.TENANTS_MAX", 2)
     admins = TenantAdmins(world.store, lambda _: None)
     for number in range(4):
         await world.store.put(f"/admin/policies/t{number}", b'{"adminRoles":["boss"]}')
@@ -482,7 +482,7 @@ def test_a_schema_nests_to_a_limit() -> None:
 
 
 def test_answers_of_a_bookie_that_is_ahead_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_core.bookkeeper.client.add_stages._ANSWERS_MAX", 3)
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.deciding.add_stages._ANSWERS_MAX", 3)
     watch = AddWatch(2, False, 1.0)
     watch.appended(100, 0.0)
     for number in range(10):

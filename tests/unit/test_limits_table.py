@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from bookie.config import BookieConfig
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 from magnetar_core.bookkeeper.client.config import ClientConfig
 
 ROOT: Final = Path(__file__).parents[2]
@@ -51,12 +51,12 @@ NO_LIMITS: Final = {
     "broker.grpc.grouping:OVERHEAD_BYTES": "what a message counts for in a limit",
     "broker.grpc.partial:_OVERHEAD_BYTES": "what a batch counts for in a limit",
     "broker.grpc.publish:_METADATA_BYTES": "what a message counts for in a limit",
-    "broker.topic.properties:ITEM_BYTES": "what a property counts for in a limit",
-    "magnetar_core.bookkeeper.client.connection:_REFUSE_S_MAX": "a wait between two tries",
+    "broker.topic.clients.properties:ITEM_BYTES": "what a property counts for in a limit",
+    "magnetar_core.bookkeeper.client.wire.connection:_REFUSE_S_MAX": "a wait between two tries",
     "managed_ledger.cursors.cursor_store:_BATCH_BYTES": "what a batch counts for in a limit",
     "managed_ledger.cursors.cursor_store:_WORD_BYTES": "what 64 messages count for in a limit",
-    "managed_ledger.entry_cache:_OVERHEAD_BYTES": "what an entry counts for in a limit",
-    "magnetar_core.bookkeeper.client.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
+    "managed_ledger.reading.entry_cache:_OVERHEAD_BYTES": "what an entry counts for in a limit",
+    "magnetar_core.bookkeeper.client.deciding.writer:_ADD_OVERHEAD_BYTES": "what an entry counts for in a limit",
 }
 
 CONFIGS: Final = {

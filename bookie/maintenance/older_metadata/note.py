@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from magnetar_core.bookkeeper.metadata.doubts import DoubtRange, bounded, decode_range
-from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT
+from magnetar_core.bookkeeper.metadata.ledgers.doubts import DoubtRange, bounded, decode_range
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import SHORT_ID_LIMIT
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import Corruption
 

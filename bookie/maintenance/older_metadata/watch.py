@@ -21,9 +21,9 @@ from typing import NamedTuple
 from bookie.jobs import JobThread
 from bookie.maintenance.older_metadata.note import ADVANCE_MAX, NOTE_FILE, UNDER_WAY_MAX, Note, decode, runs, too_far
 from bookie.storage.ledgers import Ledgers
-from magnetar_core.bookkeeper.metadata.doubts import Doubted, DoubtRange, DoubtRanges
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.ledgers.doubts import Doubted, DoubtRange, DoubtRanges
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files, read_file, replace_file
 from magnetar_core.runtime.types import Corruption

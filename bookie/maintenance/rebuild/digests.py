@@ -5,8 +5,8 @@ import logging
 from typing import Final
 
 from bookie.maintenance.rebuild.digest_check import Digest
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ import logging
 from typing import Final
 
 from bookie.maintenance.repair import codec_of
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, NoNode
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.types import Corruption
 

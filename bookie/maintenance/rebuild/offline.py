@@ -16,7 +16,7 @@ Rules:
 5. Then every ledger of the directory goes into limbo, and its copies must be checked (`needs_check`,
    `bookie.maintenance.integrity`) before "no such entry" is answered. Both are durable before the mark is removed.
 6. A log that cannot be read is left as it is, and the bookie starts without it. That is noted
-   (`bookie.maintenance.rebuild.unreadable`), because its entries may come back with its disk.
+   (`bookie.maintenance.garbage.unreadable`), because its entries may come back with its disk.
 7. Every start repeats the rebuild until it is complete.
 
 The end of an unsealed log may be a torn write. Zeros there are no damage; any other bytes are, because a location may
@@ -31,8 +31,8 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from bookie.maintenance.garbage.unreadable import note_unreadable
 from bookie.maintenance.rebuild.digest_check import Digest, DigestCheck, Verdict, no_digests
-from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
 from bookie.storage.index import FLAG_NEEDS_INTEGRITY_CHECK, LEDGERS, LOCATIONS, REBUILDING, Index, IndexCorrupt

@@ -31,7 +31,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bookie.jobs import JobThread
-from bookie.maintenance.collector import GarbageCollector
+from bookie.maintenance.garbage.collector import GarbageCollector
+from bookie.maintenance.garbage.unreadable import note_unreadable
 from bookie.maintenance.rebuild.findings import Findings, OnlineRebuildStatus
 from bookie.maintenance.rebuild.ledger_codecs import LedgerCodecs
 from bookie.maintenance.rebuild.location_check import check_locations, find_gone_log
@@ -48,7 +49,6 @@ from bookie.maintenance.rebuild.log_comparison import (
     with_digest,
 )
 from bookie.maintenance.rebuild.mark import RebuildMark
-from bookie.maintenance.rebuild.unreadable import note_unreadable
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name, list_logs
@@ -57,7 +57,7 @@ from bookie.storage.known import NOTHING_THERE, note_of
 from bookie.storage.ledger_storage import LedgerDirectory, LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter

@@ -25,7 +25,8 @@ from aiohttp import web
 
 from broker.admin.deputies import by_itself
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
-from broker.admin.metrics import topic_numbers
+from broker.admin.numbers.metrics import topic_numbers
+from broker.admin.numbers.stats import Wanted, topic_stats
 from broker.admin.owners import Owners
 from broker.admin.page.facts import (
     NAMESPACES_SHOWN_MAX,
@@ -38,16 +39,15 @@ from broker.admin.page.facts import (
 from broker.admin.page.files import FILES, PREFIX
 from broker.admin.page.history import STEP_MS, WHOLE, Counts, History, shown_hour
 from broker.admin.rights import Routes
-from broker.admin.stats import Wanted, topic_stats
 from broker.broker import Broker
 from broker.errors import NotAuthenticated, NotAuthorized, TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
-from broker.records import NoRecord
+from broker.records.json_records import NoRecord
 from broker.security.authorization import Need, Operation, about_namespace, about_tenant, about_topic
 from broker.topic.topic import Topic
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.pages.serving import INDEX, serve_file
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from magnetar_core.security.caller import Caller

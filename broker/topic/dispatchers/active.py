@@ -16,8 +16,8 @@ from bisect import bisect_left, bisect_right, insort
 from itertools import count
 from typing import Final
 
-from broker.topic.consumer import Consumer
-from broker.topic.sticky_keys import murmur3, murmur3_of_each
+from broker.topic.clients.consumer import Consumer
+from broker.topic.dispatchers.sticky_keys import murmur3, murmur3_of_each
 
 # Points of a consumer on the ring that chooses the active one of a Failover subscription.
 FAILOVER_POINTS: Final = 100

@@ -24,7 +24,7 @@ gives all of them back. So, for Shared and Key_Shared:
 from collections.abc import Iterable
 from typing import Final
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol
 
-from broker.topic.batch_sizes import BatchSizes
-from broker.topic.consumer import Consumer
+from broker.topic.clients.batch_sizes import BatchSizes
+from broker.topic.clients.consumer import Consumer
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import message_count, metadata_of, split_entry

@@ -11,11 +11,11 @@ Rules, besides those of all dispatchers:
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
 from broker.topic.dispatchers.shared import LOOK_AHEAD_MAX, SharedDispatcher
+from broker.topic.dispatchers.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.ports import CursorPort, EntryLike
-from broker.topic.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.unacked import UnackedShare
 from managed_ledger.position import Position
 

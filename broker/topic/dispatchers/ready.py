@@ -14,7 +14,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.ports import Sink
 
 # Consumers that are looked at to find how much may be read: with more of them than entries of a read, each takes one.

@@ -5,14 +5,14 @@ from bisect import insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from broker.topic.batch_sizes import BatchSizes
-from broker.topic.consumer import Consumer, priority_of
-from broker.topic.delayed import LONGEST_STEP_MS, DelayedMessages
+from broker.topic.clients.batch_sizes import BatchSizes
+from broker.topic.clients.consumer import Consumer, priority_of
 from broker.topic.dispatchers.chunked import ChunkedMessage, ChunkedMessages
+from broker.topic.dispatchers.delayed import LONGEST_STEP_MS, DelayedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.dispatchers.ready import ReadyConsumers
+from broker.topic.dispatchers.replay_set import ReplaySet
 from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
-from broker.topic.replay_set import ReplaySet
 from broker.topic.unacked import UnackedShare
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position

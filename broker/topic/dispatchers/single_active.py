@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Sequence
 
 from broker.errors import ConsumerBusy
-from broker.topic.batch_sizes import BatchSizes
-from broker.topic.consumer import Consumer
+from broker.topic.clients.batch_sizes import BatchSizes
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of, is_chunk
 from broker.topic.ports import CursorPort, Entries, Sink

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.errors import ConsumerBusy
-from broker.topic.consumer import Consumer, priority_of
+from broker.topic.clients.consumer import Consumer, priority_of
 from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
 from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.dispatchers.single_active import tell_active
-from broker.topic.sticky_keys import sticky_key
+from broker.topic.dispatchers.sticky_keys import sticky_key
 
 # Messages that one subscription knows by their uuid between two chunks, some 200 bytes each. Clients put ten together
 # at one time (maxPendingChunkedMessage). Of the one that has waited longest the rest is dropped.

@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.errors import ConsumerBusy
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import Facts
 from broker.topic.non_persistent.delivery import ByKey, Delivery, InTurn, OneActive
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.topic.rates import Rates
-from broker.topic.subscription import SINGLE_ACTIVE, KeySharedPolicy, check_same_kind, check_same_policy, tell_closed
+from broker.topic.rates.averages import Rates
+from broker.topic.reading.subscription import (
+    SINGLE_ACTIVE,
+    KeySharedPolicy,
+    check_same_kind,
+    check_same_policy,
+    tell_closed,
+)
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.position import Position
@@ -30,7 +36,7 @@ _Type = wire.CommandSubscribe.SubType
 
 
 class NonPersistentSubscription:
-    """A subscription of a non-persistent topic. Implements `broker.topic.consumer.ConsumerSubscription`."""
+    """A subscription of a non-persistent topic. Implements `broker.topic.clients.consumer.ConsumerSubscription`."""
 
     keeps_batch_index_acks = False
     backlog = 0

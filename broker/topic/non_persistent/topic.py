@@ -3,8 +3,8 @@
     SEND … ──run──▶ publish ──▶ receipts (0:0)
                        └─────▶ each subscription ──▶ one consumer with permits, or dropped and counted
 
-Producers are admitted as those of persistent topics (`broker.topic.producers`), but nothing of it is stored: the epoch
-of an exclusive producer lasts as long as the topic is open.
+Producers are admitted as those of persistent topics (`broker.topic.publishing.producers`), but nothing of it is
+stored: the epoch of an exclusive producer lasts as long as the topic is open.
 
 Rules:
 
@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from broker.config import BrokerConfig
 from broker.errors import (
     ConsumerAssignError,
     ConsumerBusy,
@@ -27,25 +26,26 @@ from broker.errors import (
     NotReady,
     SubscriptionNotFound,
 )
-from broker.policies import NamespacePolicies
-from broker.topic.consumer import Consumer, ConsumerSubscription
+from broker.policies.namespace import NamespacePolicies
+from broker.settings.config import BrokerConfig
+from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.producer import Producer
 from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.limits import has_room_for_host, limits_of
 from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubscription
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.topic.producer import Producer
-from broker.topic.producers import Producers
-from broker.topic.publishing import encrypted
+from broker.topic.publishing.producers import Producers
+from broker.topic.publishing.publishing import encrypted
+from broker.topic.rates.resource_group import Membership, ResourceGroup
+from broker.topic.rates.throttling import PublishThrottle
+from broker.topic.reading.subscription import check_type, tell_closed
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
-from broker.topic.resource_group import Membership, ResourceGroup
-from broker.topic.subscription import check_type, tell_closed
 from broker.topic.subscriptions import check_name, check_new_name
-from broker.topic.throttling import PublishThrottle
 from broker.wire.frames import Send, send_receipt
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.position import LATEST, Position
-from managed_ledger.reading import Entry
+from managed_ledger.reading.reading import Entry
 from managed_ledger.topic_name import TopicName
 
 # What a producer is told of its last sequence id: none was stored.
@@ -53,7 +53,8 @@ _NO_SEQUENCE_ID: Final = -1
 
 
 class Epoch:
-    """The epoch of the exclusive producer, as long as the topic is open. (`broker.topic.producers.EpochStore`)"""
+    """The epoch of the exclusive producer, as long as the topic is open.
+    (`broker.topic.publishing.producers.EpochStore`)"""
 
     def __init__(self) -> None:
         self.properties: Mapping[str, str] = {}

@@ -9,24 +9,24 @@ from pathlib import Path
 import click
 
 from magnetar.cli.bookie.cluster import cluster
-from magnetar.cli.bookie.compaction import compact, resume_compaction, suspend_compaction
 from magnetar.cli.bookie.config import config as show_config
 from magnetar.cli.bookie.cookies import cookies
-from magnetar.cli.bookie.disks import disks
-from magnetar.cli.bookie.flush import flush
-from magnetar.cli.bookie.gc import gc
 from magnetar.cli.bookie.info import info
 from magnetar.cli.bookie.ledger import ledger
 from magnetar.cli.bookie.ledgers import ledgers
 from magnetar.cli.bookie.listing import list_bookies
-from magnetar.cli.bookie.marks import marks
 from magnetar.cli.bookie.metrics import metrics
 from magnetar.cli.bookie.readonly import readonly
-from magnetar.cli.bookie.rebuild_index import rebuild_index
-from magnetar.cli.bookie.sanity import sanity
-from magnetar.cli.bookie.scrub import scrub
 from magnetar.cli.bookie.status import status
-from magnetar.cli.options import processes_option
+from magnetar.cli.bookie.storage.compaction import compact, resume_compaction, suspend_compaction
+from magnetar.cli.bookie.storage.disks import disks
+from magnetar.cli.bookie.storage.flush import flush
+from magnetar.cli.bookie.storage.gc import gc
+from magnetar.cli.bookie.storage.marks import marks
+from magnetar.cli.bookie.storage.rebuild_index import rebuild_index
+from magnetar.cli.bookie.storage.sanity import sanity
+from magnetar.cli.bookie.storage.scrub import scrub
+from magnetar.cli.common.options import processes_option
 
 __all__ = ["bookie"]
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magnetar.cli.options import F
+from magnetar.cli.common.options import F
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, if_there, remote
 from magnetar.cli.bookie.texts import SPACE, space_cells
-from magnetar.cli.options import print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin

@@ -3,7 +3,7 @@
 import click
 
 from magnetar.cli.bookie.asking import admin_of, remote
-from magnetar.cli.options import print_json
+from magnetar.cli.common.options import print_json
 
 
 @click.command()

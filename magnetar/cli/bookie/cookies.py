@@ -2,9 +2,9 @@
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
-from magnetar.cli.options import print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
 
 
 @click.command()

@@ -2,10 +2,10 @@
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
 from magnetar.cli.bookie.texts import printable, quorums
-from magnetar.cli.options import confirm, now_ms, print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import confirm, now_ms, print_json
 
 ENTRIES_PER_PAGE = 1_000
 LEDGER_ID = click.IntRange(min=0)

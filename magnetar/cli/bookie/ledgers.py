@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
 from magnetar.cli.bookie.texts import quorums
-from magnetar.cli.options import now_ms, print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import now_ms, print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin

@@ -2,10 +2,10 @@
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
 from magnetar.cli.bookie.texts import space_cells
-from magnetar.cli.options import print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
 
 
 @click.command("list")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from magnetar.cli.bookie.asking import admin_of, remote
-from magnetar.cli.options import print_json
+from magnetar.cli.common.options import print_json
 
 if TYPE_CHECKING:
     from magnetar.inspect.bookie_admin import BookieAdmin

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from magnetar.cli import output as show
 from magnetar.cli.bookie.asking import admin_of, remote
 from magnetar.cli.bookie.texts import (
     doubt_text,
@@ -15,7 +14,8 @@ from magnetar.cli.bookie.texts import (
     scrub_text,
     show_disks,
 )
-from magnetar.cli.options import now_ms, print_json
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import now_ms, print_json
 
 
 @click.command()

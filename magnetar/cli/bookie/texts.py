@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from magnetar.cli import output as show
+from magnetar.cli.common import output as show
 
 SPACE = re.compile(r"Free: (\d+)\S*, Total: (\d+)")
 

@@ -19,8 +19,8 @@ from typing import Final
 
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX
-from magnetar_core.runtime.daemon import EXIT_CONFIGURATION, PART_OF_SERVICE
-from magnetar_core.runtime.own_packages import python_environment
+from magnetar_core.runtime.process.daemon import EXIT_CONFIGURATION, PART_OF_SERVICE
+from magnetar_core.runtime.process.own_packages import python_environment
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 

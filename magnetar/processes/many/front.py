@@ -27,12 +27,12 @@ from magnetar.processes.many.calls import READING, Way, named_broker
 from magnetar.processes.many.children import Child, Children
 from magnetar.processes.many.merged import merged_json, merged_metrics
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.http_bodies import BODIES, BodyRefused
-from magnetar_core.runtime.http_server import CONNECTIONS_MAX, HttpServer
-from magnetar_core.runtime.json_text import parse_json
-from magnetar_core.security.tls_contexts import Certificates, certificate_pem, server_context
-from magnetar_core.security.tls_files import TlsFiles
-from magnetar_core.security.tls_port import TlsPort
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.http.bodies import BODIES, BodyRefused
+from magnetar_core.runtime.http.server import CONNECTIONS_MAX, HttpServer
+from magnetar_core.security.tls.contexts import Certificates, certificate_pem, server_context
+from magnetar_core.security.tls.files import TlsFiles
+from magnetar_core.security.tls.port import TlsPort
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from bookie.config import BookieConfig
 from bookie.disks.cookie import decode
 from bookie.disks.directories import CURRENT, VERSION
 from magnetar.processes.many.shares import directory_of
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.lifecycle import State
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.config import PROCESSES
 from magnetar_core.runtime.files import Files, read_file, replace_file
 from magnetar_core.runtime.types import ConfigurationError, Corruption

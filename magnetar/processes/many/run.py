@@ -17,14 +17,14 @@ from magnetar.processes.many.merged import joined_addresses
 from magnetar.processes.many.recorded import check_surplus, record_processes, recorded_processes
 from magnetar.processes.many.shares import bookie_shares, broker_shares, http_setting
 from magnetar_core.runtime.config import AUTO
-from magnetar_core.runtime.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.files import OsFiles
-from magnetar_core.runtime.own_packages import python_command
+from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
+from magnetar_core.runtime.process.own_packages import python_command
 from magnetar_core.runtime.tasks import Parts
 
 if TYPE_CHECKING:
     from bookie.config import BookieConfig
-    from broker.config import BrokerConfig
+    from broker.settings.config import BrokerConfig
     from magnetar.processes.many.front import Place
     from magnetar.processes.many.shares import Share
 
@@ -48,7 +48,7 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
     shares = broker_shares(config, processes)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        from magnetar.processes.bookie import bind_http
+        from magnetar.processes.bookies.bookie import bind_http
 
         listening = secure = None
         if config.web_port is not None:
@@ -86,7 +86,7 @@ def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int
     name, _ = http_setting(config)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        from magnetar.processes.bookie import bind_http
+        from magnetar.processes.bookies.bookie import bind_http
 
         listening = None
         host = ""
@@ -112,7 +112,7 @@ def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int
 
 async def keep_recorded(config: "BookieConfig", processes: int, url: str, root: str) -> None:
     """Check the number of bookies against what the directories tell, and store it. Raises MagnetarError."""
-    from magnetar_core.bookkeeper.metadata.url import open_store
+    from magnetar_core.bookkeeper.metadata.stores.url import open_store
 
     files = OsFiles()
     recorded = recorded_processes(files, config)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from bookie.config import BookieConfig
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 from magnetar_core.runtime.config import PROCESSES
 from magnetar_core.runtime.types import ConfigurationError
 

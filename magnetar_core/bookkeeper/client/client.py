@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.entry_lists import EntryLists, Group
+from magnetar_core.bookkeeper.client.deciding.quorum import ImpossibleQuorum, check_quorum
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
@@ -13,22 +13,22 @@ from magnetar_core.bookkeeper.client.errors import (
     NotEnoughBookies,
     Unauthorized,
 )
-from magnetar_core.bookkeeper.client.isolation import Isolation, isolation_in, usable
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
-from magnetar_core.bookkeeper.client.long_poll import LongPoll
-from magnetar_core.bookkeeper.client.placement import choose_ensemble, choose_moves, choose_replacements
-from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import ImpossibleQuorum, check_quorum
-from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.placing.ensembles import choose_ensemble, choose_moves, choose_replacements
+from magnetar_core.bookkeeper.client.placing.isolation import Isolation, isolation_in, usable
+from magnetar_core.bookkeeper.client.placing.topology import Topology, locations_of, region_on
+from magnetar_core.bookkeeper.client.reading.entry_lists import EntryLists, Group
+from magnetar_core.bookkeeper.client.reading.long_poll import LongPoll
+from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.reading.replicas import LedgerReplicas
 from magnetar_core.bookkeeper.client.recovery_driver import recover_ledger
-from magnetar_core.bookkeeper.client.replicas import LedgerReplicas
-from magnetar_core.bookkeeper.client.topology import Topology, locations_of, region_on
+from magnetar_core.bookkeeper.client.wire.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned, check_layout
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.racks import RackDirectory
-from magnetar_core.bookkeeper.metadata.store import MetadataError, MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.racks import RackDirectory
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned, check_layout
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Allocate, Corruption

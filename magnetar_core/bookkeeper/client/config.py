@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from magnetar_core.bookkeeper.client.regions import REGIONS_MIN, RegionRules, problems, rules_of
-from magnetar_core.bookkeeper.client.topology import RACKS_MIN
+from magnetar_core.bookkeeper.client.placing.regions import REGIONS_MIN, RegionRules, problems, rules_of
+from magnetar_core.bookkeeper.client.placing.topology import RACKS_MIN
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.config import setting
 from magnetar_core.runtime.types import MIB
-from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls.files import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

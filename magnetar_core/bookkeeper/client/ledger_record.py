@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Final
 
+from magnetar_core.bookkeeper.client.deciding.writer import judge_conflict
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     MetadataConflict,
     MetadataUnavailable,
     NoSuchLedger,
 )
-from magnetar_core.bookkeeper.client.writer import judge_conflict
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import Cancel, NoNode, VersionConflict, WentBack
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, NoNode, VersionConflict, WentBack
 
 # Conflicts of one update. Only re-replication of older segments causes conflicts, and each one was progress for it.
 _CONFLICTS_MAX: Final = 20

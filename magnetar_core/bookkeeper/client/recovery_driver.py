@@ -7,21 +7,21 @@ import random
 from collections import deque
 from typing import Final
 
+from magnetar_core.bookkeeper.client.deciding.quorum import quorum_of
+from magnetar_core.bookkeeper.client.deciding.recovery import Absent, Found, recovery_error
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     DigestMismatch,
     MetadataUnavailable,
     RecoveryFailed,
 )
-from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
 from magnetar_core.bookkeeper.client.ledger_record import as_client_error
-from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import quorum_of
-from magnetar_core.bookkeeper.client.recovery import Absent, Found, recovery_error
+from magnetar_core.bookkeeper.client.reading.fetch import LedgerFetcher
+from magnetar_core.bookkeeper.client.wire.pool import ConnectionPool
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
-from magnetar_core.bookkeeper.metadata.store import MetadataError, VersionConflict
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, VersionConflict
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, master_key
 from magnetar_core.runtime.types import Corruption
 

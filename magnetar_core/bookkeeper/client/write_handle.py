@@ -22,10 +22,18 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, Protocol
 
-from magnetar_core.bookkeeper.client.add_stages import AddWatch, SlowAdd
-from magnetar_core.bookkeeper.client.belief import Belief
-from magnetar_core.bookkeeper.client.change_limits import LedgerBackoff
-from magnetar_core.bookkeeper.client.connection import AddChannel, BookieConnection
+from magnetar_core.bookkeeper.client.deciding.add_stages import AddWatch, SlowAdd
+from magnetar_core.bookkeeper.client.deciding.belief import Belief
+from magnetar_core.bookkeeper.client.deciding.change_limits import LedgerBackoff
+from magnetar_core.bookkeeper.client.deciding.quorum import quorum_of
+from magnetar_core.bookkeeper.client.deciding.writer import (
+    Acknowledge,
+    ChangeEnsemble,
+    Effect,
+    Failed,
+    LedgerWriter,
+    PendingAdd,
+)
 from magnetar_core.bookkeeper.client.errors import (
     BookKeeperError,
     ClientClosed,
@@ -34,22 +42,14 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     TooManyPending,
 )
-from magnetar_core.bookkeeper.client.fetch import LedgerFetcher
 from magnetar_core.bookkeeper.client.ledger_record import LedgerRecord, as_client_error
-from magnetar_core.bookkeeper.client.placement import choose_replacements
-from magnetar_core.bookkeeper.client.pool import ConnectionPool
-from magnetar_core.bookkeeper.client.quorum import quorum_of
-from magnetar_core.bookkeeper.client.writer import (
-    Acknowledge,
-    ChangeEnsemble,
-    Effect,
-    Failed,
-    LedgerWriter,
-    PendingAdd,
-)
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.store import Cancel, MetadataError, NoNode, StoreUnavailable, WentBack
+from magnetar_core.bookkeeper.client.placing.ensembles import choose_replacements
+from magnetar_core.bookkeeper.client.reading.fetch import LedgerFetcher
+from magnetar_core.bookkeeper.client.wire.connection import AddChannel, BookieConnection
+from magnetar_core.bookkeeper.client.wire.pool import ConnectionPool
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, NoNode, StoreUnavailable, WentBack
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, StoredEntry, master_key
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Tasks

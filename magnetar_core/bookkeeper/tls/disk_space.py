@@ -7,7 +7,7 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import KIB
-from magnetar_core.security.tls_contexts import Certificates
+from magnetar_core.security.tls.contexts import Certificates
 
 _READ_BYTES: Final = 4 * KIB
 

@@ -19,8 +19,8 @@ from typing import Final, TypeVar
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.runtime.types import KIB
-from magnetar_core.security.tls_contexts import HANDSHAKE_S, Certificates
-from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls.contexts import HANDSHAKE_S, Certificates
+from magnetar_core.security.tls.files import TlsFiles
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 

@@ -17,8 +17,8 @@ from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire.codec_v2 import V2Error
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES
 from magnetar_core.bookkeeper.wire.framing import LENGTH, MalformedFrame
+from magnetar_core.runtime.data.varint import unvarint, varint
 from magnetar_core.runtime.types import Buffer
-from magnetar_core.runtime.varint import unvarint, varint
 
 # Field 1, length-delimited: the header of every Request. A frame of the second protocol starts with 2, 1 or 0,
 # none of which is a legal tag, so one byte tells them apart.

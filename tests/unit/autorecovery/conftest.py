@@ -2,7 +2,8 @@
 
 import pytest
 
-from autorecovery import draining, reports
+from autorecovery.lifecycle import draining
+from autorecovery.reporting import reports
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autorecovery.callback_posts import HttpPoster
-from autorecovery.callback_rules import TIMESTAMP, headers_of, make
-from autorecovery.callbacks import CannotPost
-from magnetar_core.bookkeeper.metadata.lifecycle_events import Event, EventKind, encode
+from autorecovery.callbacks.delivery import CannotPost
+from autorecovery.callbacks.posts import HttpPoster
+from autorecovery.callbacks.rules import TIMESTAMP, headers_of, make
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle_events import Event, EventKind, encode
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.pages import blocks_of
 

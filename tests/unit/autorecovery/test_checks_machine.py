@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from autorecovery.checks import (
+from autorecovery.ledgers.checks import (
     Answer,
     Copy,
     Fragment,
@@ -23,7 +23,7 @@ from autorecovery.checks import (
     lost_entries,
     names,
 )
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
 BOOKIES = tuple("abcdef")

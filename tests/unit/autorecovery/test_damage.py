@@ -2,9 +2,9 @@
 
 import pytest
 
-from autorecovery import report_sweep
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Damage, Kind, Report, Source, Stage
+from autorecovery.reporting import report_sweep
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Damage, Kind, Report, Source, Stage
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 

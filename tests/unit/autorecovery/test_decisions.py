@@ -1,9 +1,9 @@
 """Small deciding parts: when lost bookies are audited, when a ledger is tried again, what an index knows."""
 
-from autorecovery.index import LedgerIndex
-from autorecovery.lost_bookies import Decision, LostBookies
-from autorecovery.outcome import Hindered, Hindrance, describe, retry_after_s
-from tests.unit.autorecovery.test_checks import ABC, record
+from autorecovery.audit.lost_bookies import Decision, LostBookies
+from autorecovery.ledgers.index import LedgerIndex
+from autorecovery.repair.outcome import Hindered, Hindrance, describe, retry_after_s
+from tests.unit.autorecovery.ledgers.test_checks import ABC, record
 
 NOTHING = Decision(frozenset(), None)
 

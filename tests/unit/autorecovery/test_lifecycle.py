@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from magnetar_core.bookkeeper.metadata.lifecycle import (
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import (
     MOVES,
     REASONS_MAX,
     TEXT_CHARS_MAX,

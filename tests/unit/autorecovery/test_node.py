@@ -10,13 +10,13 @@ import pytest
 
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode, NodeDied
-from autorecovery.outcome import Hindrance
+from autorecovery.repair.outcome import Hindrance
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
-from magnetar_core.bookkeeper.client.isolation import Isolation
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.bookkeeper.client.placing.isolation import Isolation
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 

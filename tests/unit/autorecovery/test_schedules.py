@@ -7,23 +7,28 @@ from typing import Any
 
 import pytest
 
-from autorecovery import auditor as auditor_module
-from autorecovery import repair as repair_module
-from autorecovery import worker as worker_module
+from autorecovery.audit import auditor as auditor_module
 from autorecovery.config import AutoRecoveryConfig
-from autorecovery.outcome import Hindrance
-from autorecovery.repair import LedgerRepair
-from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT, LedgerMetadata, LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.lifecycle import State
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from autorecovery.repair import one_ledger as repair_module
+from autorecovery.repair import worker as worker_module
+from autorecovery.repair.one_ledger import LedgerRepair
+from autorecovery.repair.outcome import Hindrance
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import (
+    SHORT_ID_LIMIT,
+    LedgerMetadata,
+    LedgerState,
+    Segment,
+)
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support import lifecycle
 from tests.support.waiting import eventually, settle, take_turns
-from tests.unit.autorecovery.test_auditor import auditing, marked
-from tests.unit.autorecovery.test_copying import members, spare
-from tests.unit.autorecovery.test_draining import becomes, drain
+from tests.unit.autorecovery.audit.test_auditor import auditing, marked
+from tests.unit.autorecovery.lifecycle.test_draining import becomes, drain
+from tests.unit.autorecovery.repair.test_copying import members, spare
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
 

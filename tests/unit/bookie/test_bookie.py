@@ -18,8 +18,8 @@ from bookie.disks.directories import FIRST_LEDGER, DirectoryInUse
 from bookie.serving.connection import Connection
 from bookie.storage.journal.format import PLACE_FILE
 from bookie.storage.journal.writer import JournalFailed
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType

@@ -13,7 +13,7 @@ from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal
 from bookie.storage.ledger_storage import Found
-from magnetar_core.runtime.distribution import QUANTILES, Distribution
+from magnetar_core.runtime.data.distribution import QUANTILES, Distribution
 from magnetar_core.runtime.observe import SlowOperations
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life, StepThread, StepWorker

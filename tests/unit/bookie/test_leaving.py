@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bookie.bookie import Bookie
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import BookieMachines, HurriedClock, Wire
 from tests.support.waiting import eventually

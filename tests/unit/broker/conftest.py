@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import pytest
 
 from broker.broker import Broker
-from broker.config import BrokerConfig
-from broker.policies import new_policies
-from broker.records import to_json
-from broker.tenancy import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from broker.policies.namespace import new_policies
+from broker.records.json_records import to_json
+from broker.settings.config import BrokerConfig
+from broker.tenancy.changes import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.topic_name import TopicName
 from tests.support.memory_managed_ledger import MemoryLedgers, MemoryManagedLedger, MemorySchemas

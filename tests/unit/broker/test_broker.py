@@ -9,23 +9,23 @@ from typing import Any, cast
 import pytest
 
 from broker.arrivals import Arrivals
+from broker.binary.admission.handshake import CLIENT_VERSION_CHARS_MAX, hears_the_end
 from broker.binary.connection import BrokerPort
-from broker.binary.handshake import CLIENT_VERSION_CHARS_MAX, hears_the_end
 from broker.binary.server import BinaryServer
 from broker.broker import Broker
 from broker.errors import NotReady, TopicNotFound
 from broker.memory_budget import MemoryBudget
 from broker.names import DEDUPLICATION_CURSOR
 from broker.ownership.rules import BrokerAddress, Located
-from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
-from broker.tenancy import initialise_cluster
+from broker.settings.quotas import NO_SUBSCRIPTIONS, InactiveTopics
+from broker.tenancy.changes import initialise_cluster
+from broker.topic.clients.properties import KeptBytes
+from broker.topic.dispatchers.sticky_keys import RANGES_MAX
 from broker.topic.ports import NextBroker
-from broker.topic.properties import KeptBytes
-from broker.topic.sticky_keys import RANGES_MAX
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.messages import KEY_BYTES_MAX, METADATA_FIELDS_MAX, PROPERTIES_MAX, encode_entry

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.policy_types import AGE, EVICTION, HOLD, BacklogQuota
-from broker.topic.backlog import exceeded
+from broker.settings.quotas import AGE, EVICTION, HOLD, BacklogQuota
+from broker.topic.reading.backlog_quota import exceeded
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient

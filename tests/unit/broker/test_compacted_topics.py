@@ -10,12 +10,12 @@ import pulsar
 import pytest
 
 from broker.broker import Broker
-from broker.topic.compactor import CompactionStatus
+from broker.topic.compaction.compactor import CompactionStatus
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
-from managed_ledger.compacted_ledger import CompactedWriter
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
+from managed_ledger.compacted.ledger import CompactedWriter
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.retention import RetentionRule
 from managed_ledger.topic_name import TopicName
@@ -252,7 +252,7 @@ async def test_a_compaction_that_cannot_write_changes_nothing(broker: Broker, mo
         async def refuse(*_: object) -> None:
             raise StorageUnavailable("the disks are full")
 
-        patched.setattr("managed_ledger.compacted_ledger.CompactedWriter.close", refuse)
+        patched.setattr("managed_ledger.compacted.ledger.CompactedWriter.close", refuse)
         assert topic.compactor.start()
         await eventually(lambda: topic.compactor.facts.status is CompactionStatus.ERROR)
     assert "the disks are full" in topic.compactor.facts.last_error

@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from broker.topic.compaction import Opened
-from broker.topic.compactor import CompactionStatus, Compactor
+from broker.topic.compaction.compactor import CompactionStatus, Compactor
+from broker.topic.compaction.latest_keys import Opened
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.compacted_ledger import CompactedLedgers
+from managed_ledger.compacted.ledger import CompactedLedgers
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.messages_pb2 import LZ4
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.reading import Entry
+from managed_ledger.reading.reading import Entry
 from managed_ledger.topic_name import TopicName
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
-from tests.unit.broker.topic.test_compaction import batch, single
+from tests.unit.broker.topic.compaction.test_latest_keys import batch, single
 
 TOPIC = "persistent://public/default/t"
 
@@ -73,7 +73,7 @@ async def test_a_topic_with_too_many_keys_is_not_compacted_and_goes_on(
 async def test_a_compaction_reads_so_much_at_a_time(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"broker.topic.compactor.{limit}", 3)
+    monkeypatch.setattr(f"broker.topic.compaction.compactor.{limit}", 3)
     raw = await RawClient.connect(world.broker.port)
     await raw.produce(TOPIC)
     raw.publish(1, *range(20))
@@ -102,8 +102,8 @@ async def test_a_compaction_reads_so_much_at_a_time(
 async def test_a_compressed_batch_is_compacted_in_turns(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, inline_bytes: int
 ) -> None:
-    monkeypatch.setattr("broker.topic.compaction.MESSAGES_PER_TURN", 100)
-    monkeypatch.setattr("broker.topic.compactor.INLINE_BYTES_MAX", inline_bytes)
+    monkeypatch.setattr("broker.topic.compaction.latest_keys.MESSAGES_PER_TURN", 100)
+    monkeypatch.setattr("broker.topic.compaction.compactor.INLINE_BYTES_MAX", inline_bytes)
     loop_thread, elsewhere = threading.get_ident(), 0
     unpacked = Opened.unpacked
 
@@ -131,7 +131,7 @@ async def test_a_compressed_batch_is_compacted_in_turns(
 
 
 async def test_a_compaction_waits_for_what_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.compacted_ledger._WRITE_AHEAD_BYTES", 300)
+    monkeypatch.setattr("managed_ledger.compacted.ledger._WRITE_AHEAD_BYTES", 300)
     keeper = MemoryBookKeeper()
     ledgers = CompactedLedgers("t", keeper.client, ManagedLedgerConfig())
     writer = await ledgers.create(TOPIC, -1, Position(1, 99))
@@ -152,7 +152,7 @@ async def test_a_compaction_waits_for_what_it_has_written(monkeypatch: pytest.Mo
 
 
 async def test_so_many_positions_of_a_compacted_ledger_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("managed_ledger.compacted_ledger._KNOWN_MAX", 5)
+    monkeypatch.setattr("managed_ledger.compacted.ledger._KNOWN_MAX", 5)
     ledgers = CompactedLedgers("t", MemoryBookKeeper().client, ManagedLedgerConfig())
     writer = await ledgers.create(TOPIC, -1, Position(1, 99))
     await writer.add([(Position(1, 2 * number), single("k", b"v")) for number in range(50)])

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from broker.broker import Broker
-from broker.config import INDEX_INTERCEPTOR
+from broker.settings.config import INDEX_INTERCEPTOR
 from broker.topic.topic import Topic
-from managed_ledger.entry_index import index_in
 from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.position import EARLIEST
+from managed_ledger.reading.entry_index import index_in
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.test_official_client import client
 from tests.unit.broker.test_real_storage import Cluster, cluster

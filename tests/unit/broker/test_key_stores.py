@@ -10,11 +10,11 @@ import aiohttp
 import pulsar
 import pytest
 
-from broker.config import KEY_STORE_PLUGIN
 from broker.security.broker_client import BrokerClient
+from broker.settings.config import KEY_STORE_PLUGIN
 from magnetar_core.runtime.types import ConfigurationError
-from magnetar_core.security.tls_contexts import certificate_pem, client_context, key_pem
-from magnetar_core.security.tls_files import TlsFiles
+from magnetar_core.security.tls.contexts import certificate_pem, client_context, key_pem
+from magnetar_core.security.tls.files import TlsFiles
 from tests.support.java_stores import PASSWORD, RECORDED
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 from tests.unit.broker.conftest import CONFIG

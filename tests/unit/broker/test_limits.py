@@ -82,7 +82,7 @@ async def test_a_topic_with_deduplication_replays_its_entries_in_steps(
     monkeypatch.setattr(MemoryCursor, "read", noting)
     size_bytes = len(entry(0))
     monkeypatch.setattr(
-        f"broker.topic.stored_deduplication.{limit}", 6 if limit == "REPLAY_ENTRIES" else 6 * size_bytes
+        f"broker.topic.publishing.stored_deduplication.{limit}", 6 if limit == "REPLAY_ENTRIES" else 6 * size_bytes
     )
     await world.restart(deduplication=True)
     raw = await RawClient.connect(world.broker.port)

@@ -8,8 +8,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.admin.metrics import topic_numbers
-from broker.topic.compactor import CompactionStatus
+from broker.admin.numbers.metrics import topic_numbers
+from broker.topic.compaction.compactor import CompactionStatus
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually
 from tests.unit.broker.test_official_client import EARLIEST, client, nothing_more, receive, texts

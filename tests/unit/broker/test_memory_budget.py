@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES, READ_ROOM_BYTES
-from broker.config import BrokerConfig
 from broker.memory_budget import LOOK_S, RESUME_BELOW, RESUMED_AT_ONCE, STEP_S, MemoryBudget
+from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.runtime.memory import memory_bytes
+from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.types import KIB, MIB
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.config import change_in_use
 from broker.names import DEDUPLICATION_CURSOR
-from broker.policies import NamespacePolicies
+from broker.policies.namespace import NamespacePolicies
+from broker.settings.config import change_in_use
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from managed_ledger.compacted_entry import COMPACTION_CURSOR
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import EncryptionKeys, MessageMetadata
 from managed_ledger.position import EARLIEST

@@ -16,20 +16,20 @@ from bookie.config import BookieConfig
 from bookie.storage.index import MemoryIndex, RocksIndex
 from broker.binary.connection import Connection
 from broker.broker import Broker
-from broker.tenancy import initialise_cluster
-from broker.topic.subscription import Subscription
+from broker.tenancy.changes import initialise_cluster
+from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.isolation import Isolation, isolation_in
-from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.placing.isolation import Isolation, isolation_in
+from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata import ledger_store
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.racks import RackRecords
+from magnetar_core.bookkeeper.metadata.bookies.racks import RackRecords
+from magnetar_core.bookkeeper.metadata.ledgers import ledger_store
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import Clock, LoopClock
 from magnetar_core.runtime.files import OsFiles
 from managed_ledger.cursors.managed_cursor import ManagedCursor

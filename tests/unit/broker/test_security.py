@@ -12,20 +12,20 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.binary import connection_limits
+from broker.binary.admission import connection_limits
 from broker.binary.server import HANDSHAKE_FRAME_BYTES
 from broker.broker import Broker
 from broker.security import doors as doors_module
 from broker.security.doors import Doors, open_doors
-from broker.tenancy import initialise_cluster
+from broker.tenancy.changes import initialise_cluster
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import Clock, LoopClock, Timer
-from magnetar_core.security import tls_port
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls import port as tls_port
+from magnetar_core.security.tls.contexts import usual_context
 from magnetar_core.security.tokens import sign
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_managed_ledger import MemoryLedgers, MemorySchemas

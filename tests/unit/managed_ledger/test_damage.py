@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, NoSuchLedger
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.factory import ManagedLedgerFactory

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, LedgerFenced
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import (
@@ -22,7 +22,7 @@ from managed_ledger.errors import (
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, LATEST, Position
-from managed_ledger.reading import Entry
+from managed_ledger.reading.reading import Entry
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import eventually, settle
@@ -137,7 +137,7 @@ async def test_the_record_is_in_pulsar_s_form(world: SharedStorage) -> None:
     await publish(ledger, 0, 12)
     node = await world.store.get("/managed-ledgers/" + NAME)
     assert node is not None
-    from managed_ledger.records import decode_ledger_info
+    from managed_ledger.records.pulsar_records import decode_ledger_info
 
     first, last = decode_ledger_info(node.value, NAME).ledgerInfo
     assert (first.entries, first.size) == (10, sum(map(len, payloads(0, 10))))

@@ -20,8 +20,8 @@ from magnetar_core.bookkeeper.client.errors import (
     NoSuchLedger,
     TooManyPending,
 )
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.cursors.managed_cursor import ManagedCursor
@@ -37,8 +37,8 @@ from managed_ledger.errors import (
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.records import decode_cursor_info, decode_ledger_info
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import RetentionRule, RolloverRule
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper

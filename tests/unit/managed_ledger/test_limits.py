@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.storage import ledger_config
-from connectors.spark.entries import Chunks, open_entry
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from broker.serving.storage import ledger_config
+from broker.settings.config import BrokerConfig
+from connectors.spark.task.entries import Chunks, open_entry
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.appending import SEND_RUN_MAX
 from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.ledger import OPEN_ATTEMPTS_MAX, ManagedLedger
 from managed_ledger.messages import CHUNKED_BYTES_MAX, encode_entry
 from managed_ledger.messages_pb2 import LZ4, SNAPPY, ZLIB, ZSTD, MessageMetadata
 from managed_ledger.position import EARLIEST, Position
+from managed_ledger.records.versioned_record import TRIES_MAX, VersionedRecord
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.schemas.registry import ATTEMPTS_MAX, SchemaRegistry
-from managed_ledger.versioned_record import TRIES_MAX, VersionedRecord
+from managed_ledger.writing.appending import SEND_RUN_MAX
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.support.waiting import settle

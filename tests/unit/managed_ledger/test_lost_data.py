@@ -12,7 +12,7 @@ from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.errors import DataLost, ManagedLedgerFenced, StorageUnavailable
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.reading import Entry
+from managed_ledger.reading.reading import Entry
 from tests.support.memory_bookkeeper import Segment, StoredLedger
 from tests.support.waiting import take_turns
 from tests.unit.managed_ledger.test_ledger import CONFIG, SharedStorage, payloads

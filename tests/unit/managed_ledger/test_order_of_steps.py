@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
 from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.entry_cache import EntryCache
 from managed_ledger.errors import ManagedLedgerFenced, RecordInDoubt
-from managed_ledger.names import cursor_path
 from managed_ledger.position import EARLIEST
-from managed_ledger.versioned_record import VersionedRecord
+from managed_ledger.reading.entry_cache import EntryCache
+from managed_ledger.records.paths import cursor_path
+from managed_ledger.records.versioned_record import VersionedRecord
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryReadHandle
 from tests.unit.managed_ledger.test_ledger import NAME, SharedStorage, publish

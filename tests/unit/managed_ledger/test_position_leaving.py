@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managed_ledger.backlog_size import LedgerSize, bytes_after, position_leaving
 from managed_ledger.position import Position
+from managed_ledger.reading.backlog_size import LedgerSize, bytes_after, position_leaving
 
 LEDGERS = [LedgerSize(1, 100, 10), LedgerSize(2, 0, 0), LedgerSize(3, 50, 5)]
 

@@ -11,7 +11,7 @@ from managed_ledger.cursors.cursor import CONSUMED_BEFORE, TRIMMED_RANGES_MAX, C
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 
 def row(**entries: int) -> LedgerList:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from managed_ledger.names import decode, encode
+from managed_ledger.records.paths import decode, encode
 from managed_ledger.topic_name import TopicName, TopicNameError
 
 

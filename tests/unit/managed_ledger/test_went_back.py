@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
-from magnetar_core.bookkeeper.metadata.ledgers import ledger_path
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore, Saved
-from magnetar_core.bookkeeper.metadata.store import MetadataError, WentBack
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore, Saved
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, WentBack
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import ManagedLedgerFenced, MetadataWentBack
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.position import EARLIEST
-from managed_ledger.versioned_record import VersionedRecord
+from managed_ledger.records.versioned_record import VersionedRecord
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.faulty_store import FaultyStore
 from tests.support.waiting import eventually
+from tests.unit.managed_ledger.ledgers.test_tails import CONFIG, NAME
 from tests.unit.managed_ledger.test_ledger import read_all
-from tests.unit.managed_ledger.test_tails import CONFIG, NAME
 
 Change = Callable[[VersionedRecord], Awaitable[object]]
 RECORD = f"/managed-ledgers/{NAME}"

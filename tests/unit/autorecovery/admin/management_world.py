@@ -17,14 +17,14 @@ from autorecovery.admin.server import ManagementServer, root_application
 from autorecovery.config import AutoRecoveryConfig
 from bookie.disks.cookie import Cookie
 from magnetar.processes.management import start_management
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, instance_id
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.runtime.http_server import HttpServer
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, instance_id
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.runtime.http.server import HttpServer
 from magnetar_core.runtime.tasks import Parts
 from tests.support.bookie_admin_world import socket_on_a_free_port
 from tests.support.bookie_world import ledger_metadata

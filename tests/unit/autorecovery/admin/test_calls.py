@@ -5,22 +5,23 @@ from typing import Any
 
 import pytest
 
-from autorecovery.admin import recovery_calls, shapes
-from autorecovery.admin.cookie_calls import COOKIE_CHARS_MAX
-from autorecovery.admin.recovery_calls import RECOVERIES_MAX
+from autorecovery.admin import shapes
 from autorecovery.admin.shapes import BOOKIES_MAX
-from autorecovery.overview import read_marked
-from autorecovery.removal import RISKS_TOLD, Answer, Kind, Risk, risk_of
-from autorecovery.reports import Problem, _encode, _path_of
-from autorecovery.turning import TurnedBookies
+from autorecovery.admin.subjects import recovery as recovery_calls
+from autorecovery.admin.subjects.cookies import COOKIE_CHARS_MAX
+from autorecovery.admin.subjects.recovery import RECOVERIES_MAX
+from autorecovery.lifecycle.removal import RISKS_TOLD, Answer, Kind, Risk, risk_of
+from autorecovery.lifecycle.turning import TurnedBookies
+from autorecovery.reporting.overview import read_marked
+from autorecovery.reporting.reports import Problem, _encode, _path_of
 from bookie.disks.cookie import Cookie
-from magnetar_core.bookkeeper.metadata import underreplication as board
-from magnetar_core.bookkeeper.metadata.bookie_states import cookie_path, state_path
-from magnetar_core.bookkeeper.metadata.ledger_store import instance_id
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment, ledger_path
-from magnetar_core.bookkeeper.metadata.lifecycle import State
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import cookie_path, state_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import instance_id
+from magnetar_core.bookkeeper.metadata.marks import underreplication as board
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
 from tests.support.bookie_world import ledger_metadata
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.admin.management_world import ROOT, World, managed

@@ -11,8 +11,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from autorecovery.admin.calls import PREFIX
 from autorecovery.admin.schema import INTEGER, STRING, array, closed, one_of, problem_of, unchecked_words
 from autorecovery.admin.tokens import Role, line_of
-from magnetar_core.bookkeeper.metadata.bookie_states import cookie_path
-from magnetar_core.bookkeeper.metadata.lifecycle import State
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.admin.management_world import ROOT, managed
 

@@ -15,8 +15,8 @@ from autorecovery.admin.schema import STRING, answer_of, closed
 from autorecovery.admin.server import BODY_BYTES_MAX, PARAMETER_CHARS_MAX, ManagementServer, root_application
 from autorecovery.admin.token_file import TokenFile
 from autorecovery.admin.tokens import Role, line_of
-from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
-from magnetar_core.runtime.http_server import HttpServer
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
+from magnetar_core.runtime.http.server import HttpServer
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.bookie_admin_world import socket_on_a_free_port
 from tests.support.dashboard import drain_failed

@@ -3,7 +3,7 @@
 import json
 
 from bookie.admin.auto_recovery import BOOKIES_MAX, MARKS_READ_MAX, RECOVERIES_MAX
-from magnetar_core.bookkeeper.metadata.marks import MarkBoard
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from tests.support.bookie_admin_world import Client, NotedRecovery, administered
 from tests.support.serving import BookieMachines
 from tests.support.waiting import eventually

@@ -9,10 +9,10 @@ from aiohttp import web
 
 from bookie.admin.ledger_pages import ENTRIES_PER_PAGE
 from bookie.admin.server import LONG_ANSWERS_MAX, AdminServer
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
-from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE
 from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import Buffer

@@ -4,7 +4,7 @@ import aiohttp
 from aiohttp import web
 
 from bookie.admin.server import AdminServer
-from magnetar.processes.bookie import LedgerReader
+from magnetar.processes.bookies.bookie import LedgerReader
 from tests.support.bookie_admin_world import ROOT, socket_on_a_free_port
 from tests.support.serving import BookieMachines
 

@@ -10,9 +10,9 @@ import pytest
 
 from bookie.admin.ledger_pages import LEDGERS_PER_PAGE
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
-from magnetar_core.bookkeeper.metadata.store import NO_NODE
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import Buffer, MagnetarError
 from tests.support.bookie_admin_world import Client, administered
@@ -296,6 +296,8 @@ async def test_numbers_have_apaches_names_and_ours(world: BookieMachines, admin:
 
 
 def test_a_bookie_without_http_does_not_load_its_library() -> None:
-    program = "import sys, magnetar.processes.bookie, magnetar.processes.servers; print('aiohttp' in sys.modules)"
+    program = (
+        "import sys, magnetar.processes.bookies.bookie, magnetar.processes.servers; print('aiohttp' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

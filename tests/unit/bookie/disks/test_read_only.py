@@ -20,8 +20,8 @@ from bookie.disks.read_only import (
     encode_status,
     judge,
 )
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path, state_path
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path, state_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import DiskUsage, read_file

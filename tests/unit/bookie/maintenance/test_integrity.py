@@ -11,9 +11,9 @@ from bookie.bookie import Bookie, StorageFailed
 from bookie.disks.cookie import CookieMismatch
 from bookie.maintenance.repair import RepairUnavailable, expected_entries, key_of, write_set
 from bookie.storage.index import IndexCorrupt
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Source
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Source
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment, ledger_path
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.entry import DigestType

@@ -14,10 +14,10 @@ from bookie.storage import log_check
 from bookie.storage.known import LogNote, log_notes
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import RecoveryFailed
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Report
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.store import StoreUnavailable
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Report
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from tests.support.bookie_disks import CODEC, KEY, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all

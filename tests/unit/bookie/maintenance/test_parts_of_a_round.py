@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from bookie.jobs import JobThread
-from bookie.maintenance.collector import GcSettings
-from bookie.maintenance.compaction import Stopped
-from bookie.maintenance.garbage import CompactionKind, CompactionSchedule, KindPlan
-from bookie.maintenance.index_compaction import IndexCompaction
-from bookie.maintenance.log_compaction import LogCompaction
-from bookie.maintenance.metadata_reads import MetadataReads
+from bookie.maintenance.garbage.collector import GcSettings
+from bookie.maintenance.garbage.compaction import Stopped
+from bookie.maintenance.garbage.index_compaction import IndexCompaction
+from bookie.maintenance.garbage.log_compaction import LogCompaction
+from bookie.maintenance.garbage.metadata_reads import MetadataReads
+from bookie.maintenance.garbage.rules import CompactionKind, CompactionSchedule, KindPlan
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import MagnetarError
 from tests.support.crash_images import COLLECTING

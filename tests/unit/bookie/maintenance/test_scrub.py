@@ -8,9 +8,9 @@ from bookie.bookie import Bookie
 from bookie.maintenance.repair import RepairSource, RepairUnavailable
 from bookie.maintenance.scrub import ScrubStatus
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Kind, Report, Source
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Report, Source
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.types import KIB, MIB, Corruption
 from tests.support.bookie_disks import CODEC, stored_entry

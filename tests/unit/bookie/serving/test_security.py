@@ -15,7 +15,7 @@ from bookie.access import Rules, refusal_of, role_of
 from bookie.bookie import Bookie
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from bookie.serving.tls_listener import TlsListener
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
 from magnetar_core.bookkeeper.tls.disk_space import ask_disks
 from magnetar_core.bookkeeper.tls.start_tls import TlsFailed, open_stream
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
@@ -25,8 +25,8 @@ from magnetar_core.bookkeeper.wire.framing import MalformedFrame
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
-from magnetar_core.security.tls_contexts import Certificates, client_context, server_context
-from magnetar_core.security.tls_files import (
+from magnetar_core.security.tls.contexts import Certificates, client_context, server_context
+from magnetar_core.security.tls.files import (
     APACHE_FACTORY,
     TlsFiles,
     directory_files,

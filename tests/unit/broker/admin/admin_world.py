@@ -16,8 +16,8 @@ from broker.broker import Broker
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.security.doors import open_doors
-from broker.tenancy import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from broker.tenancy.changes import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 from tests.unit.broker.conftest import CONFIG

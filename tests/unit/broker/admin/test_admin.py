@@ -16,10 +16,10 @@ from broker.admin.bodies import NO_SHADOWS
 from broker.admin.http import Refused
 from broker.admin.owners import Owners
 from broker.errors import NotAllowed
-from broker.policies import new_policies
-from broker.topic.compactor import CompactionStatus
-from magnetar_core.bookkeeper.metadata.store import VersionConflict
-from managed_ledger.records_pb2 import KeyValue, ManagedLedgerInfo
+from broker.policies.namespace import new_policies
+from broker.topic.compaction.compactor import CompactionStatus
+from magnetar_core.bookkeeper.metadata.stores.store import VersionConflict
+from managed_ledger.records.records_pb2 import KeyValue, ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
 from managed_ledger.topic_name import TopicName
 from tests.support.vectors import load

@@ -15,13 +15,13 @@ from aiohttp import web
 from broker.admin.http import caller_of
 from broker.admin.rights import Routes
 from broker.admin.server import AdminServer
-from broker.config import CLIENT_PLUGINS
 from broker.security.authorization import Operation
 from broker.security.broker_client import BrokerClient
 from broker.security.doors import port_context
+from broker.settings.config import CLIENT_PLUGINS
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls.contexts import usual_context
 from magnetar_core.security.tokens import sign
 from tests.support.tls_files import Authority
 from tests.unit.broker.admin.admin_world import AdminWorld, Side

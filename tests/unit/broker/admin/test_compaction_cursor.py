@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from broker.admin.metrics import broker_samples
-from broker.topic.compactor import CompactionStatus
+from broker.admin.numbers.metrics import broker_samples
+from broker.topic.compaction.compactor import CompactionStatus
 from magnetar_core.runtime.observe import Sample
 from managed_ledger.topic_name import TopicName
 from tests.support.waiting import eventually

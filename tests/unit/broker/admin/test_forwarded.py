@@ -14,13 +14,13 @@ from broker.admin.page.files import FILES
 from broker.admin.rights import Routes
 from broker.admin.server import AdminServer
 from broker.security.authorization import Operation
-from magnetar_core.runtime.http_server import HttpServer
-from magnetar_core.security.tls_contexts import HANDSHAKE_S
+from magnetar_core.runtime.http.server import HttpServer
+from magnetar_core.security.tls.contexts import HANDSHAKE_S
 from tests.support.manual_clock import ManualClock
 from tests.support.tls_files import Authority
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_authentication import context, tls
-from tests.unit.broker.binary.test_proxy_header import LINE, LINE_6, binary
+from tests.unit.broker.binary.admission.test_proxy_header import LINE, LINE_6, binary
 
 REQUEST = b"GET /from HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 V2 = binary("203.0.113.7", 56324)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from broker.config import PARTITIONS_MAX
-from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
+from broker.settings.config import PARTITIONS_MAX
+from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_admin import ADMIN, world
 

@@ -17,10 +17,10 @@ from broker.errors import (
     TopicNotFound,
     TopicUnreadable,
 )
-from broker.partitions import FewerPartitions
-from broker.policy_rules import InvalidQuorums, NotAnObject
-from broker.records import InvalidRecord, NoRecord, RecordChanged, RecordError, RecordExists, RecordInUse
-from broker.tenancy import ClusterInUse
+from broker.policies.rules import InvalidQuorums, NotAnObject
+from broker.records.json_records import InvalidRecord, NoRecord, RecordChanged, RecordError, RecordExists, RecordInUse
+from broker.tenancy.changes import ClusterInUse
+from broker.tenancy.partitions import FewerPartitions
 
 
 @pytest.mark.parametrize(

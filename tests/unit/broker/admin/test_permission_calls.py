@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.permissions import grant
+from broker.policies.permissions import grant
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Answer, Side
 

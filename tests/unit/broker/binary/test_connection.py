@@ -8,9 +8,9 @@ import pytest
 from broker.arrivals import Arrivals
 from broker.binary.connection import BrokerPort, Connection, State
 from broker.binary.watches import WatchedNames
-from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
-from broker.topic.properties import KeptBytes
+from broker.settings.config import BrokerConfig
+from broker.topic.clients.properties import KeptBytes
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import BODY_OF_TYPE, command, parse_frame
 from broker.wire.pulsar_pb2 import BaseCommand

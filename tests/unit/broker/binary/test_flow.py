@@ -14,8 +14,8 @@ from broker.binary.flow import (
     REQUESTS_MAX,
     ClientFlow,
 )
-from broker.config import BrokerConfig
 from broker.memory_budget import MemoryBudget
+from broker.settings.config import BrokerConfig
 from magnetar_core.runtime.clock import Timer
 from tests.support.manual_clock import ManualClock
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker.binary.guard import Guard
+from broker.binary.admission.guard import Guard
 from broker.binary.listing import topics_hash
 from broker.binary.watches import WATCHES_MAX
 from broker.errors import NotAuthorized
@@ -24,7 +24,7 @@ A, B = f"persistent://{NS}/a-1", f"persistent://{NS}/b-1"
 @pytest.fixture
 async def raw(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RawClient]:
     """It is told of a change after a hundredth of a second."""
-    monkeypatch.setattr("broker.topic_lists.SETTLE_S", 0.01)
+    monkeypatch.setattr("broker.serving.topic_lists.SETTLE_S", 0.01)
     client = await RawClient.connect(world.broker.port)
     yield client
     client.close()

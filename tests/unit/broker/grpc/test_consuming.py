@@ -15,7 +15,7 @@ import pytest
 from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused
-from broker.topic.subscription import Subscription
+from broker.topic.reading.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.async_consumer import AsyncConsumer

@@ -1,6 +1,6 @@
 """Draining hashes of Key_Shared (PIP-379): what a consumer has to finish before a key moves to another one."""
 
-from broker.topic.sticky_keys import ConsistentHashing, hash_by_ring
+from broker.topic.dispatchers.sticky_keys import ConsistentHashing, hash_by_ring
 from tests.unit.broker.topic.dispatching import KEY_SHARED, Bench, entry
 
 

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from broker.config import BrokerConfig
 from broker.grpc.grouping import Group, Grouping, GroupLimits, encode_group
+from broker.settings.config import BrokerConfig
 from magnetar.processes.broker import PortInUse, _reserve_grpc
 from magnetar_core.topics.topics_pb2 import Message
 from managed_ledger.messages import messages_of

@@ -11,7 +11,7 @@ from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.publish import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
-from magnetar_core.runtime.descriptors import DESCRIPTORS
+from magnetar_core.runtime.process.descriptors import DESCRIPTORS
 from magnetar_core.topics import topics_pb2 as api
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import BrokerInMemory

@@ -7,7 +7,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from broker.topic.sticky_keys import hash_by_ranges, hash_by_ring
+from broker.topic.dispatchers.sticky_keys import hash_by_ranges, hash_by_ring
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
 from magnetar.client.values import Outgoing

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.ownership.rules import Located
-from broker.policy_types import PublishRate
+from broker.settings.quotas import PublishRate
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import LOOKUPS_MAX
 from magnetar.client.errors import MessageRefused, TopicUnavailable

@@ -224,7 +224,7 @@ async def test_a_name_on_the_binary_port_waits_until_what_it_sent_over_grpc_is_s
         "topic": "t", "producer_id": 1, "request_id": 1, "producer_name": "p", "user_provided_producer_name": True,
     }  # fmt: skip
     if not becomes_stored:
-        monkeypatch.setattr("broker.topic.producers.NAME_WAIT_MAX_S", 0.05)
+        monkeypatch.setattr("broker.topic.publishing.producers.NAME_WAIT_MAX_S", 0.05)
         raw.send(wire.BaseCommand.PRODUCER, **asked)
         assert await raw.refused() == wire.ServiceNotReady  # which clients repeat
         assert not topic.producers

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import TooManyRequests
 from broker.grpc.partial import PartialBatches
-from broker.topic.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
+from broker.topic.clients.batch_sizes import UNKNOWN_MESSAGES_MAX, BatchSizes
 from managed_ledger.position import Position
 
 A, B, C = Position(1, 0), Position(1, 1), Position(2, 0)
@@ -95,7 +95,7 @@ def test_the_size_of_a_batch_is_that_of_its_entry() -> None:
 
 
 def test_batches_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.topic.batch_sizes.REMEMBERED_MAX", 3)
+    monkeypatch.setattr("broker.topic.clients.batch_sizes.REMEMBERED_MAX", 3)
     sizes = BatchSizes()
     for number in range(5):
         sizes.note(Position(1, number), 10_000)

@@ -16,7 +16,7 @@ from broker.security.authorization import Need, Operation
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import AccessDenied, TopicUnavailable
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls.contexts import usual_context
 from magnetar_core.security.tokens import sign
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName

@@ -12,8 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker.config import load_broker_config
 from broker.grpc.service import SERVICE, GrpcServer
+from broker.settings.config import load_broker_config
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.brokers import ended, is_retried
 from magnetar.client.errors import ClientClosed, TopicDoesNotExist, TopicError, TopicInUse, TopicUnavailable

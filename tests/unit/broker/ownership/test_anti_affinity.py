@@ -26,8 +26,8 @@ from broker.ownership.group_records import _READS_MAX, MEMBERS_MAX, VALID_S, Gro
 from broker.ownership.isolation import isolation_path
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import Node
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import Node
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName

@@ -14,11 +14,11 @@ from broker.names import Bundles
 from broker.ownership import ownership, probing
 from broker.ownership.bundle_assignment import encode_owner, preference
 from broker.ownership.isolation import isolation_path
-from broker.ownership.load_report import BrokerLoad, BundleLoad, encode_load
+from broker.ownership.load.report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.store import MetadataError, Node, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, Node, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName

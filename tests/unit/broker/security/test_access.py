@@ -12,11 +12,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from broker.errors import MetadataFailure, NotAuthorized
 from broker.grpc.service import GrpcServer
-from broker.policies import new_policies
-from broker.policy_types import NO_SUBSCRIPTIONS, InactiveTopics
-from broker.records import to_json
+from broker.policies.namespace import new_policies
+from broker.records.json_records import to_json
 from broker.security.authorization import Need, Operation, about_tenant, about_topic
 from broker.security.rechecks import recheck
+from broker.settings.quotas import NO_SUBSCRIPTIONS, InactiveTopics
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
@@ -238,7 +238,7 @@ async def test_an_administrator_that_is_none_any_more_is_disconnected_and_the_ot
 async def test_a_list_that_an_administrator_watches_ends_when_it_is_none_any_more(
     guarded: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.topic_lists.SETTLE_S", 0.01)
+    monkeypatch.setattr("broker.serving.topic_lists.SETTLE_S", 0.01)
     await administrators(guarded, "boss", "chief")
     clients = {role: await connect(guarded, role) for role in ("boss", "chief")}
     for client in clients.values():

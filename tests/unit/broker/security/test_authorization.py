@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.permissions import PERMISSIONS, Permissions
+from broker.policies.permissions import PERMISSIONS, Permissions
 from broker.security.authorization import (
     RIGHTS,
     WEBSOCKET_ORIGINAL,

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
-from broker.topic.resource_group import Membership
-from broker.topic.subscription import KeySharedPolicy, Subscription
-from broker.topic.throttling import DispatchThrottle
+from broker.topic.rates.resource_group import Membership
+from broker.topic.rates.throttling import DispatchThrottle
+from broker.topic.reading.subscription import KeySharedPolicy, Subscription
 from broker.topic.unacked import UnackedBudget
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import parse_frame

@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.active import FAILOVER_POINTS, OrderedConsumers
+from broker.topic.dispatchers.sticky_keys import murmur3
 from broker.topic.ports import Sink
-from broker.topic.sticky_keys import murmur3
 from tests.unit.broker.topic.dispatching import Peer
 
 TOPIC = "persistent://public/default/t"
@@ -61,7 +61,7 @@ def test_an_exclusive_consumer_is_active_whatever_its_partition() -> None:
 
 def test_an_event_hashes_nothing_but_the_name_of_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more consumers than names were remembered, each event hashed all of their points again."""
-    from broker.topic import sticky_keys
+    from broker.topic.dispatchers import sticky_keys
 
     hashed, finished = [0], sticky_keys._finished
 

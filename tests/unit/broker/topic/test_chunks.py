@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
-from broker.topic.subscription import KeySharedPolicy
+from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import metadata_of, split_entry
 from managed_ledger.position import EARLIEST, Position
-from managed_ledger.reading import Entry
+from managed_ledger.reading.reading import Entry
 from tests.unit.broker.topic.dispatching import KEY_SHARED, SHARED, Bench, Peer, entry
 
 BOTH = pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure, NotReady
-from broker.topic.sticky_keys import _finished
-from broker.topic.subscription import KeySharedPolicy
+from broker.topic.dispatchers.sticky_keys import _finished
+from broker.topic.reading.subscription import KeySharedPolicy
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -74,7 +74,7 @@ async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
         hashed += 1
         return _finished(*arguments)
 
-    monkeypatch.setattr("broker.topic.sticky_keys._finished", counting)
+    monkeypatch.setattr("broker.topic.dispatchers.sticky_keys._finished", counting)
     bench = Bench(failover_delay_ms=0)
     count, keys = 100, 200
     for number in range(count):
@@ -131,7 +131,7 @@ async def test_an_ack_of_a_batch_that_was_not_sent_makes_no_large_set(size: int)
 
 
 async def test_an_ack_has_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.topic.subscription.ACK_IDS_MAX", 3)
+    monkeypatch.setattr("broker.topic.reading.subscription.ACK_IDS_MAX", 3)
     bench = Bench()
     await bench.append(*map(entry, range(5)))
     bench.join(1, SHARED, permits=10)

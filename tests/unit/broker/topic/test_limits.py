@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
 from broker.errors import NotAllowed
-from broker.policies import parse_policies
-from broker.policy_types import DispatchRate
+from broker.policies.namespace import parse_policies
+from broker.settings.config import BrokerConfig
+from broker.settings.quotas import DispatchRate
 from broker.topic.limits import TopicLimits, limits_of, types_of
-from broker.topic.subscription import check_type
+from broker.topic.reading.subscription import check_type
 from broker.wire import pulsar_pb2 as wire
 
 CONFIG = BrokerConfig(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.topic.consumer import Consumer
+from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.ready import LOOKED_AT_MAX, ReadyConsumers
 from tests.unit.broker.topic.dispatching import KEY_SHARED, SHARED, Bench, Peer, entry
 

@@ -8,10 +8,8 @@ import pytest
 
 from broker.binary.listing import filter_topics, topics_hash
 from broker.errors import ConsumerAssignError, ProducerBusy, ProducerFenced
-from broker.topic.deduplication import Deduplication, Verdict, highest_of
-from broker.topic.producer_access import Access, ProducerAccess
-from broker.topic.replay_set import ReplaySet
-from broker.topic.sticky_keys import (
+from broker.topic.dispatchers.replay_set import ReplaySet
+from broker.topic.dispatchers.sticky_keys import (
     ConsistentHashing,
     HalvedRanges,
     Selector,
@@ -22,6 +20,8 @@ from broker.topic.sticky_keys import (
     murmur3_of_each,
     sticky_key,
 )
+from broker.topic.publishing.deduplication import Deduplication, Verdict, highest_of
+from broker.topic.publishing.producer_access import Access, ProducerAccess
 from broker.wire import pulsar_pb2 as wire
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position

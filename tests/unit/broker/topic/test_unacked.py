@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.policy_types import DispatchRate
-from broker.topic.throttling import DispatchThrottle
+from broker.settings.quotas import DispatchRate
+from broker.topic.rates.throttling import DispatchThrottle
 from broker.topic.unacked import UnackedBudget, UnackedShare
 from broker.wire import pulsar_pb2 as wire
 from tests.unit.broker.topic.dispatching import Bench, entry

@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark.entries import open_entry
-from connectors.spark.metadata_columns import METADATA_COLUMNS
-from connectors.spark.rows import RowBuilder
-from connectors.spark.values import Values
+from connectors.spark.options.metadata_columns import METADATA_COLUMNS
+from connectors.spark.task.entries import open_entry
+from connectors.spark.task.rows import RowBuilder
+from connectors.spark.values.records import Values
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import broker_metadata_of, encode_entry, messages_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.topic.compactor import CompactionStatus, Compactor
-from connectors.spark.cluster import DataLoss
-from connectors.spark.options import parse_options
+from broker.topic.compaction.compactor import CompactionStatus, Compactor
+from connectors.spark.options.read import parse_options
+from connectors.spark.plan.cluster import DataLoss
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import ConfigurationError
-from managed_ledger.compacted_entry import COMPACTED_LEDGER, COMPACTION_CURSOR
+from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from connectors.spark import cluster, reader
-from connectors.spark.reader import EntryUnreadable
+from connectors.spark.plan import cluster
+from connectors.spark.task import reader
+from connectors.spark.task.reader import EntryUnreadable
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.types import MIB, Corruption

@@ -12,16 +12,19 @@ from google.protobuf import descriptor_pb2
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark import cluster, columnar, rows, value_limits
-from connectors.spark.borders import UnusualLayout, borders
-from connectors.spark.decoding import CORRUPT, REASON
-from connectors.spark.entries import BadEntry, Chunks, open_entry
-from connectors.spark.kinds import fields_of, values_of
-from connectors.spark.metadata_columns import METADATA_COLUMNS
-from connectors.spark.options import UNPACKED_BYTES, Mode
-from connectors.spark.rows import RowBuilder
-from connectors.spark.value_limits import CELLS_MAX, AvroLimits, JsonLimits, ProtobufLimits
-from connectors.spark.values import AvroValues, JsonValues, columns_of
+from connectors.spark.batches import columnar
+from connectors.spark.batches.borders import UnusualLayout, borders
+from connectors.spark.options.metadata_columns import METADATA_COLUMNS
+from connectors.spark.options.read import UNPACKED_BYTES, Mode
+from connectors.spark.plan import cluster
+from connectors.spark.task import rows
+from connectors.spark.task.entries import BadEntry, Chunks, open_entry
+from connectors.spark.task.rows import RowBuilder
+from connectors.spark.values import limits as value_limits
+from connectors.spark.values.decoding import CORRUPT, REASON
+from connectors.spark.values.kinds import fields_of, values_of
+from connectors.spark.values.limits import CELLS_MAX, AvroLimits, JsonLimits, ProtobufLimits
+from connectors.spark.values.records import AvroValues, JsonValues, columns_of
 from magnetar_core.runtime.types import MIB, ConfigurationError, Corruption
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZLIB, ZSTD
@@ -230,7 +233,7 @@ def test_what_an_entry_unpacks_to_has_a_limit_that_an_option_sets() -> None:
 def test_a_message_in_chunks_unpacks_to_a_limit_or_to_four_times_its_chunks(
     monkeypatch: pytest.MonkeyPatch, size: int, most: int, is_taken: bool
 ) -> None:
-    monkeypatch.setattr("connectors.spark.entries.decompress", lambda codec, data, size, bytes_max: bytes(size))
+    monkeypatch.setattr("connectors.spark.task.entries.decompress", lambda codec, data, size, bytes_max: bytes(size))
     chunks = Chunks(most)
     for number in range(2):
         fields = {"uuid": "u", "chunk_id": number, "num_chunks_from_msg": 2, "compression": ZLIB}
@@ -470,7 +473,7 @@ def test_messages_of_two_bytes_are_counted_before_they_are_made() -> None:
 
 
 def descriptor(schema: StoredSchema) -> Any:
-    from connectors.spark.protobuf_values import descriptor_of
+    from connectors.spark.values.protobuf_values import descriptor_of
 
     return descriptor_of(schema, TOPIC)
 
@@ -494,7 +497,7 @@ def test_a_worker_without_memory_says_nothing_about_a_value() -> None:
 
 
 def test_many_values_become_columns_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.spark.decoding.DECODED_BYTES_MAX", 30)
+    monkeypatch.setattr("connectors.spark.values.decoding.DECODED_BYTES_MAX", 30)
     schema = stored(SchemaType.JSON, record("R", a="int", b={"type": "array", "items": "string"}))
     texts = [b'{"a": %d, "b": ["x"]}' % number for number in range(10)] + [b"{", b'{"a": "no"}', b'{"a": 3}']
     found = read(builder_of(schema, mode=Mode.PERMISSIVE), batch(*map(message, texts)))

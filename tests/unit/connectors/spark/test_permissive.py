@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from connectors.spark import reader
-from connectors.spark.entries import BadEntry
 from connectors.spark.source import MagnetarSource
+from connectors.spark.task import reader
+from connectors.spark.task.entries import BadEntry
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZLIB
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import version_bytes
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, metadata_of, single
-from tests.unit.connectors.spark.test_key_values import key_value, pair
+from tests.unit.connectors.spark.task.test_rows import chunk
 from tests.unit.connectors.spark.test_reading import record
-from tests.unit.connectors.spark.test_rows import chunk
+from tests.unit.connectors.spark.values.test_key_values import key_value, pair
 from tests.unit.connectors.spark.world import SparkWorld, reader_of, spark_world
 
 RECORD = record(("a", "int"), ("b", "string"))

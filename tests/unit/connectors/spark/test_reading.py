@@ -17,17 +17,17 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from connectors.spark import reader
-from connectors.spark.cluster import DataLoss, TopicMissing
+from connectors.spark.plan.cluster import DataLoss, TopicMissing
 from connectors.spark.source import MagnetarSource
-from magnetar_core.bookkeeper.metadata.ledgers import ledger_path as metadata_path
+from connectors.spark.task import reader
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path as metadata_path
 from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
 from managed_ledger.errors import ShadowTopic
-from managed_ledger.names import ledger_path
+from managed_ledger.records.paths import ledger_path
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, single
-from tests.unit.connectors.spark.test_rows import chunk
+from tests.unit.connectors.spark.task.test_rows import chunk
 from tests.unit.connectors.spark.world import (
     STEM,
     SparkWorld,

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from connectors.spark.cluster import FrozenTopic, freeze
-from connectors.spark.options import Kind, parse_options
-from connectors.spark.value_columns import ValueColumns
+from connectors.spark.options.read import Kind, parse_options
+from connectors.spark.plan.cluster import FrozenTopic, freeze
+from connectors.spark.values.value_columns import ValueColumns
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import StoredSchema
 from tests.unit.connectors.spark.entries import single
-from tests.unit.connectors.spark.test_key_values import key_value, pair
 from tests.unit.connectors.spark.test_reading import record
+from tests.unit.connectors.spark.values.test_key_values import key_value, pair
 from tests.unit.connectors.spark.world import SparkWorld, reader_of, rows_of, spark_world
 
 

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from connectors.spark import cluster, reader
+from connectors.spark.plan import cluster
 from connectors.spark.source import MagnetarReader, MagnetarSource
+from connectors.spark.task import reader
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar_core.bookkeeper.metadata.store import MetadataStore, Node
-from magnetar_core.bookkeeper.metadata.url import open_store
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, Node
+from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import Clock, LoopClock
-from managed_ledger.names import ledger_path
-from managed_ledger.records_pb2 import ManagedLedgerInfo
+from managed_ledger.ledgers.shadows import SHADOW_SOURCE
+from managed_ledger.records.paths import ledger_path
+from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy
 from managed_ledger.schemas.registry import SchemaRegistry
-from managed_ledger.shadows import SHADOW_SOURCE
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.faulty_store import FaultyStore
 from tests.unit.connectors.spark.entries import single

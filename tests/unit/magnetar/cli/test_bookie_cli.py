@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from magnetar.cli import main as cli
-from magnetar.cli import output as show
 from magnetar.cli.bookie import asking, texts
+from magnetar.cli.common import output as show
 from tests.support.bookie_admin_world import Client, administered
 from tests.support.lifecycle import cancel, drain
 from tests.support.serving import BookieMachines

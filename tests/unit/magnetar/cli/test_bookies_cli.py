@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from autorecovery import retirement
-from autorecovery.turning import TurnedBookies
+from autorecovery.lifecycle import retirement
+from autorecovery.lifecycle.turning import TurnedBookies
 from magnetar.cli import bookies as command
 from magnetar.cli import main as cli
-from magnetar_core.bookkeeper.metadata import underreplication as board
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.bookies import BookieDirectory
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, initialise_cluster
-from magnetar_core.bookkeeper.metadata.ledgers import Segment, ledger_path
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment, ledger_path
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
+from magnetar_core.bookkeeper.metadata.marks import underreplication as board
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 from magnetar_core.runtime.clock import LoopClock
 from tests.support.bookie_world import ledger_metadata
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from magnetar import __version__
 from magnetar.cli import doctor
 from magnetar.cli import main as cli
-from magnetar.cli import messages as messages_cli
-from magnetar.cli import output as show
+from magnetar.cli.common import output as show
+from magnetar.cli.messages import commands as messages_cli
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from tests.support.http_fake import HttpFake, http_fake
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from magnetar.cli.main import main
-from magnetar_core.runtime.http_client import ANSWERED
+from magnetar_core.runtime.http.request import ANSWERED
 from tests.support.http_fake import Canned, HttpFake, http_fake
 
 COMMANDS = (

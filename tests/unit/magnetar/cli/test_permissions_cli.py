@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from broker import permissions as ours
+from broker.policies import permissions as ours
 from magnetar.cli import main as cli
 from magnetar.cli.permissions import PERMISSIONS
 from tests.support.http_fake import Asked, HttpFake, http_fake

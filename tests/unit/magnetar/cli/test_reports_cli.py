@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from magnetar.cli import main as cli
-from magnetar_core.bookkeeper.metadata.damage_reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage_rules import Damage, Kind, Report, Source
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Damage, Kind, Report, Source
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 from magnetar_core.runtime.clock import LoopClock
 
 

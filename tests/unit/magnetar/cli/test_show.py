@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from magnetar.cli import output as show
+from magnetar.cli.common import output as show
 
 
 class Terminal(io.StringIO):

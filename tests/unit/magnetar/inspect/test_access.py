@@ -7,8 +7,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from magnetar.cli.access import access_options
-from magnetar.cli.options import admin_option, service_option
+from magnetar.cli.common.access import access_options
+from magnetar.cli.common.options import admin_option, service_option
 from magnetar.inspect.access import CURRENT, Access, AccessError, profile_of, read_profile
 from magnetar_core.runtime.types import ConfigurationError
 

@@ -16,8 +16,8 @@ from magnetar.inspect.doctor_rules import (
     examine,
     exit_code,
 )
-from magnetar_core.bookkeeper.client.regions import DEFAULT_RACK
-from magnetar_core.bookkeeper.client.topology import Location, Topology
+from magnetar_core.bookkeeper.client.placing.regions import DEFAULT_RACK
+from magnetar_core.bookkeeper.client.placing.topology import Location, Topology
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from magnetar.inspect.stray_rules import CannotTell, entries_of, last_entry, place
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.wire.codec_v3 import decode_availability
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support.bookie_requests import encode_availability

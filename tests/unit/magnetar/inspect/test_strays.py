@@ -10,18 +10,18 @@ from magnetar.inspect.stray_rules import CannotTell
 from magnetar.inspect.strays import StrayLedgers
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, ledger_path
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, ledger_path
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
-from managed_ledger.records import decode_ledger_info
+from managed_ledger.records.pulsar_records import decode_ledger_info
 from managed_ledger.topic_name import TopicName
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
+from tests.unit.managed_ledger.ledgers.test_tails import CONFIG, NAME
 from tests.unit.managed_ledger.test_ledger import Recorder, read_all
-from tests.unit.managed_ledger.test_tails import CONFIG, NAME
 
 TOPIC = TopicName.of_managed_ledger(NAME)
 

@@ -7,10 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 from magnetar.processes.broker import PortInUse, SessionExpired, start_broker
 from magnetar.processes.cluster import reserved_ports
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError

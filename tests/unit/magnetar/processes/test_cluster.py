@@ -109,7 +109,11 @@ def test_each_server_gets_a_configuration_in_its_own_folder(cluster: SmallCluste
 
 
 def test_the_written_configurations_are_taken_by_the_servers(cluster: SmallCluster) -> None:
-    from magnetar.processes.bookie_settings import read_auto_recovery_settings, read_bookie_settings, read_node_settings
+    from magnetar.processes.bookies.settings import (
+        read_auto_recovery_settings,
+        read_bookie_settings,
+        read_node_settings,
+    )
     from magnetar.processes.servers import read_broker_settings
 
     up(cluster)

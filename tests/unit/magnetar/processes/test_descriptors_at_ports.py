@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.descriptors import DESCRIPTORS
-from magnetar_core.security.tls_contexts import Certificates, server_context
-from magnetar_core.security.tls_files import TlsFiles
-from magnetar_core.security.tls_port import TlsPort
+from magnetar_core.runtime.process.descriptors import DESCRIPTORS
+from magnetar_core.security.tls.contexts import Certificates, server_context
+from magnetar_core.security.tls.files import TlsFiles
+from magnetar_core.security.tls.port import TlsPort
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.tls_files import Authority
 from tests.unit.broker.admin.admin_world import AdminWorld

@@ -12,7 +12,7 @@ from yarl import URL
 
 from autorecovery.config import AutoRecoveryConfig
 from magnetar.processes.autorecovery import serve_management
-from magnetar.processes.bookie_settings import NodeConfig
+from magnetar.processes.bookies.settings import NodeConfig
 from magnetar_core.runtime.tasks import Parts
 from tests.support.bookie_admin_world import administered
 from tests.support.serving import BookieMachines

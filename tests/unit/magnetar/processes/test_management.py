@@ -12,7 +12,7 @@ import pytest
 from autorecovery.config import AutoRecoveryConfig
 from bookie.bookie import PortInUse
 from magnetar.processes.autorecovery import serve_management
-from magnetar.processes.bookie_settings import NodeConfig, read_auto_recovery_settings, read_node_settings
+from magnetar.processes.bookies.settings import NodeConfig, read_auto_recovery_settings, read_node_settings
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError
 from tests.support.fake_bookies import fake_cluster

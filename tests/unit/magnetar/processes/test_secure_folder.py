@@ -10,14 +10,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from bookie.config import BookieConfig
-from broker.config import load_broker_config
 from broker.security.doors import open_doors
+from broker.settings.config import load_broker_config
 from magnetar.inspect.access import read_profile
 from magnetar.processes.secure_folder import SecureFolder
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
-from magnetar_core.security.tls_contexts import Certificates, server_context
+from magnetar_core.security.tls.contexts import Certificates, server_context
 
 DAY_MS = 86_400_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.processes.servers import read_broker_settings
 from magnetar_core.runtime.config import setting
-from magnetar_core.runtime.daemon import Shutdown, read_settings, run
+from magnetar_core.runtime.process.daemon import Shutdown, read_settings, run
 from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 

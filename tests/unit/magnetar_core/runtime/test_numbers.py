@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bookie.config import BookieConfig
-from broker.config import BrokerConfig, load_broker_config
+from broker.settings.config import BrokerConfig, load_broker_config
 from magnetar_core.runtime.config import load
-from magnetar_core.runtime.json_text import DIGITS_MAX, NESTING_MAX, parse_json
+from magnetar_core.runtime.data.json_text import DIGITS_MAX, NESTING_MAX, parse_json
 from magnetar_core.runtime.types import ConfigurationError
 
 Field = dataclasses.Field[Any]

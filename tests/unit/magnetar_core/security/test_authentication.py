@@ -13,8 +13,8 @@ from magnetar_core.security.authentication import (
 )
 from magnetar_core.security.basic import PasswordRules, apr1
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.certificates import common_name
 from magnetar_core.security.identity import NotValid
+from magnetar_core.security.tls.certificates import common_name
 from magnetar_core.security.tokens import TokenRules, secret_key, sign
 
 SECRET = bytes(32)

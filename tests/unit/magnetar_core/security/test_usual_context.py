@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_core.security.tls_contexts import usual_context
+from magnetar_core.security.tls.contexts import usual_context
 from tests.support.tls_files import Authority
 
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible

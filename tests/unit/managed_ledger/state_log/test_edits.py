@@ -17,7 +17,7 @@ from managed_ledger.state_log.edits import (
     encode,
 )
 from managed_ledger.state_log.errors import EditRefused, LogDamaged
-from managed_ledger.state_log.log_list import ListedLedger, LogList, decode_list, encode_list
+from managed_ledger.state_log.log.log_list import ListedLedger, LogList, decode_list, encode_list
 from managed_ledger.state_log.replica import Replica, Verdict
 from tests.support.state_log_world import Dictionary, setting
 

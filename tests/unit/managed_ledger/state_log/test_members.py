@@ -8,13 +8,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
-from magnetar_core.runtime.http_server import HttpServer
+from magnetar_core.runtime.http.server import HttpServer
 from managed_ledger.state_log.errors import LogUnavailable
 from managed_ledger.state_log.members import MemberNode, MemberNodes
-from managed_ledger.state_log.snapshot_format import decode_snapshot
 from managed_ledger.state_log.snapshot_http import HttpSnapshots, SnapshotServer
+from managed_ledger.state_log.snapshots.format import decode_snapshot
 from tests.support.state_log_world import Node, World
 from tests.support.waiting import eventually
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
-from magnetar_core.bookkeeper.metadata.memory import LostAnswer
-from magnetar_core.bookkeeper.metadata.store import OutcomeUnknown
+from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer
+from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
 from magnetar_core.bookkeeper.wire.entry import StoredEntry
 from managed_ledger.state_log.errors import ApplyFailed, LeadershipLost, NotLeader, ProposalUnknown, TooManyProposals
 from managed_ledger.state_log.replica import Role, Verdict

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from bookie.maintenance.garbage import ListingLimits, RefusalCode, refuse_newer
+from bookie.maintenance.garbage.rules import ListingLimits, RefusalCode, refuse_newer
 from bookie.maintenance.older_metadata.note import Note, decode, numbers_end, runs
-from magnetar_core.bookkeeper.metadata.doubts import RANGES_MAX, DoubtRange, bounded
-from magnetar_core.bookkeeper.metadata.ledgers import SHORT_ID_LIMIT
+from magnetar_core.bookkeeper.metadata.ledgers.doubts import RANGES_MAX, DoubtRange, bounded
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import SHORT_ID_LIMIT
 from magnetar_core.runtime.types import Corruption
 
 RANGE = DoubtRange(50, 101, 1_795_000_000_000, "b2")

@@ -12,11 +12,11 @@ from bookie.bookie import Bookie
 from bookie.disks.read_only import Reason
 from bookie.maintenance.older_metadata import watch
 from bookie.maintenance.older_metadata.note import NOTE_FILE
-from magnetar_core.bookkeeper.metadata.doubts import Doubted, DoubtRanges
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.memory import Saved
-from magnetar_core.bookkeeper.metadata.store import MetadataError, WentBack
+from magnetar_core.bookkeeper.metadata.ledgers.doubts import Doubted, DoubtRanges
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.stores.memory import Saved
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, WentBack
 from magnetar_core.runtime.files import read_file, replace_file
 from magnetar_core.runtime.types import Corruption
 from tests.support.bookie_disks import stored_entry

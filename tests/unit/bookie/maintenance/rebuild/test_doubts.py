@@ -20,9 +20,9 @@ from bookie.storage.index import LEDGERS, LOCATIONS, RocksIndex
 from bookie.storage.known import LogNote
 from bookie.storage.ledgers import Ledger
 from bookie.storage.storage_pb2 import LedgerData
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.store import NoNode, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode, StoreUnavailable
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.files import File, OsFiles
 from magnetar_core.runtime.types import MIB

@@ -12,7 +12,7 @@ from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import MemoryIndex
 from bookie.storage.ledger_storage import LedgerDirectory
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore, Versioned
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry

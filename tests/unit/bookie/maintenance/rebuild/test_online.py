@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from bookie.bookie import Bookie
-from bookie.maintenance.garbage import CompactionKind
+from bookie.maintenance.garbage.rules import CompactionKind
 from bookie.maintenance.rebuild.findings import OnlineRebuildStatus
 from bookie.maintenance.rebuild.log_comparison import compare, put_locations
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.serving.request_rules import EFENCED, OK
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.index import REBUILDING, Index, MemoryIndex
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerState
-from magnetar_core.bookkeeper.metadata.store import NoNode
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState
+from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import KEY, Disk, stored_entry

@@ -11,8 +11,8 @@ import pytest
 from broker.admin.page import calls
 from broker.admin.page.calls import LEDGERS_SHOWN_MAX, PAGE_CALLS_AT_ONCE, TOPICS_PER_TURN, PageApi
 from broker.admin.page.files import FILES, OPEN_PATHS, PREFIX
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from tests.support.callers import believe_everybody
 from tests.unit.broker.admin.admin_world import AdminWorld, Side

@@ -7,10 +7,10 @@ import pytest
 from bookie.config import BookieConfig
 from bookie.disks.cookie import Cookie
 from magnetar.processes.many.recorded import FILE, check_surplus, record_processes, recorded_processes
-from magnetar_core.bookkeeper.metadata.bookie_states import BookieStates, cookie_path
-from magnetar_core.bookkeeper.metadata.lifecycle import Actor, State
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, MetadataStore
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, MetadataStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import ConfigurationError, Corruption

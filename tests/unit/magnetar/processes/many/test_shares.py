@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bookie.config import BookieConfig
-from broker.config import BrokerConfig
+from broker.settings.config import BrokerConfig
 from magnetar.processes.many.shares import bookie_shares, broker_shares
 from magnetar_core.runtime.config import AUTO, load, parse_processes
 from magnetar_core.runtime.types import ConfigurationError

@@ -11,6 +11,7 @@ import pytest
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.bookkeeper.client.errors import (
     BeyondLastConfirmed,
     BookKeeperError,
@@ -27,15 +28,14 @@ from magnetar_core.bookkeeper.client.errors import (
     TooManyPending,
     Unauthorized,
 )
-from magnetar_core.bookkeeper.client.pool import MOVES_AT_ONCE
-from magnetar_core.bookkeeper.client.quorum import ENSEMBLE_SIZE_MAX
-from magnetar_core.bookkeeper.client.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
+from magnetar_core.bookkeeper.client.wire.pool import MOVES_AT_ONCE
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.bookie_info import BookieServiceInfo, bookie_endpoint
-from magnetar_core.bookkeeper.metadata.bookies import BookieRegistration
-from magnetar_core.bookkeeper.metadata.ledger_store import Versioned
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState, Segment
-from magnetar_core.bookkeeper.metadata.store import MetadataError, OutcomeUnknown, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import Versioned
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, OutcomeUnknown, StoreUnavailable
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY, BATCH_READ_ENTRY, FLAG_DO_FENCING, READ_ENTRY, V2Error
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import KIB

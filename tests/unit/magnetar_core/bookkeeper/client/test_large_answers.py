@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from magnetar_core.bookkeeper.client.client import BookKeeper
-from magnetar_core.bookkeeper.client.connection import _Wire
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
-from magnetar_core.runtime.recycled import RecycledBuffers
+from magnetar_core.bookkeeper.client.wire.connection import _Wire
+from magnetar_core.runtime.data.recycled import RecycledBuffers
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.fake_bookies import FakeCluster
 from tests.unit.magnetar_core.bookkeeper.client.test_client import client, cluster, create

@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 
-from magnetar_core.bookkeeper.client import fetch, ledger_record, read_handle
+from magnetar_core.bookkeeper.client import ledger_record
 from magnetar_core.bookkeeper.client import recovery_driver as recover
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
-from magnetar_core.bookkeeper.client.connection import (
+from magnetar_core.bookkeeper.client.errors import MetadataUnavailable
+from magnetar_core.bookkeeper.client.reading import fetch, read_handle
+from magnetar_core.bookkeeper.client.wire.connection import (
     _FLUSH_BYTES,
     _OVERTAKEN_MAX,
     _SOCKET_BUFFER_BYTES,
     BookieConnection,
     _Wire,
 )
-from magnetar_core.bookkeeper.client.errors import MetadataUnavailable
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
-from magnetar_core.bookkeeper.metadata.ledger_store import LedgerStore
-from magnetar_core.bookkeeper.metadata.ledgers import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
 from magnetar_core.runtime.types import MIB
 from tests.support.fake_bookies import FakeCluster

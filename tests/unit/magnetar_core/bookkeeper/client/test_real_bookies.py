@@ -13,8 +13,8 @@ from bookie.maintenance.peers import PeerSource
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import EntryTooLarge, LedgerFenced
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
-from magnetar_core.bookkeeper.metadata.memory import MemoryStore
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.codec_v3 import is_available
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.clock import LoopClock

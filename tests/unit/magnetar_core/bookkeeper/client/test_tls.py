@@ -12,17 +12,17 @@ import pytest
 from bookie.bookie import Bookie
 from bookie.maintenance.peers import PeerSource
 from bookie.maintenance.repair import RepairUnavailable
-from broker.config import BrokerConfig, load_broker_config
-from connectors.spark.options import parse_options
+from broker.settings.config import BrokerConfig, load_broker_config
+from connectors.spark.options.read import parse_options
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NotEnoughBookies, Unauthorized
-from magnetar_core.bookkeeper.metadata.ledger_store import initialise_cluster
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import KIB, MIB, ConfigurationError
-from magnetar_core.security.tls_contexts import Certificates, client_context
-from magnetar_core.security.tls_files import TlsFiles, directory_files, validities
+from magnetar_core.security.tls.contexts import Certificates, client_context
+from magnetar_core.security.tls.files import TlsFiles, directory_files, validities
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.tls_files import Authority
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 

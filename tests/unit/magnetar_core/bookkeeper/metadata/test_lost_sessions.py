@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kazoo.protocol.states import KazooState
 
-from magnetar_core.bookkeeper.metadata.embedded import EmbeddedStore
-from magnetar_core.bookkeeper.metadata.store import NO_NODE, OutcomeUnknown, SessionLost, StoreUnavailable
-from magnetar_core.bookkeeper.metadata.zookeeper import ZooKeeperStore
+from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
+from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, OutcomeUnknown, SessionLost, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.zookeeper import ZooKeeperStore
 from magnetar_core.runtime.clock import LoopClock
 
 pytestmark = pytest.mark.both_loops

@@ -1,0 +1,283 @@
+"""Checks that look at every copy of every ledger, slowly: the ends of each copy, all entries, or what bookies list.
+
+    due ──▶ ledger by ledger, ids ascending, spread over the time ──▶ what is missing is marked ──▶ end: time is noted
+              └─ where it is, every few seconds, for the next auditor
+
+Rules:
+
+1. A check is due when its period has passed since the last one ended; one that never ran is due at once.
+2. It takes about half of its period, so that it ends in time where reading is slower than thought. Where all entries
+   of a ledger are read, they are spread over the ledger's share of that, or ten minutes. An operator's check is not
+   spread.
+3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. Silence is counted and
+   told of, and nothing else (`checks`, rule 1). A bookie that is gone and has time left is left to the audit.
+4. One ledger that cannot be looked at does not end the check.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from autorecovery.ledgers.catalogue import LedgerCatalogue
+from autorecovery.ledgers.checks import Depth, is_trailing
+from autorecovery.repair.one_ledger import LedgerRepair, OnRead
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.rate_limiter import RateLimiter
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import GIB, Corruption
+
+log = logging.getLogger(__name__)
+
+# Where a check is, is written down so often.
+_NOTE_S: Final = 5.0
+
+# A step of waiting between two ledgers: switches and operators are looked at meanwhile.
+_STEP_S: Final = 5.0
+
+# The metadata store is away: time until the next try.
+_RETRY_S: Final = 5.0
+
+# The entries of one ledger are read within this: meanwhile the next auditor would begin with the ledger anew.
+_LEDGER_S_MAX: Final = 600.0
+
+# Bytes around the payload of an entry, at most; and what a ledger that is still written is taken for.
+_AROUND_BYTES: Final = 64
+_OPEN_BYTES: Final = 1 * GIB
+
+# Switched off for the cluster: looked at again after this.
+_OFF_S: Final = 30.0
+
+
+class CheckKind(NamedTuple):
+    """One of the checks."""
+
+    name: str
+    depth: Depth
+    noted: PeriodicCheck | None
+    """Apache's node for the end of the last run; None: the check is ours, and a node of ours has it."""
+
+
+ENDS: Final = CheckKind("ledgers", Depth.ENDS, PeriodicCheck.ALL_LEDGERS)
+ENTRIES: Final = CheckKind("entries", Depth.ALL, None)
+LISTS: Final = CheckKind("lists", Depth.LISTS, PeriodicCheck.REPLICAS)
+"""Apache's check of replicas. It marks what it finds, where Apache's only counts."""
+
+
+@dataclass(slots=True)
+class CheckStatus:
+    """What one check did, for people."""
+
+    is_running: bool = False
+    looked_at: int = 0
+    """Ledgers of this run, or of the last one; those of a former auditor are not counted."""
+    marked: int = 0
+    silent: int = 0
+    """Ledgers of which some bookie did not answer."""
+    failed: int = 0
+    """Ledgers that could not be looked at."""
+    next_ledger_id: int = 0
+    last_ended_ms: int | None = None
+
+
+class LedgerCheck:
+    """One periodic check. Used on the loop, by the auditor's node."""
+
+    def __init__(
+        self,
+        kind: CheckKind,
+        period_s: float,
+        catalogue: LedgerCatalogue,
+        ledgers: LedgerStore,
+        marks: MarkBoard,
+        repair: LedgerRepair,
+        clock: Clock,
+        *,
+        has_time_left: Callable[[str], bool],
+    ) -> None:
+        """*period_s* 0: never by itself. *has_time_left*: whether a bookie that is gone may still come back before its
+        ledgers are to be marked."""
+        assert period_s >= 0
+        self._kind = kind
+        self._period_s = period_s
+        self._catalogue = catalogue
+        self._ledgers = ledgers
+        self._marks = marks
+        self._repair = repair
+        self._clock = clock
+        self._has_time_left = has_time_left
+        self._tasks = Tasks(f"check of {kind.name}")
+        self._asked = Bell()
+        self._is_asked = False
+        self.status = CheckStatus()
+
+    @property
+    def name(self) -> str:
+        return self._kind.name
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._tasks.on_failure = on_failure
+        self._tasks.spawn(self._run(), "run")
+
+    async def stop(self) -> None:
+        """End; the next auditor goes on about where this one is."""
+        await self._tasks.cancel()
+
+    def run_now(self) -> None:
+        """An operator asks: begin, or go on without waiting in between."""
+        self._is_asked = True
+        self._asked.ring()
+
+    # ----------------------------------------------------------------------------------------- when
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                wait_s = await self._due_s()
+                if wait_s > 0:
+                    await self._asked.until(lambda: self._is_asked, self._clock, min(wait_s, _OFF_S))
+                    continue
+                await self._check()
+            except MetadataError as error:
+                log.warning("the check of %s goes on in %g s: %s", self.name, _RETRY_S, error)
+                await self._clock.sleep(_RETRY_S)
+            finally:
+                self.status.is_running = False
+
+    async def _due_s(self) -> float:
+        """Seconds until the check is to begin; 0: now. Raises MetadataError."""
+        if not await self._marks.is_enabled():
+            return _OFF_S
+        if self._is_asked or (self._period_s and await self._progress() is not None):
+            return 0.0
+        if not self._period_s:
+            return _OFF_S
+        self.status.last_ended_ms = ended_ms = await self._last_ended_ms()
+        if ended_ms is None:
+            return 0.0  # rule 1
+        return max(ended_ms / 1000 + self._period_s - self._clock.wall_ms() / 1000, 0.0)
+
+    async def _last_ended_ms(self) -> int | None:
+        try:
+            if self._kind.noted is not None:
+                return await self._marks.last_checked_ms(self._kind.noted)
+            value = await self._marks.progress(f"{self.name}-ended")
+            return None if value is None else int(value)
+        except (Corruption, ValueError) as error:
+            log.warning("when the check of %s ended last cannot be read, so it runs now: %s", self.name, error)
+            return None
+
+    async def _note_end(self) -> None:
+        wall_ms = self._clock.wall_ms()
+        if self._kind.noted is not None:
+            await self._marks.set_last_checked(self._kind.noted, wall_ms)
+        else:
+            await self._marks.set_progress(f"{self.name}-ended", b"%d" % wall_ms)
+        self.status.last_ended_ms = wall_ms
+
+    # ------------------------------------------------------------------------------------- one check
+
+    async def _check(self) -> None:
+        first = await self._progress() or 0
+        index = await self._catalogue.read()
+        ids = sorted(ledger_id for ledger_id in {*index, *index.unreadable} if ledger_id >= first)
+        self.status = CheckStatus(is_running=True, last_ended_ms=self.status.last_ended_ms)
+        log.info("the check of %s begins with ledger %d; %d are to be looked at", self.name, first, len(ids))
+        rest_s = self._period_s / 2 / len(ids) if ids else 0.0
+        noted_s = self._clock.monotonic()
+        for ledger_id in ids:
+            self.status.next_ledger_id = ledger_id
+            if self._clock.monotonic() - noted_s >= _NOTE_S:
+                await self._note(ledger_id)
+                noted_s = self._clock.monotonic()
+            began_s = self._clock.monotonic()
+            await self._look(ledger_id, rest_s)
+            await self._rest(ledger_id, rest_s - (self._clock.monotonic() - began_s))
+        self._is_asked = False
+        await self._note_end()
+        await self._marks.set_progress(self.name, b"")
+        status = self.status
+        log.info(
+            "the check of %s has ended: %d ledgers, %d marked, of %d some bookie was silent",
+            self.name,
+            status.looked_at,
+            status.marked,
+            status.silent,
+        )
+
+    async def _look(self, ledger_id: int, seconds: float) -> None:
+        status = self.status
+        status.looked_at += 1
+        try:
+            metadata = (await self._ledgers.read(ledger_id)).metadata
+            spread = self._spread(metadata, min(seconds, _LEDGER_S_MAX))
+            verdicts = await self._repair.look(ledger_id, metadata, self._kind.depth, on_read=spread)
+        except (NoNode, NoSuchLedger):
+            return
+        except (Corruption, BookKeeperError) as error:
+            status.failed += 1
+            log.warning("ledger %d cannot be checked: %s", ledger_id, error)
+            return
+        counting = [one for one in verdicts if not is_trailing(metadata, one.fragment.first_entry_id)]
+        gone = {bookie for one in counting for bookie in one.gone.values()}
+        lacking = {bookie for one in counting for bookie in one.incomplete.values()}
+        lacking |= {bookie for bookie in gone if not self._has_time_left(bookie)}
+        for bookie in sorted(lacking):
+            await self._marks.mark(ledger_id, bookie, self._clock.wall_ms())
+        status.marked += bool(lacking)
+        silent = [text for one in verdicts for text in one.unknown.values()]
+        if silent:
+            status.silent += 1
+            log.info("ledger %d: %s", ledger_id, silent[0])
+
+    def _spread(self, metadata: LedgerMetadata, seconds: float) -> OnRead:
+        """Have the entries of a ledger read within about *seconds* (rule 2)."""
+        size = _OPEN_BYTES
+        if metadata.is_closed:
+            size = metadata.length + (metadata.last_entry_id + 1) * _AROUND_BYTES
+        limiter = RateLimiter(max(size, 1) * metadata.write_quorum / seconds) if seconds > 0 else None
+
+        async def wait(read_bytes: int) -> None:
+            if limiter is not None:
+                wait_s = limiter.spend(self._clock.monotonic(), read_bytes)
+                await self._asked.until(lambda: self._is_asked, self._clock, wait_s)
+
+        return wait
+
+    async def _rest(self, ledger_id: int, seconds: float) -> None:
+        """Rule 2. Raises MetadataError."""
+        while seconds > 0 and not self._is_asked:
+            step_s = min(seconds, _STEP_S)
+            await self._asked.until(lambda: self._is_asked, self._clock, step_s)
+            seconds -= step_s
+            if step_s == _STEP_S:
+                await self._note(ledger_id + 1)
+        while not await self._marks.is_enabled():
+            await self._clock.sleep(_OFF_S)
+
+    # ---------------------------------------------------------------------------------------- progress
+
+    async def _progress(self) -> int | None:
+        """The ledger at which a former run stopped; None: there is none to go on with."""
+        value = await self._marks.progress(self.name)
+        if value is None:
+            return None
+        try:
+            found = parse_json(value)["next_ledger_id"]
+            if not isinstance(found, int) or found < 0:
+                raise ValueError(f"next_ledger_id is {found!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("how far the check of %s was cannot be read, so it begins anew: %s", self.name, error)
+            return 0
+        return found
+
+    async def _note(self, next_ledger_id: int) -> None:
+        await self._marks.set_progress(self.name, json.dumps({"next_ledger_id": next_ledger_id}).encode())

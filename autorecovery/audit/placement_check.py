@@ -1,0 +1,269 @@
+"""The auditor's check of placement: are the copies of each ledger in enough regions, racks and on enough hosts?
+
+    due ──▶ all ledgers, some at a time ──▶ which windows lack any of them (`topology`) ──▶ told
+              │    spread over the time                                                      └─▶ marked, if moving is on
+              └─ where it is and what it found is stored, for the next auditor
+
+Rules:
+
+1. Only closed ledgers count: the writer of another one chooses its bookies.
+2. A ledger is marked, with an empty list of replicas as Apache's auditor does, only where a better place for some copy
+   is known now: else workers would find nothing to do, and the next check would mark it again.
+3. A check that could not read everything has not taken place: it goes on where it was. A record that is damaged does
+   not stop it.
+4. Where all bookies are on one host, nothing is a violation (`topology`).
+5. It takes about half of its period, as other checks do (`periodic`, rule 2), so that what it marks comes bit by bit.
+   An operator's check is not spread.
+"""
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from autorecovery.ledgers.catalogue import LedgerCatalogue
+from autorecovery.ledgers.index import IndexedLedger
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import Corruption
+
+log = logging.getLogger(__name__)
+
+# Whether a check is due is looked at so often while auto-recovery is off, or nothing is due.
+_LOOK_S: Final = 30.0
+
+# The metadata store is away: time until the next try.
+_RETRY_S: Final = 5.0
+
+# Ledgers that are looked at between two rests, in some 10 ms. Where the check is, is stored as often.
+_BATCH: Final = 256
+
+# The name of its progress.
+_NAME: Final = "placement"
+
+# Ledgers that are named with what they lack. Above it only their number is told of.
+_NAMED_MAX: Final = 100
+
+
+@dataclass(slots=True)
+class PlacementStatus:
+    """What the last check found, for people."""
+
+    is_running: bool = False
+    looked_at: int = 0
+    """Closed ledgers."""
+    violating: int = 0
+    """Those of them with copies in too few regions, racks or hosts."""
+    marked: int = 0
+    """Those of them that can be placed better, and are to be."""
+    named: dict[int, str] = field(default_factory=dict)
+    """Ledger → what it lacks, for the first of them."""
+    last_ended_ms: int | None = None
+
+
+class Progress(NamedTuple):
+    """Where a check is."""
+
+    next_ledger_id: int
+    status: PlacementStatus
+    """What it found before that ledger."""
+
+
+_COUNTS: Final = ("looked_at", "violating", "marked")
+
+
+def encode_progress(progress: Progress) -> bytes:
+    """The value of its node, JSON; 10 KB at most."""
+    status = progress.status
+    counts = {name: getattr(status, name) for name in _COUNTS}
+    return json.dumps({"next_ledger_id": progress.next_ledger_id, **counts, "named": status.named}).encode()
+
+
+def decode_progress(value: bytes) -> Progress:
+    """Raises ValueError."""
+    try:
+        found = parse_json(value)
+        numbers = [found[name] for name in ("next_ledger_id", *_COUNTS)]
+        named = {int(ledger_id): str(text) for ledger_id, text in found["named"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise ValueError(f"its numbers are {numbers!r}")
+    looked_at, violating, marked = numbers[1:]
+    return Progress(numbers[0], PlacementStatus(looked_at=looked_at, violating=violating, marked=marked, named=named))
+
+
+class PlacementCheck:
+    """The check of one auditor. Used on the loop."""
+
+    def __init__(
+        self,
+        period_s: float,
+        bookkeeper: BookKeeper,
+        catalogue: LedgerCatalogue,
+        marks: MarkBoard,
+        clock: Clock,
+        *,
+        marks_violations: bool,
+    ) -> None:
+        """*period_s* 0: never by itself. *marks_violations*: have workers move copies (rule 2)."""
+        assert period_s >= 0
+        self._period_s = period_s
+        self._bookkeeper = bookkeeper
+        self._catalogue = catalogue
+        self._marks = marks
+        self._clock = clock
+        self._marks_violations = marks_violations
+        self._tasks = Tasks("placement check")
+        self._asked = Bell()
+        self._is_asked = False
+        self.status = PlacementStatus()
+
+    def start(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._tasks.on_failure = on_failure
+        self._tasks.spawn(self._run(), "run")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    def run_now(self) -> None:
+        """An operator asks."""
+        self._is_asked = True
+        self._asked.ring()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                wait_s = await self._due_s()
+                if wait_s > 0:
+                    await self._asked.until(lambda: self._is_asked, self._clock, min(wait_s, _LOOK_S))
+                    continue
+                await self._check()
+            except MetadataError as error:
+                log.warning("the placement check goes on in %g s: %s", _RETRY_S, error)
+                await self._clock.sleep(_RETRY_S)
+            finally:
+                self.status.is_running = False
+
+    async def _due_s(self) -> float:
+        """Seconds until the check is to begin; 0: now. Raises MetadataError."""
+        if not await self._marks.is_enabled():
+            self._is_asked = False
+            return _LOOK_S
+        if self._is_asked:
+            return 0.0
+        if not self._period_s:
+            return _LOOK_S
+        try:
+            ended_ms = await self._marks.last_checked_ms(PeriodicCheck.PLACEMENT)
+        except Corruption as error:
+            log.warning("when the last placement check ended cannot be read, so it runs now: %s", error)
+            return 0.0
+        self.status.last_ended_ms = ended_ms
+        if ended_ms is None:
+            return 0.0
+        return max(ended_ms / 1000 + self._period_s - self._clock.wall_ms() / 1000, 0.0)
+
+    async def _check(self) -> None:
+        progress = await self._progress()
+        status = progress.status
+        status.is_running, status.last_ended_ms = True, self.status.last_ended_ms
+        self.status = status
+        index = await self._catalogue.read()
+        left = deque(sorted(ledger_id for ledger_id in index if ledger_id >= progress.next_ledger_id))
+        rest_s = self._period_s / 2 * _BATCH / len(left) if left else 0.0
+        while left:
+            for _ in range(min(_BATCH, len(left))):
+                ledger_id = left.popleft()
+                found = index.get(ledger_id)
+                if found is not None and found.is_closed:  # rule 1
+                    await self._look_at(ledger_id, found, status)
+            if left:
+                await self._note(Progress(left[0], status))
+                await self._rest(rest_s)
+        self._is_asked = False
+        await self._marks.set_progress(_NAME, b"")
+        status.last_ended_ms = self._clock.wall_ms()
+        await self._marks.set_last_checked(PeriodicCheck.PLACEMENT, status.last_ended_ms)
+        log.log(
+            logging.WARNING if status.violating else logging.INFO,
+            "placement check: of %d closed ledgers, %d have copies in too few regions, racks or hosts; %d are to be "
+            "moved",
+            status.looked_at,
+            status.violating,
+            status.marked,
+        )
+
+    async def _look_at(self, ledger_id: int, ledger: IndexedLedger, status: PlacementStatus) -> None:
+        """Raises MetadataError."""
+        problem, can_be_better = self._look(ledger)
+        if can_be_better and await self._marks.is_enabled() and await self._may_move(ledger_id, ledger):
+            await self._marks.mark(ledger_id, None, self._clock.wall_ms())
+            status.marked += 1
+        status.looked_at += 1
+        if problem is not None:
+            status.violating += 1
+            if len(status.named) < _NAMED_MAX:
+                status.named[ledger_id] = problem
+
+    async def _rest(self, seconds: float) -> None:
+        """Rule 5. Raises MetadataError."""
+        await asyncio.sleep(0)
+        await self._asked.until(lambda: self._is_asked, self._clock, seconds)
+        while not await self._marks.is_enabled():
+            await self._clock.sleep(_LOOK_S)
+
+    async def _progress(self) -> Progress:
+        """Where a former check stopped, and what it had found; the beginning if there is none. Raises MetadataError."""
+        value = await self._marks.progress(_NAME)
+        if value is None:
+            return Progress(0, PlacementStatus())
+        try:
+            return decode_progress(value)
+        except ValueError as error:
+            log.warning("how far the placement check was cannot be read, so it begins anew: %s", error)
+            return Progress(0, PlacementStatus())
+
+    async def _note(self, progress: Progress) -> None:
+        await self._marks.set_progress(_NAME, encode_progress(progress))
+
+    async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
+        """Whether it can be better also within the groups of bookies that its record names, if it does."""
+        try:
+            metadata = await self._bookkeeper.read_metadata(ledger_id)
+        except BookKeeperError:
+            return False  # deleted, or looked at again in the next check
+        return any(
+            self._bookkeeper.choose_moves(
+                ensemble,
+                write_quorum=ledger.write_quorum,
+                ack_quorum=metadata.ack_quorum,
+                custom_metadata=metadata.custom_metadata,
+            )
+            for ensemble in dict.fromkeys(ledger.ensembles)
+        )
+
+    def _look(self, ledger: IndexedLedger) -> tuple[str | None, bool]:
+        """What the ledger lacks, and whether that is to be mended and can be."""
+        problem = None
+        topology = self._bookkeeper.topology()
+        available = self._bookkeeper.bookies.available
+        for ensemble in dict.fromkeys(ledger.ensembles):
+            violations = topology.violations(ensemble, ledger.write_quorum, available)
+            if not violations:
+                continue
+            problem = problem or violations[0].text
+            if not self._marks_violations:
+                break
+            if self._bookkeeper.choose_moves(ensemble, write_quorum=ledger.write_quorum):
+                return problem, True
+        return problem, False

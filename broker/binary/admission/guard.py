@@ -1,0 +1,40 @@
+"""Asks for one connection whether its caller may do what a command wants. No IO."""
+
+from typing import Protocol
+
+from broker.binary.admission.client_facts import ClientFacts
+from broker.names import parse_topic
+from broker.security.authorization import Need, Operation, about_topic
+from magnetar_core.security.caller import Caller
+from managed_ledger.topic_name import TopicName
+
+
+class AccessPort(Protocol):
+    """Lets callers in, or refuses them (`broker.security.access.Access`)."""
+
+    async def check(self, caller: Caller, need: Need) -> None:
+        """Raises NotAuthenticated, NotAuthorized, MetadataFailure."""
+        ...
+
+
+class Guard:
+    """Knows who is at the other end of a connection; the parts of the connection ask it first of all."""
+
+    __slots__ = ("_access", "client")
+
+    def __init__(self, access: AccessPort, client: ClientFacts) -> None:
+        self._access = access
+        self.client = client
+
+    async def check(self, need: Need) -> None:
+        """Raises NotAuthenticated, NotAuthorized, MetadataFailure."""
+        await self._access.check(self.client.caller, need)
+
+    async def topic(self, text: str, operation: Operation, subscription: str = "") -> TopicName:
+        """The topic that a client names, if the client may do *operation* with it.
+
+        Raises InvalidTopicName, NotAuthenticated, NotAuthorized, MetadataFailure.
+        """
+        name = parse_topic(text)
+        await self.check(about_topic(operation, name, subscription))
+        return name

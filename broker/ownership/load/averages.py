@@ -1,0 +1,115 @@
+"""What passes bundles and brokers on average, as Apache's leaders keep it in the metadata store. No IO and no clock.
+
+    /loadbalance/bundle-data/<bundle>           the last 10 samples and the last 1,000, of the bundles with most traffic
+    /loadbalance/broker-time-average/<id>       the sums of all bundles of a broker
+
+An Apache broker that becomes the leader begins with these averages, and `pulsar-perf monitor-brokers` shows them; ours
+does the same. Rule (Apache's `TimeAverageMessageData`): a new sample counts 1/n, where n grows to the most that the
+average has; a bundle of which nothing is known passes 50 messages and 50,000 bytes a second in each direction.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from broker.ownership.load.report import BrokerLoad, BundleLoad
+
+BUNDLE_DATA: Final = "/loadbalance/bundle-data"
+BROKER_AVERAGES: Final = "/loadbalance/broker-time-average"
+
+SHORT_SAMPLES: Final = 10
+LONG_SAMPLES: Final = 1_000
+
+# Names in Apache's JSON, in its order, which is that of an average.
+_RATES: Final = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
+
+
+class Average(NamedTuple):
+    """Bytes and messages a second."""
+
+    samples: int = 0
+    bytes_in: float = 50_000.0
+    bytes_out: float = 50_000.0
+    messages_in: float = 50.0
+    messages_out: float = 50.0
+
+    def with_sample(self, load: BundleLoad, samples_max: int) -> "Average":
+        samples = min(self.samples + 1, samples_max)
+        new = (load.bytes_in, load.bytes_out, load.messages_in, load.messages_out)
+        return Average(
+            samples, *(((samples - 1) * old + one) / samples for old, one in zip(self[1:], new, strict=True))
+        )
+
+
+class BundleAverages(NamedTuple):
+    """One bundle: over a short and a long time, and its open topics."""
+
+    short: Average = Average()
+    long: Average = Average()
+    topics: int = 0
+
+    def with_sample(self, load: BundleLoad) -> "BundleAverages":
+        return BundleAverages(
+            self.short.with_sample(load, SHORT_SAMPLES), self.long.with_sample(load, LONG_SAMPLES), load.topics
+        )
+
+
+def busiest(averages: Mapping[str, BundleAverages], most: int) -> list[str]:
+    """The bundles whose averages are written: those with most traffic over the long time, then the short one.
+
+    *most* of them; -1: all."""
+
+    def traffic(bundle: str) -> tuple[float, ...]:
+        found = averages[bundle]
+        return tuple(
+            value
+            for one in (found.long, found.short)
+            for value in (one.bytes_in + one.bytes_out, one.messages_in + one.messages_out)
+        )
+
+    return sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)[: None if most < 0 else most]
+
+
+def encode_bundle(averages: BundleAverages) -> dict[str, Any]:
+    return {
+        "shortTermData": _encode(averages.short, SHORT_SAMPLES),
+        "longTermData": _encode(averages.long, LONG_SAMPLES),
+        "topics": averages.topics,
+    }
+
+
+def _encode(average: Average, samples_max: int) -> dict[str, Any]:
+    rates = zip(_RATES, map(float, average[1:]), strict=True)
+    return {"maxSamples": samples_max, "numSamples": average.samples, **dict(rates)}
+
+
+def decode_bundle(record: Mapping[str, Any]) -> BundleAverages:
+    """What another leader wrote; what cannot be understood counts as nothing known."""
+    try:
+        return BundleAverages(
+            _decode(record["shortTermData"], SHORT_SAMPLES),
+            _decode(record["longTermData"], LONG_SAMPLES),
+            int(record["topics"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return BundleAverages()
+
+
+def _decode(record: Mapping[str, Any], samples_max: int) -> Average:
+    samples = min(max(int(record["numSamples"]), 0), samples_max)
+    return Average(samples, *(max(0.0, float(record[name])) for name in _RATES))
+
+
+def encode_broker(bundles: Iterable[str], averages: Mapping[str, BundleAverages]) -> dict[str, Any]:
+    """The sums over the *bundles* of a broker."""
+    known = [averages.get(bundle, BundleAverages()) for bundle in bundles]
+    found: dict[str, Any] = {}
+    for term, every in (("short", [one.short for one in known]), ("long", [one.long for one in known])):
+        for number, name in enumerate(_RATES, start=1):
+            found[f"{term}Term{name[0].upper()}{name[1:]}"] = float(sum(one[number] for one in every))
+    return found
+
+
+def loads_of_bundles(loads: Mapping[str, BrokerLoad]) -> dict[str, BundleLoad]:
+    """Of all brokers; where two tell of one bundle, which moved meanwhile, the later report counts."""
+    ordered = sorted(loads.values(), key=lambda one: one.at_ms)
+    return {bundle: one for load in ordered for bundle, one in load.bundles.items()}

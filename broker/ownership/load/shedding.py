@@ -1,0 +1,329 @@
+"""Which bundles leave which broker, by the strategies of Apache's ModularLoadManagerImpl. No IO and no clock.
+
+    ThresholdShedder     brokers whose weighted usage, history counted in, is above the average by the threshold
+    OverloadShedder      brokers whose scarcest resource is used above the threshold for overload
+    UniformLoadShedder   the broker with the most messages (or bytes) against the one with the fewest
+    AvgShedder           the most loaded broker to the least loaded one, the second to the second, and so on
+
+Rules, all Apache's (4.0.8):
+
+1. What a bundle passes is its short-term average; those with the most come first.
+2. A bundle that was moved within the grace period stays. A broker's only bundle stays, but with AvgShedder where it is
+   small enough. Bundles of the brokers' own health checks stay.
+3. Threshold and Overload take bundles until the traffic that is to go is reached, but at least one; Uniform and Avg
+   take each bundle that fits into what is left.
+4. Only AvgShedder says where a bundle goes; of the others `placement` decides.
+
+Where two brokers have the same load, the first by its id counts, so that a round can be repeated; with Apache's it is
+the order of a hash map.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from broker.ownership.load.averages import BundleAverages
+from broker.ownership.load.report import BrokerLoad
+from broker.settings.config import LOAD_CLASSES, BrokerConfig
+from magnetar_core.runtime.types import MIB
+
+# What is taken off beyond the threshold, as a share of a broker, so that it does not stay at its edge.
+MARGIN: Final = 0.05
+
+# Of the threshold; what the fullest broker gives where another one is below the lower boundary.
+LOWER_BOUNDARY_MARGIN: Final = 0.5
+
+# By so much a bundle may be above what is to go: messages, or bytes, a second.
+UNIFORM_DELTA: Final = 1000
+
+# A rate below it is that of an idle broker and counts as 1: the others are divided by it.
+_NOTHING: Final = 1e-6
+
+
+class Weights(NamedTuple):
+    """How much each resource counts. The memory is the direct one of Apache's brokers, that of the process of ours."""
+
+    cpu: float = 1.0
+    memory: float = 0.0
+    bandwidth_in: float = 1.0
+    bandwidth_out: float = 1.0
+
+    def usage(self, load: BrokerLoad) -> float:
+        """The share of a broker, by its scarcest resource."""
+        return max(
+            load.cpu * self.cpu,
+            load.counted_memory * self.memory,
+            load.bandwidth_in * self.bandwidth_in,
+            load.bandwidth_out * self.bandwidth_out,
+        )
+
+
+UNWEIGHTED: Final = Weights(memory=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SheddingSettings:
+    """Of all strategies; shares of a broker, messages and bytes a second."""
+
+    weights: Weights
+    history: float
+    threshold: float
+    lower_boundary: bool
+    bytes_min: float
+    """ThresholdShedder: less than this is not worth a move."""
+    overload: float
+    rate_difference_percent: float
+    """UniformLoadShedder: 0 is off, as with the next one."""
+    bytes_factor: float
+    unload_share: float
+    unload_messages_min: float
+    unload_bytes_min: float
+    unload_bundles_max: int
+    """-1: any number."""
+    low: float
+    """AvgShedder: differences of two brokers, and the rounds in a row in which they are seen."""
+    high: float
+    low_rounds: int
+    high_rounds: int
+
+
+def shedding_settings(config: BrokerConfig) -> SheddingSettings:
+    return SheddingSettings(
+        weights=Weights(
+            config.cpu_weight,
+            config.direct_memory_weight,
+            _twin(config.bandwidth_in_weight, config.bandwith_in_weight),
+            _twin(config.bandwidth_out_weight, config.bandwith_out_weight),
+        ),
+        history=config.usage_history,
+        threshold=config.shedding_threshold_percent / 100,
+        lower_boundary=config.lower_boundary_shedding,
+        bytes_min=config.unload_mbytes_min * MIB,
+        overload=config.overload_percent / 100,
+        rate_difference_percent=config.rate_difference_percent,
+        bytes_factor=config.throughput_factor,
+        unload_share=config.unload_share,
+        unload_messages_min=config.unload_messages_min,
+        unload_bytes_min=config.unload_bytes_min,
+        unload_bundles_max=config.unload_bundles_max,
+        low=config.avg_low_percent / 100,
+        high=config.avg_high_percent / 100,
+        low_rounds=config.avg_low_rounds,
+        high_rounds=config.avg_high_rounds,
+    )
+
+
+def _twin(weight: float, misspelt: float) -> float:
+    """A setting that Apache once misspelt: the right name counts, unless it has its default."""
+    return weight if weight != 1.0 else misspelt
+
+
+class Shed(NamedTuple):
+    """*bundle* leaves *source*; *destination* is empty where `placement` decides."""
+
+    bundle: str
+    source: str
+    destination: str = ""
+
+
+class Cluster(NamedTuple):
+    """What a round of the leader begins with."""
+
+    loads: Mapping[str, BrokerLoad]
+    averages: Mapping[str, BundleAverages]
+    recent: Collection[str] = ()
+    """Bundles that were moved within the grace period."""
+
+    def movable(self, broker: str, traffic: Callable[[BundleAverages], float]) -> list[tuple[str, float]]:
+        """(bundle, its traffic) of a broker, the most first (rules 1 and 2)."""
+        found = [
+            (bundle, traffic(self.averages[bundle]))
+            for bundle in self.loads[broker].bundles
+            if bundle in self.averages and bundle not in self.recent and not is_heartbeat(bundle)
+        ]
+        return sorted(found, key=lambda one: (-one[1], one[0]))
+
+
+def is_heartbeat(bundle: str) -> bool:
+    """Whether a bundle is of a broker's own health check: `pulsar/host:port`, or with the cluster between."""
+    namespace = bundle.rpartition("/")[0]
+    return namespace.startswith("pulsar/") and ":" in namespace
+
+
+def short_bytes(averages: BundleAverages) -> float:
+    return averages.short.bytes_in + averages.short.bytes_out
+
+
+def short_messages(averages: BundleAverages) -> float:
+    return averages.short.messages_in + averages.short.messages_out
+
+
+def _at_least(bundles: Iterable[tuple[str, float]], wanted: float) -> list[str]:
+    """Rule 3: until *wanted* is reached, one in any case."""
+    found: list[str] = []
+    for bundle, traffic in bundles:
+        if found and wanted <= 0:
+            break
+        found.append(bundle)
+        wanted -= traffic
+    return found
+
+
+def _that_fit(bundles: Iterable[tuple[str, float]], wanted: float, *, delta: float = 0.0, most: int = -1) -> list[str]:
+    """Rule 3: each that is no more than what is left of *wanted*, and *delta*."""
+    found: list[str] = []
+    for bundle, traffic in bundles:
+        if most != -1 and len(found) >= most:
+            break
+        if 0 < traffic <= wanted + delta:
+            found.append(bundle)
+            wanted -= traffic
+    return found
+
+
+class Shedder(Protocol):
+    """One strategy, with what it remembers of the rounds before."""
+
+    def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]: ...
+
+
+class ThresholdShedder:
+    def __init__(self) -> None:
+        self._usage: dict[str, float] = {}
+
+    def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
+        usage = self._counted(cluster, settings)
+        if not usage:
+            return []
+        average = sum(usage.values()) / len(usage)
+        if average == 0:
+            return []
+        found: list[Shed] = []
+        for broker in sorted(usage):
+            # A broker far below the average passes here too; what it would have to give is less than nothing then.
+            if average - settings.threshold < usage[broker] < average + settings.threshold:
+                continue
+            share = usage[broker] - average - settings.threshold + MARGIN
+            found += self._off(cluster, broker, cluster.loads[broker].total.bytes * share, settings)
+        if not found and settings.lower_boundary:
+            # Apache counts the present usage into the history a second time before this.
+            usage = self._counted(cluster, settings)
+            average = sum(usage.values()) / len(usage)
+            if min(usage.values()) < average - settings.threshold:
+                several = [one for one in usage if len(cluster.loads[one].bundles) > 1]
+                fullest = min(several or usage, key=lambda one: (-usage[one], one))
+                share = settings.threshold * LOWER_BOUNDARY_MARGIN
+                found = self._off(cluster, fullest, cluster.loads[fullest].total.bytes * share, settings)
+        return found
+
+    def _counted(self, cluster: Cluster, settings: SheddingSettings) -> dict[str, float]:
+        now = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
+        self._usage = {
+            broker: self._usage.get(broker, one) * settings.history + one * (1 - settings.history)
+            for broker, one in now.items()
+        }
+        return self._usage
+
+    @staticmethod
+    def _off(cluster: Cluster, broker: str, wanted: float, settings: SheddingSettings) -> list[Shed]:
+        if wanted < settings.bytes_min or len(cluster.loads[broker].bundles) < 2:
+            return []
+        return [Shed(one, broker) for one in _at_least(cluster.movable(broker, short_bytes), wanted)]
+
+
+class OverloadShedder:
+    def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
+        found: list[Shed] = []
+        for broker, load in sorted(cluster.loads.items()):
+            usage = UNWEIGHTED.usage(load)
+            if usage >= settings.overload and len(load.bundles) > 1:
+                wanted = load.total.bytes * (usage - settings.overload + MARGIN)
+                found += [Shed(one, broker) for one in _at_least(cluster.movable(broker, short_bytes), wanted)]
+        return found
+
+
+class UniformLoadShedder:
+    def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
+        messages = {broker: load.total.messages for broker, load in cluster.loads.items()}
+        sizes = {broker: load.total.bytes for broker, load in cluster.loads.items()}
+        if not messages:
+            return []
+        fullest, most, least = _ends(messages)
+        if 0 < settings.rate_difference_percent < (most - least) * 100 / least:
+            traffic, minimum = short_messages, settings.unload_messages_min
+        else:
+            fullest, most, least = _ends(sizes)
+            if not 0 < settings.bytes_factor < most / least:
+                return []
+            traffic, minimum = short_bytes, settings.unload_bytes_min
+        wanted = float(int((most - least) * settings.unload_share))
+        if len(cluster.loads[fullest].bundles) < 2 or wanted < minimum:
+            return []
+        bundles = _that_fit(
+            cluster.movable(fullest, traffic), wanted, delta=UNIFORM_DELTA, most=settings.unload_bundles_max
+        )
+        return [Shed(one, fullest) for one in bundles]
+
+
+def _ends(rates: Mapping[str, float]) -> tuple[str, float, float]:
+    """The broker with the most, the most, and the least."""
+    fullest = min(rates, key=lambda one: (-rates[one], one))
+    least = min(rates.values())
+    return fullest, rates[fullest], least if least > _NOTHING else 1.0
+
+
+class AvgShedder:
+    def __init__(self) -> None:
+        self._high: dict[str, int] = {}
+        self._low: dict[str, int] = {}
+
+    def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
+        usage = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
+        ordered = sorted(usage, key=lambda one: (usage[one], one))
+        low, high, pairs = dict[str, int](), dict[str, int](), list[tuple[str, str]]()
+        half = len(ordered) // 2
+        for least, most in zip(ordered[:half], ordered[: -half - 1 : -1], strict=True):
+            difference = usage[most] - usage[least]
+            if difference < settings.low:
+                continue
+            pairs.append((least, most))
+            for one in (least, most):
+                low[one] = self._low.get(one, 0) + 1
+                if difference >= settings.high:
+                    high[one] = self._high.get(one, 0) + 1
+        self._low, self._high = low, high
+        found: list[Shed] = []
+        for least, most in pairs:
+            if self._is_hit((least, most), settings):
+                for one in (least, most):
+                    self._low.pop(one, None)
+                    self._high.pop(one, None)
+                found += self._off(cluster, most, least, settings)
+        return found
+
+    def _is_hit(self, pair: tuple[str, str], settings: SheddingSettings) -> bool:
+        return any(
+            self._high.get(one, 0) >= settings.high_rounds or self._low.get(one, 0) >= settings.low_rounds
+            for one in pair
+        )
+
+    @staticmethod
+    def _off(cluster: Cluster, most: str, least: str, settings: SheddingSettings) -> list[Shed]:
+        more, less = cluster.loads[most].total, cluster.loads[least].total
+        messages = (more.messages - less.messages) * settings.unload_share
+        size = (more.bytes - less.bytes) * settings.unload_share
+        if messages > settings.unload_messages_min:
+            bundles = _that_fit(cluster.movable(most, short_messages), messages)
+        elif size > settings.unload_bytes_min:
+            bundles = _that_fit(cluster.movable(most, short_bytes), size)
+        else:
+            return []
+        return [Shed(one, most, least) for one in bundles]
+
+
+SHEDDERS: Final[Mapping[str, Callable[[], Shedder]]] = {
+    f"{LOAD_CLASSES}ThresholdShedder": ThresholdShedder,
+    f"{LOAD_CLASSES}OverloadShedder": OverloadShedder,
+    f"{LOAD_CLASSES}UniformLoadShedder": UniformLoadShedder,
+    f"{LOAD_CLASSES}AvgShedder": AvgShedder,
+}

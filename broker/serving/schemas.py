@@ -1,0 +1,150 @@
+"""Which schemas the producers and consumers of a topic may bring, in the terms of Pulsar's protocol."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from broker.errors import BrokerError, IncompatibleSchema, StorageFailure, TopicNotFound
+from broker.policies.namespace import NamespacePolicies
+from broker.settings.config import BrokerConfig
+from broker.wire import pulsar_pb2 as wire
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import IncompatibleSchema as RegistryRefused
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.messages_pb2 import KeyValue
+from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
+from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
+from managed_ledger.topic_name import TopicName
+
+
+class Schemas(Protocol):
+    """Keeps schemas (`managed_ledger.schemas.registry.SchemaRegistry`)."""
+
+    async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None: ...
+
+    async def put_if_absent(
+        self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True
+    ) -> int: ...
+
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None: ...
+
+    async def delete(self, schema_id: str, *, force: bool = False) -> int | None: ...
+
+
+class SchemaRules:
+    """The schemas of topics under the policies of their namespaces."""
+
+    def __init__(self, schemas: Schemas, config: BrokerConfig) -> None:
+        self._schemas = schemas
+        self._config = config
+
+    async def admit_producer(self, topic: TopicName, schema: wire.Schema | None, policies: NamespacePolicies) -> bytes:
+        """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
+        if schema is not None:
+            return await self.register(topic, schema, policies)
+        enforced = (policies.schema_validation or self._config.schema_validation) and not topic.is_system
+        if enforced and await self._latest(topic) is not None:
+            raise IncompatibleSchema(
+                "Producers cannot connect or send message without a schema to topics with a schema"
+                " when SchemaValidationEnforced is enabled"
+            )
+        return b""
+
+    async def admit_consumer(
+        self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies, has_been_used: Callable[[], bool]
+    ) -> None:
+        """Check that a consumer can read with *schema*. A topic without a schema that was never used takes this one,
+        and so does any system topic without one.
+
+        *has_been_used* is called once it is known that the topic has no schema. Raises IncompatibleSchema.
+        """
+        if await self._latest(topic) is None:
+            # The brokers follow their own topics whatever is written there, and pass over what they cannot read.
+            if has_been_used() and not topic.is_system:
+                raise IncompatibleSchema("Topic does not have a schema to check")
+            await self.register(topic, schema, policies)
+            return
+        strategy = self._strategy(topic, policies)
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        if not strategy.transitive:
+            # A consumer must read data of the latest schema, whatever rule the schemas of producers follow.
+            strategy = Strategy.BACKWARD
+        try:
+            await self._schemas.check(topic.schema_id, _from_wire(schema), strategy)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
+
+    async def register(self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies) -> bytes:
+        """The version of *schema*, registered if it is new. Raises IncompatibleSchema, StorageFailure."""
+        allow_update = policies.schema_auto_update
+        if allow_update is None:
+            allow_update = self._config.schema_auto_update
+        try:
+            version = await self._schemas.put_if_absent(
+                topic.schema_id,
+                _from_wire(schema),
+                self._strategy(topic, policies),
+                allow_update=allow_update,
+            )
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
+        return version_bytes(version)
+
+    async def forget(self, topic: TopicName) -> None:
+        """Remove every version of a topic's schema. Raises StorageFailure."""
+        try:
+            await self._schemas.delete(topic.schema_id, force=True)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
+
+    async def get(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
+        """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
+        number = None
+        if version is not None:
+            number = version_of(version)
+            if number is None:
+                raise IncompatibleSchema("Empty schema version")
+        try:
+            found = await self._schemas.get(topic.schema_id, number)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
+        if found is None:
+            raise TopicNotFound(f"Topic not found or no-schema {topic}")
+        made = wire.Schema(
+            name=topic.schema_id,
+            type=int(found.schema.type),  # type: ignore[arg-type]
+            schema_data=found.schema.data,
+            properties=[KeyValue(key=key, value=value) for key, value in found.schema.properties],
+        )
+        return made, version_bytes(found.version)
+
+    async def _latest(self, topic: TopicName) -> StoredSchema | None:
+        try:
+            return await self._schemas.get(topic.schema_id)
+        except (ManagedLedgerError, Corruption) as error:
+            raise _refusal(error) from error
+
+    def _strategy(self, topic: TopicName, policies: NamespacePolicies) -> Strategy:
+        if topic.is_system:
+            return Strategy.ALWAYS_COMPATIBLE
+        return Strategy(policies.schema_strategy or self._config.schema_strategy)
+
+
+def has_no_schema(schema: wire.Schema) -> bool:
+    """Whether *schema* stands for no schema: of type NONE, without a definition."""
+    return schema.type == wire.Schema.NoType and not schema.schema_data
+
+
+def _from_wire(schema: wire.Schema) -> Schema:
+    try:
+        kind = SchemaType(schema.type)
+    except ValueError:
+        raise IncompatibleSchema(f"Schema type {schema.type} is not served here") from None
+    properties: Mapping[str, str] = {item.key: item.value for item in schema.properties}
+    return Schema(kind, schema.schema_data, tuple(properties.items()))
+
+
+def _refusal(error: Exception) -> BrokerError:
+    if isinstance(error, RegistryRefused):
+        return IncompatibleSchema(str(error))
+    return StorageFailure(str(error))

@@ -1,0 +1,117 @@
+"""The persistent topics of namespaces, told again to whoever watches them when they have changed.
+
+    a topic is made or deleted ──watch on the namespace's node──▶ settle ──list anew──▶ every watcher of the namespace
+
+Rule: what is told is the whole list as it stands, so a change that was missed, or told twice, does no harm. Changes
+that come close together are told as one; with ten thousand topics a list takes its time, and is made so seldom that it
+takes a tenth of it.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from magnetar_core.bookkeeper.metadata.stores.store import Cancel
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
+
+Changed = Callable[[list[str]], None]
+
+SETTLE_S: Final = 0.1
+"""Topics that are made together, as the partitions of one are, are told together."""
+SHARE: Final = 10
+"""After a list that took one second, the next one waits so many."""
+AGAIN_S: Final = 1.0
+"""After a list that failed."""
+
+
+class _Watched:
+    """One namespace."""
+
+    __slots__ = ("cancel", "is_due", "took_s", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: dict[object, Changed] = {}
+        self.cancel: Cancel | None = None
+        self.is_due = False
+        """A list is about to be made."""
+        self.took_s = 0.0
+
+
+class TopicLists:
+    """The lists of one broker; nothing is read or kept of a namespace that nobody watches."""
+
+    def __init__(
+        self,
+        list_topics: Callable[[str], Awaitable[list[str]]],
+        watch: Callable[[str, Callable[[], None]], Cancel],
+        clock: Clock,
+    ) -> None:
+        """*list_topics*: the full names of a namespace's topics. *watch*: call back when one is made or deleted."""
+        self._list_topics = list_topics
+        self._watch = watch
+        self._clock = clock
+        self._watched: dict[str, _Watched] = {}
+        self._tasks = Tasks("topic lists")
+
+    async def watch(self, namespace: str, changed: Changed) -> tuple[list[str], Cancel]:
+        """The topics now; *changed* gets all of them after each change. Raises what listing raises."""
+        found = self._watched.get(namespace)
+        if found is None:
+            found = self._watched[namespace] = _Watched()
+            # Watched before it is listed, so that no change is missed in between.
+            found.cancel = self._watch(namespace, partial(self._on_change, namespace))
+        key = object()
+        found.watchers[key] = changed
+
+        def cancel() -> None:
+            if found.watchers.pop(key, None) is not None and not found.watchers:
+                self._forget(namespace, found)
+
+        try:
+            return await self._listed(namespace, found), cancel
+        except BaseException:
+            cancel()
+            raise
+
+    async def close(self) -> None:
+        for namespace, found in list(self._watched.items()):
+            self._forget(namespace, found)
+        await self._tasks.cancel()
+
+    def _forget(self, namespace: str, found: _Watched) -> None:
+        if self._watched.get(namespace) is found:
+            del self._watched[namespace]
+        if found.cancel is not None:
+            found.cancel()
+            found.cancel = None
+
+    async def _listed(self, namespace: str, found: _Watched) -> list[str]:
+        began_s = self._clock.monotonic()
+        topics = await self._list_topics(namespace)
+        found.took_s = self._clock.monotonic() - began_s
+        return topics
+
+    def _on_change(self, namespace: str) -> None:
+        found = self._watched.get(namespace)
+        if found is not None and not found.is_due:
+            found.is_due = True
+            self._tasks.spawn(self._tell(namespace, found), f"topics of {namespace}")
+
+    async def _tell(self, namespace: str, found: _Watched) -> None:
+        wait_s = max(SETTLE_S, SHARE * found.took_s)
+        while True:
+            await self._clock.sleep(wait_s)
+            if self._watched.get(namespace) is not found:
+                return
+            found.is_due = False  # what changes from now on may not be in the list
+            topics = await attempt(f"listing the topics of {namespace}", self._listed(namespace, found))
+            if topics is not FAILED:
+                assert isinstance(topics, list)
+                for changed in list(found.watchers.values()):
+                    changed(topics)
+                return
+            if found.is_due:
+                return  # another one has begun meanwhile
+            found.is_due = True
+            wait_s = AGAIN_S

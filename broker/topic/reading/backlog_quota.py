@@ -1,0 +1,113 @@
+"""The backlog quotas of a topic: whether one is used up, and what is passed over then. No IO but reads of the ledger.
+
+destination_storage     bytes behind the slowest durable subscription
+message_age             seconds since the oldest message was published that it has not acknowledged; by the producer's
+                        clock, but not before its ledger was begun, and not after it was closed
+
+producer_request_hold        producers are disconnected; their clients wait and try again
+producer_exception           producers are disconnected; their clients tell the application
+consumer_backlog_eviction    the oldest messages are passed over, down to nine tenths of the quota
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from broker.errors import BrokerError, QuotaExceeded, QuotaExceededHold
+from broker.settings.quotas import AGE, EVICTION, HOLD, STORAGE, BacklogQuota
+from broker.topic.reading.looking import earliest_ms
+from broker.topic.reading.passing import PassedLedger
+from broker.topic.reading.subscription import Subscription
+from managed_ledger.position import Position
+
+# How much of the quota is left to the backlog when messages are passed over; Apache's brokers leave as much.
+_KEPT: Final = 0.9
+
+
+class SizedLedger(PassedLedger, Protocol):
+    """A managed ledger that knows how many bytes come after a position."""
+
+    def bytes_after(self, position: Position) -> int: ...
+
+    def position_leaving(self, left_bytes: int) -> Position | None: ...
+
+    def closed_ms(self, ledger_id: int) -> int: ...
+
+    def begun_ms(self, ledger_id: int) -> int: ...
+
+
+class Exceeded(NamedTuple):
+    """A quota that is used up."""
+
+    kind: str
+    quota: BacklogQuota
+
+
+class Oldest(NamedTuple):
+    """The oldest message that a durable subscription has not acknowledged."""
+
+    since_ms: int
+    """About when it was published: when its ledger was closed."""
+    subscription: str
+
+
+def oldest(ledger: SizedLedger, subscriptions: Mapping[str, Subscription]) -> Oldest | None:
+    """Without reading an entry, so it is known only of messages in closed ledgers, as with Apache's brokers (where
+    `preciseTimeBasedBacklogQuotaCheck` is off, as by default). None: nothing is known, or there is no backlog."""
+    durable = [(one.cursor.mark_delete_position, name) for name, one in subscriptions.items() if one.is_durable]
+    if not durable:
+        return None
+    position, name = min(durable)
+    since_ms = ledger.closed_ms(ledger.next_position(position).ledger_id)
+    return Oldest(since_ms, name) if since_ms and position < ledger.last_confirmed else None
+
+
+async def exceeded(
+    ledger: SizedLedger,
+    subscriptions: Iterable[Subscription],
+    storage: BacklogQuota,
+    age: BacklogQuota,
+    now_ms: int,
+) -> Exceeded | None:
+    """The quota that the backlog of the slowest durable subscription uses up; None: neither."""
+    durable = [one.cursor.mark_delete_position for one in subscriptions if one.is_durable]
+    if not durable:
+        return None
+    slowest = min(durable)
+    if 0 < storage.limit_bytes <= ledger.bytes_after(slowest):
+        return Exceeded(STORAGE, storage)
+    if age.limit_s > 0:
+        oldest_ms = await earliest_ms(ledger, slowest)
+        if oldest_ms >= 0:
+            ledger_id = ledger.next_position(slowest).ledger_id
+            oldest_ms = max(min(oldest_ms, ledger.closed_ms(ledger_id) or oldest_ms), ledger.begun_ms(ledger_id))
+            if now_ms - oldest_ms >= age.limit_s * 1000:
+                return Exceeded(AGE, age)
+    return None
+
+
+def refusal(topic: object, found: Exceeded) -> BrokerError:
+    """The error for a producer that would add to the backlog."""
+    limit = f"{found.quota.limit_bytes} bytes" if found.kind == STORAGE else f"{found.quota.limit_s} s"
+    text = (
+        f"Cannot create producer on topic with backlog quota exceeded. RetentionPolicy: {found.quota.policy} "
+        f"({topic}: the quota {found.kind} is {limit})"
+    )
+    return QuotaExceededHold(text) if found.quota.policy == HOLD else QuotaExceeded(text)
+
+
+def refuses_producers(found: Exceeded) -> bool:
+    """Whether producers may not write while the quota is used up."""
+    return found.quota.policy != EVICTION
+
+
+def evict_bytes(ledger: SizedLedger, subscriptions: Iterable[Subscription], quota: BacklogQuota) -> int:
+    """Pass over the oldest messages of durable subscriptions, down to nine tenths of *quota*; how many entries."""
+    position = ledger.position_leaving(int(quota.limit_bytes * _KEPT))
+    if position is None:
+        return 0
+    position = min(position, ledger.last_confirmed)
+    passed = 0
+    for subscription in subscriptions:
+        if subscription.is_durable and subscription.cursor.mark_delete_position < position:
+            passed += subscription.clear_up_to(position)
+    return passed

@@ -1,0 +1,98 @@
+"""Entries that a subscription passes over without a consumer: a number of them, or those that are too old.
+
+Rules:
+
+1. What is passed over is acknowledged, so it does not come back.
+2. Where the oldest open entry is young enough, nothing is looked for: one entry is read then, and none of a
+   subscription without backlog.
+3. A ledger that was closed long enough ago has only old entries, whatever their producers' clocks said.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from broker.topic.ports import CursorPort
+from broker.topic.reading.positions import SearchedLedger, is_published_since, position_at_ms
+from broker.topic.reading.subscription import Subscription
+from managed_ledger.position import LATEST, Position
+
+# Entries that are counted in one turn of the loop: some milliseconds.
+_PAUSE_EVERY: Final = 5_000
+
+# A subscription with consumers and less backlog than this is about at the end of its topic, as Apache's brokers say.
+_ABOUT_AT_END: Final = 1_000
+
+
+class PassedLedger(SearchedLedger, Protocol):
+    """A managed ledger, as entries are passed over in it."""
+
+    def next_position(self, position: Position) -> Position: ...
+
+    def previous_position(self, position: Position) -> Position: ...
+
+    def closed_ms(self, ledger_id: int) -> int: ...
+
+
+async def nth_open(ledger: PassedLedger, cursor: CursorPort, count: int) -> Position:
+    """The entry that is the *count*-th of those that are not acknowledged; the last one there is if they are fewer."""
+    position, left, looked = cursor.mark_delete_position, count, 0
+    while left > 0:
+        following = ledger.next_position(position)
+        if following > ledger.last_confirmed:
+            break
+        position = following
+        left -= not cursor.is_deleted(position)
+        looked += 1
+        if looked % _PAUSE_EVERY == 0:
+            await asyncio.sleep(0)
+    return position
+
+
+async def expire(ledger: PassedLedger, subscription: Subscription, before_ms: int, now_ms: int) -> int | None:
+    """Pass over what was published before *before_ms*; how many entries that were. None: its consumers are about at the
+    end of the topic, so it was not looked for. Raises BrokerError."""
+    cursor = subscription.cursor
+    passed = _pass_over(subscription, _end_of_old_ledgers(ledger, cursor.mark_delete_position, before_ms), now_ms)
+    backlog = cursor.backlog()
+    if not backlog:
+        return passed or None
+    if not await _is_oldest_too_old(ledger, cursor, before_ms):
+        return passed or (None if subscription.consumers and backlog < _ABOUT_AT_END else 0)
+    first_kept = await position_at_ms(ledger, before_ms)
+    last = ledger.last_confirmed if first_kept == LATEST else ledger.previous_position(first_kept)
+    return passed + _pass_over(subscription, last, now_ms)
+
+
+def expire_up_to(ledger: PassedLedger, subscription: Subscription, position: Position, now_ms: int) -> int | None:
+    """Pass over everything up to *position*; how many entries that were. None: the topic does not reach so far."""
+    if position > ledger.last_confirmed:
+        return None
+    return _pass_over(subscription, ledger.previous_position(ledger.next_position(position)), now_ms)
+
+
+def _end_of_old_ledgers(ledger: PassedLedger, after: Position, before_ms: int) -> Position:
+    """Rule 3: the last entry of the ledgers after *after* that were all closed before *before_ms*; *after* if the next
+    one was not."""
+    following = ledger.next_position(after)
+    while following <= ledger.last_confirmed and 0 < ledger.closed_ms(following.ledger_id) < before_ms:
+        after = ledger.previous_position(Position(following.ledger_id + 1, 0))
+        following = ledger.next_position(after)
+    return after
+
+
+def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
+    if last <= subscription.cursor.mark_delete_position:
+        return 0
+    passed = subscription.clear_up_to(last)
+    if passed:
+        subscription.expired_entries += passed
+        subscription.last_expired_ms = now_ms
+    return passed
+
+
+async def _is_oldest_too_old(ledger: PassedLedger, cursor: CursorPort, before_ms: int) -> bool:
+    """Rule 2."""
+    found = cursor.read_again(ledger.next_position(cursor.mark_delete_position), 1, 1)
+    entries = found if isinstance(found, Sequence) else await found
+    return bool(entries) and not is_published_since(entries[0], before_ms)

@@ -1,0 +1,136 @@
+"""Where in a topic something is: a publish time, the last message, the start of a reader. No IO of its own."""
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Protocol
+
+from broker.errors import storage_error
+from broker.topic.compaction.latest_keys import MESSAGES_PER_TURN, Opened
+from broker.topic.ports import Entries, EntryLike
+from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.messages import (
+    broker_metadata_of,
+    is_batch,
+    iterate_batch,
+    message_count,
+    metadata_of,
+    split_entry,
+)
+from managed_ledger.position import EARLIEST, LATEST, Position, signed
+
+
+class SearchedLedger(Protocol):
+    """A managed ledger, as positions are looked for in it (`managed_ledger.ledger.ManagedLedger`)."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    @property
+    def first_position(self) -> Position: ...
+
+    def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
+
+    async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
+
+
+class SearchedKept(Protocol):
+    """What compaction kept of a topic (`broker.topic.compaction.compactor.Compactor`)."""
+
+    async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
+
+
+async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKept | None = None) -> Position:
+    """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
+
+    *kept*: also of those that only compaction has kept.
+    """
+
+    def is_since(entry: EntryLike) -> bool:
+        return is_published_since(entry, time_ms)
+
+    try:
+        found = await ledger.find_first(is_since)
+        if kept is not None and (found is None or found <= ledger.first_position):
+            earlier = await kept.find_first(is_since)
+            found = min(found or LATEST, earlier or LATEST)
+    except ManagedLedgerError as error:
+        raise storage_error(error) from error
+    return LATEST if found is None else found
+
+
+def is_published_since(entry: EntryLike, time_ms: int) -> bool:
+    """Damaged entries are old."""
+    try:
+        return published_ms(entry.data) >= time_ms
+    except Corruption:
+        return False
+
+
+def published_ms(data: Buffer) -> int:
+    """When an entry was published: by the broker's clock where it has stamped the entry, else by that of the producer,
+    which may say any time, also one before 1970. Raises Corruption."""
+    parts = split_entry(data)
+    stamped = broker_metadata_of(parts)
+    if stamped is not None and stamped.HasField("broker_timestamp"):
+        return stamped.broker_timestamp
+    return signed(metadata_of(parts).publish_time)
+
+
+async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
+    """(last position, index of the last message in its batch or -1); EARLIEST and -1 if the topic is empty.
+
+    Raises BrokerError.
+    """
+    last = ledger.last_confirmed
+    if last.entry_id < 0:
+        return EARLIEST, -1
+    try:
+        found = ledger.read(last, 1, 1)
+        entries = found if isinstance(found, Sequence) else await found
+    except ManagedLedgerError as error:
+        raise storage_error(error) from error
+    if not entries:
+        return EARLIEST, -1
+    return last, last_index(entries[0])
+
+
+def last_index(entry: EntryLike) -> int:
+    """The index of the last message in the batch; -1 for an entry that is no batch, or is damaged."""
+    try:
+        parts = split_entry(entry.data)
+        metadata = metadata_of(parts)
+    except Corruption:
+        return -1
+    return message_count(metadata, len(parts.payload)) - 1 if is_batch(metadata) else -1
+
+
+def last_kept_index(entry: Opened) -> Generator[None, None, int]:
+    """The index of the last message of a batch that compaction kept; -1 for an entry that is no batch.
+
+    Others have their turn where it yields: a batch may hold a million messages.
+    """
+    if not entry.is_readable_batch:
+        return -1
+    kept = -1
+    try:
+        for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
+            if message.single is not None and not message.single.compacted_out:
+                kept = message.batch_index
+            if (message.batch_index + 1) % MESSAGES_PER_TURN == 0:
+                yield
+    except Corruption:
+        return -1
+    return kept
+
+
+def reader_start(wanted: Position | None, *, earliest: bool, last_confirmed: Position) -> Position:
+    """Where a reader begins that asks for *wanted*.
+
+    *earliest* decides for a position beyond the end, LATEST and None included: a consumer that is not durable may ask
+    for the first message by its initial position alone, as the Go client does (Apache's `NonDurableCursorImpl`).
+    """
+    if wanted is not None and wanted.ledger_id < 0:
+        return EARLIEST
+    if wanted is None or wanted > last_confirmed:
+        return EARLIEST if earliest else LATEST
+    return wanted

@@ -1,0 +1,250 @@
+"""Who serves what: each broker tells it in a log of its own, which the others read.
+
+    /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
+
+What it says of a topic stands in `roster`, how much of it at once in `telling`. A log begins anew when its broker
+starts, after an error, and before it becomes long; so nobody needs snapshots of it. A broker that serves nothing has
+none, and one whose topics stay what they are has no open ledger.
+Whoever reads it may be seconds behind. Nothing is decided by it: what a broker owns stands in its nodes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from broker.settings.config import BrokerConfig
+from broker.transfer.rosters.roster import Roster
+from broker.transfer.rosters.telling import POSITIONS_S, Telling
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.types import MIB
+from managed_ledger.ledgers.holdings import UNHEARD, Changes, Holdings
+from managed_ledger.state_log.config import StateLogConfig
+from managed_ledger.state_log.errors import LogStopped, StateLogError
+from managed_ledger.state_log.removal import remove_log
+from managed_ledger.state_log.snapshots.disk import NoSnapshots
+from managed_ledger.state_log.state_log import StateLog
+
+log = logging.getLogger(__name__)
+
+ROOT: Final = "/magnetar/serving"
+
+# How often a broker tells what has changed.
+TELL_S: Final = 1.0
+
+# A log that has so many edits, or bytes of them, begins anew: a broker that starts has to read all of it. As much as is
+# told of positions (`telling`) makes it so large in half an hour.
+EDITS_MAX: Final = 20_000
+LOG_BYTES_MAX: Final = 32 * MIB
+
+# A log to which nothing came for so long is closed until the next edit: an open ledger would hold up the repair and the
+# drain of its bookies. Each time begins a ledger; with so many of them the log begins anew.
+IDLE_S: Final = 5.0
+LEDGERS_MAX: Final = 20
+
+assert POSITIONS_S < IDLE_S  # where positions move all the time, no ledger is begun for each time they are told
+
+# What the former log of a broker said counts for so long, until the next one says something: it begins anew now and
+# then.
+FORMER_S: Final = 10.0
+
+# After an error of bookies or metadata store.
+AGAIN_S: Final = 10.0
+
+# How often the list of logs is looked at, beside what a watch tells.
+LOOK_S: Final = 5.0
+
+# At least so long between two looks.
+PAUSE_S: Final = 0.2
+
+
+def log_config(broker_id: str, config: BrokerConfig) -> StateLogConfig:
+    """The settings of one broker's log: as safe as its topics, read every 0.2 to 2 seconds."""
+    return StateLogConfig(
+        root=f"{ROOT}/{broker_id}",
+        ensemble_size=config.ensemble_size,
+        write_quorum=config.write_quorum,
+        ack_quorum=config.ack_quorum,
+        snapshot_edits=1 << 60,  # none are taken
+        poll_s=0.2,
+        poll_idle_s=2.0,
+    )
+
+
+class OwnLog:
+    """Tells what this broker serves."""
+
+    def __init__(
+        self,
+        broker_id: str,
+        config: BrokerConfig,
+        serves: Callable[[], dict[str, int] | None],
+        store: MetadataStore,
+        bookkeeper: BookKeeper,
+        clock: Clock,
+        holdings_of: Callable[[str], Holdings | None] = lambda name: None,
+        changes: Changes = UNHEARD,
+    ) -> None:
+        """*serves* gives topics and traffic (`roster`) as they are now, the same object if nothing has changed since it
+        was called last; None: what was told is to stay. *holdings_of* gives what a successor needs of a topic, by its
+        full name, and *changes* the managed ledgers of which that changed."""
+        self._config = log_config(broker_id, config)
+        self._name = broker_id
+        self._serves = serves
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._holdings_of = holdings_of
+        self._changes = changes
+        self._tasks = Tasks("who serves what")
+        self._told = ""
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "tell")
+
+    async def stop(self) -> None:
+        """The log stays, for those who take over."""
+        await self._tasks.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._write_one()
+                self._told = ""
+            except StateLogError as error:
+                if str(error) != self._told:
+                    log.warning("others are not told what this broker serves: %s; trying again", error)
+                self._told = str(error)
+                await self._clock.sleep(AGAIN_S)
+
+    async def _write_one(self) -> None:
+        """One log, until it is long enough. Raises StateLogError."""
+        await remove_log(self._store, self._bookkeeper, self._config.root)
+        roster = Roster()
+        own = StateLog(
+            roster, self._name, self._config,
+            bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
+        )  # fmt: skip
+        await own.open()
+        try:
+            telling = Telling(roster, self._holdings_of, self._changes)
+            changed_s, told_bytes = self._clock.monotonic(), 0
+            while (
+                own.number < EDITS_MAX
+                and told_bytes < LOG_BYTES_MAX
+                and (own.listed is None or len(own.listed.ledgers) < LEDGERS_MAX)
+            ):
+                for edit in telling.edits(self._serves(), self._clock.monotonic(), is_open=own.is_leader):
+                    if not own.is_leader:
+                        await own.lead()
+                    await own.propose(edit)
+                    told_bytes += len(edit)
+                    changed_s = self._clock.monotonic()
+                if own.is_leader and self._clock.monotonic() - changed_s > IDLE_S:
+                    await own.follow()
+                await self._clock.sleep(TELL_S)
+        finally:
+            await own.close()
+
+
+class OtherLogs:
+    """Reads what the other brokers tell."""
+
+    def __init__(
+        self, broker_id: str, config: BrokerConfig, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
+    ) -> None:
+        self._own_id = broker_id
+        self._config = config
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._clock = clock
+        self._tasks = Tasks("who serves what: the others")
+        self._bell = Bell()
+        self._is_stale = True
+        self._followed: dict[str, tuple[Roster, StateLog]] = {}
+        self._former: dict[str, tuple[Roster, float]] = {}  # the log before that one, and when it ended
+
+    def start(self) -> None:
+        self._cancel = self._store.watch_children(ROOT, self._on_change)
+        self._tasks.spawn(self._run(), "follow")
+
+    async def stop(self) -> None:
+        self._cancel()
+        await self._tasks.cancel()
+        for broker_id in list(self._followed):
+            await self._leave(broker_id)
+
+    @property
+    def known(self) -> list[str]:
+        """The brokers whose logs are read."""
+        return list(self._followed)
+
+    def topics_of(self, broker_id: str) -> dict[str, int]:
+        """What a broker has told that it serves, with the traffic, the busiest first; empty if nothing is known."""
+        roster = self._roster_of(broker_id)
+        return {name: roster.topics[name] for name in roster.by_traffic()}
+
+    def holdings_of(self, topic: str) -> Holdings | None:
+        """What was told of a topic, by its full name; None: nothing. It may be old or wrong."""
+        every = [self._roster_of(one).holdings.get(topic) for one in self._followed.keys() | self._former.keys()]
+        return max((one for one in every if one is not None), key=lambda one: one.record_version, default=None)
+
+    def _roster_of(self, broker_id: str) -> Roster:
+        followed = self._followed.get(broker_id)
+        if followed is not None and followed[0].topics:
+            return followed[0]
+        former = self._former.get(broker_id)
+        if former is not None and self._clock.monotonic() - former[1] < FORMER_S:
+            return former[0]
+        return Roster()
+
+    async def remove(self, broker_id: str) -> None:
+        """Remove the log of a broker that is gone for good. Raises LogUnavailable."""
+        await self._leave(broker_id)
+        self._former.pop(broker_id, None)
+        await remove_log(self._store, self._bookkeeper, f"{ROOT}/{broker_id}")
+
+    async def _run(self) -> None:
+        while True:
+            self._is_stale = False
+            try:
+                listed = set(await self._store.children(ROOT)) - {self._own_id}
+                for broker_id, (_, followed) in list(self._followed.items()):
+                    if broker_id not in listed or followed.error is not None:
+                        await self._leave(broker_id)
+                for broker_id in listed - self._followed.keys():
+                    await self._follow(broker_id)
+            except MetadataError as error:
+                log.info("who serves what is not known: %s", error)
+            await self._bell.until(lambda: self._is_stale, self._clock, LOOK_S)
+            await self._clock.sleep(PAUSE_S)
+
+    async def _follow(self, broker_id: str) -> None:
+        roster = Roster()
+        followed = StateLog(
+            roster, self._own_id, log_config(broker_id, self._config),
+            bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
+        )  # fmt: skip
+        await followed.open()
+        followed.on_role(lambda role: self._on_change())
+        self._followed[broker_id] = (roster, followed)
+
+    async def _leave(self, broker_id: str) -> None:
+        known = self._followed.pop(broker_id, None)
+        if known is None:  # it was removed while another one was left, or the other way round
+            return
+        roster, followed = known
+        now_s = self._clock.monotonic()
+        self._former = {one: kept for one, kept in self._former.items() if now_s - kept[1] < FORMER_S}
+        self._former[broker_id] = roster, now_s
+        try:
+            await followed.close()
+        except (LogStopped, asyncio.InvalidStateError) as error:
+            log.debug("%s: %s", broker_id, error)
+
+    def _on_change(self) -> None:
+        self._is_stale = True
+        self._bell.ring()

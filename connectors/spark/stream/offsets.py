@@ -1,0 +1,175 @@
+"""How far a streaming query has come, as it stands in Spark's checkpoints, and how far its next batch goes. No IO.
+
+    {"origin": {"persistent://public/default/t": {"0": "5:0"}},
+     "topics": {"persistent://public/default/t": {"0": "12:345"}},
+     "version": 1}
+
+`topics` says of each partition (0 where there are none) which entry is the next to be read, in the form of option
+`startingOffsets`. A ledger that is closed and was read whole is left behind: `13:0` stands for its end as well as for
+the beginning of the next one, since ledger ids grow.
+
+Rules:
+
+1. Spark compares offsets as texts, so equal ones have equal texts: their members are sorted.
+2. `origin` is where the query began, and stays in every offset. Spark does not store the first offset of a query by
+   itself: one that dies before its first batch is committed asks for it again, and "latest" has moved by then. So where
+   the first batch begins is read from its end. `"fresh": true` marks an offset without a batch before it.
+3. A partition that an offset does not name is read from its first entry: it was made later.
+4. `kept`, of a query with a subscription, has the last entry that was read of each partition. The subscription stays in
+   front of it, so its ledger is there as long as nobody else moves the subscription.
+   (`connectors.spark.stream.follower`)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from connectors.spark.ranges import Position, Run
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.topic_name import TopicName, TopicNameError
+
+VERSION: Final = 1
+
+EARLIEST: Final[Position] = (0, 0)
+
+
+class Part(NamedTuple):
+    """A partition of a topic; 0 where there are none."""
+
+    topic: str
+    number: int
+
+
+Positions = Mapping[Part, Position]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One offset of a query."""
+
+    positions: Positions
+    origin: Positions = field(default_factory=dict)
+    kept: Positions = field(default_factory=dict)
+    """Rule 4."""
+    is_fresh: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Rule 1."""
+        found: dict[str, Any] = {"fresh": True} if self.is_fresh else {}
+        if self.kept:
+            found["kept"] = _told(self.kept)
+        return {
+            **found,
+            "origin": _told(self.origin),
+            "topics": _told(self.positions),
+            "version": VERSION,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "StreamOffset":
+        """Raises Corruption."""
+        version = value.get("version")
+        if version != VERSION:
+            raise Corruption(
+                f"the checkpoint has offsets of version {version!r}, and this source knows {VERSION}; go on with the "
+                "release of Magnetar that wrote them, or begin a new checkpoint"
+            )
+        kept = _read(value, "kept") if "kept" in value else {}
+        return StreamOffset(
+            _read(value, "topics"), _read(value, "origin"), kept, is_fresh=bool(value.get("fresh", False))
+        )
+
+    def behind(self, part: Part) -> Position:
+        """Where reading of a partition goes on (rule 3)."""
+        return self.positions.get(part, EARLIEST)
+
+
+def start_of(start: StreamOffset, end: StreamOffset) -> StreamOffset:
+    """Where the batch up to *end* begins that Spark says to begin at *start* (rule 2)."""
+    return StreamOffset(end.origin, end.origin, start.kept) if start.is_fresh else start
+
+
+def _told(positions: Positions) -> dict[str, dict[str, str]]:
+    told: dict[str, dict[str, str]] = {}
+    for part in sorted(positions):
+        ledger_id, entry_id = positions[part]
+        told.setdefault(part.topic, {})[str(part.number)] = f"{ledger_id}:{entry_id}"
+    return told
+
+
+def _read(value: Mapping[str, Any], member: str) -> dict[Part, Position]:
+    found: dict[Part, Position] = {}
+    try:
+        for topic, partitions in value[member].items():
+            TopicName.parse(topic)
+            for number, text in partitions.items():
+                ledger_id, entry_id = text.split(":")
+                position = int(ledger_id), int(entry_id)
+                if min(position) < 0 or int(number) < 0:
+                    raise ValueError(f"{number}: {text}")
+                found[Part(topic, int(number))] = position
+    except (KeyError, AttributeError, TypeError, ValueError, TopicNameError) as error:
+        raise Corruption(f"{member} of an offset in the checkpoint cannot be read: {value!r:.200} ({error})") from error
+    return found
+
+
+# ------------------------------------------------------------------------------------------ how far a batch goes
+
+
+class Backlog(NamedTuple):
+    """What could be read of a partition."""
+
+    runs: Sequence[Run]
+    """In order; all of them behind where reading goes on."""
+    end: Position
+    """Behind the last of them."""
+    messages_per_entry: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much one batch may take; None: all there is. Both are about: entries are taken whole, and what they hold is
+    known from their ledgers' averages."""
+
+    messages: int | None = None
+    size_bytes: int | None = None
+
+
+def admit(backlogs: Mapping[Part, Backlog], allowance: Allowance) -> dict[Part, Position]:
+    """How far each partition is read: in proportion to what waits there, at least one entry where there is one."""
+    ends = {part: backlog.end for part, backlog in backlogs.items()}
+    for limit, weight in ((allowance.size_bytes, _bytes_of_entry), (allowance.messages, _messages_of_entry)):
+        if limit is None:
+            continue
+        totals = {
+            part: sum(run.entries * weight(backlog, run) for run in backlog.runs) for part, backlog in backlogs.items()
+        }
+        whole = sum(totals.values())
+        if whole <= limit:
+            continue
+        for part, backlog in backlogs.items():
+            room = limit * totals[part] / whole
+            ends[part] = min(ends[part], _reach(backlog, room, [weight(backlog, run) for run in backlog.runs]))
+    return ends
+
+
+def _bytes_of_entry(backlog: Backlog, run: Run) -> float:
+    return run.size_bytes / run.entries
+
+
+def _messages_of_entry(backlog: Backlog, run: Run) -> float:
+    return backlog.messages_per_entry
+
+
+def _reach(backlog: Backlog, room: float, weights: Sequence[float]) -> Position:
+    """The position behind as many entries as *room* has place for, at least one."""
+    taken = 0
+    for run, weight in zip(backlog.runs, weights, strict=True):
+        fits = int(room / weight) if weight > 0 else run.entries
+        if fits < run.entries:
+            fits = max(fits, 0 if taken else 1)
+            if fits < run.entries:
+                return run.ledger_id, run.first + fits
+        room -= run.entries * weight
+        taken += run.entries
+    return backlog.end

@@ -1,0 +1,79 @@
+"""`magnetar bookie compact`, `suspend-compaction`, `resume-compaction`."""
+
+import click
+
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.storage.gc import collect
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
+
+
+@click.command()
+@click.option("--minor", is_flag=True, help="Compact logs that are mostly garbage (minorCompactionThreshold).")
+@click.option("--major", is_flag=True, help="Compact logs of which half is garbage (majorCompactionThreshold).")
+@click.option("--index", is_flag=True, help="Compact the index of entry locations.")
+@wait_option
+@remote
+def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+    """Compact entry logs or the index now. Without an option: entry logs, minor and major.
+
+    Example:  magnetar bookie compact --major --wait
+    """
+    if index and (minor or major):
+        raise click.UsageError("--index cannot be used with --minor or --major: they compact entry logs")
+    if not index:
+        both = not (minor or major)
+        collect(admin_url, as_json, wait, minor=minor or both, major=major or both)
+        return
+    admin = admin_of(admin_url)
+    paths = list(admin.get("bookie/entry_location_compact"))
+    body = {"entryLocationRocksDBCompact": True, "entryLocations": ",".join(paths)}
+    said = admin.put("bookie/entry_location_compact", body)
+    if wait:
+        pauses = Pauses()
+        with show.bar("indexes", len(paths)) as drawn:
+            while any(running := admin.get("bookie/entry_location_compact").values()):
+                drawn.at(len(paths) - sum(running))
+                pauses.wait()
+        said = f"{len(paths)} indexes are compacted"
+    print_json(said) if as_json else click.echo(said)
+
+
+@click.command("suspend-compaction")
+@click.option("--minor", is_flag=True, help="Only minor compactions.")
+@click.option("--major", is_flag=True, help="Only major compactions.")
+@remote
+def suspend_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+    """Suspend compaction of entry logs until it is resumed or the bookie restarts.
+
+    Example:  magnetar bookie suspend-compaction --major
+    """
+    _switch_compaction("suspend", minor, major, admin_url, as_json)
+
+
+@click.command("resume-compaction")
+@click.option("--minor", is_flag=True, help="Only minor compactions.")
+@click.option("--major", is_flag=True, help="Only major compactions.")
+@remote
+def resume_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+    """Resume compaction of entry logs.
+
+    Example:  magnetar bookie resume-compaction
+    """
+    _switch_compaction("resume", minor, major, admin_url, as_json)
+
+
+def _switch_compaction(verb: str, minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+    both = not (minor or major)
+    admin = admin_of(admin_url)
+    admin.put(f"bookie/gc/{verb}_compaction", {f"{verb}Minor": minor or both, f"{verb}Major": major or both})
+    found = admin.get("bookie/gc/suspend_compaction")
+    if as_json:
+        print_json(found)
+        return
+    show.values(
+        [
+            (kind, "suspended" if found[f"is{kind.capitalize()}GcSuspended"] == "true" else "runs when it is time")
+            for kind in ("minor", "major")
+        ]
+    )

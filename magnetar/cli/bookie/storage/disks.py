@@ -1,0 +1,36 @@
+"""`magnetar bookie disks`."""
+
+from typing import Any
+
+import click
+
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.texts import show_disks
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
+
+
+@click.command()
+@click.option("--files", is_flag=True, help="List the files in the directories, too.")
+@remote
+def disks(files: bool, admin_url: str, as_json: bool) -> None:
+    """Show the directories of the bookie, their usage and their content.
+
+    Example:  magnetar bookie disks --files
+    """
+    admin = admin_of(admin_url)
+    found: dict[str, Any] = {"disks": admin.get("magnetar/status")["info"]["disks"]}
+    if files:
+        found["files"] = admin.get("magnetar/disk_files")
+    if as_json:
+        print_json(found)
+        return
+    show_disks(found["disks"])
+    if files:
+        click.echo()
+        rows = [
+            (kind, directory, str(len(names)), " ".join(names))
+            for kind, directories in found["files"].items()
+            for directory, names in directories.items()
+        ]
+        show.table(("kind", "directory", "files", "names"), rows)

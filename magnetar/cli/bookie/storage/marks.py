@@ -1,0 +1,24 @@
+"""`magnetar bookie marks`."""
+
+import click
+
+from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import print_json
+
+
+@click.command()
+@remote
+def marks(admin_url: str, as_json: bool) -> None:
+    """Show up to where each journal has been flushed to the ledger storage (last log mark).
+
+    Example:  magnetar bookie marks
+    """
+    found = admin_of(admin_url).get("magnetar/status")["marks"]
+    if as_json:
+        print_json(found)
+        return
+    show.table(
+        ("journal", "file", "journal id", "offset"),
+        [(mark["directory"], mark["fileName"], str(mark["fileId"]), str(mark["offset"])) for mark in found],
+    )

@@ -1,0 +1,71 @@
+"""`magnetar bookie scrub`: shows the state of the check of all entries, and starts one."""
+
+import sys
+from typing import Any
+
+import click
+
+from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.texts import scrub_text
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import now_ms, print_json
+
+
+@click.group(invoke_without_command=True)
+@remote
+@click.pass_context
+def scrub(context: click.Context, admin_url: str, as_json: bool) -> None:
+    """Show the state of the check of all entries on the disks. With `run`: start one now.
+
+    Example:  magnetar bookie scrub
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = admin_of(admin_url).get("magnetar/scrub")
+    if as_json:
+        print_json(found)
+    else:
+        _show_scrub(found)
+
+
+def _show_scrub(scrub: dict[str, Any]) -> None:
+    rows = [("state", scrub_text(scrub, now_ms()))]
+    if scrub["running"]:
+        rows.append(("ledgers", f"{scrub['ledgersDone']} of {scrub['ledgers']} "
+                                f"{show.share(scrub['ledgersDone'], scrub['ledgers'])}"))  # fmt: skip
+    rows += [
+        ("passes", str(scrub["passes"])),
+        ("good", f"{scrub['entriesVerified']} entries"),
+        ("repaired", f"{scrub['entriesRepaired']} entries"),
+        ("lost", f"{scrub['entriesLost']} entries"),
+        ("unrepaired", f"{scrub['entriesUnrepaired']} entries"),
+        ("pace", f"{show.size(scrub['bytesS'])}/s" + (", too slow for localScrubInterval" if scrub["late"] else "")),
+    ]
+    show.values(rows)
+    if scrub["badEntries"]:
+        click.echo()
+        bad = [(str(ledger), str(entry), text) for ledger, entry, text in scrub["badEntries"]]
+        show.table(("ledger", "entry", "what is wrong"), bad)
+
+
+@scrub.command("run")
+@wait_option
+@remote
+def run_scrub(wait: bool, admin_url: str, as_json: bool) -> None:
+    """Read and check all entries now, at the usual rate. With --wait: exit code 2 if entries are lost.
+
+    Example:  magnetar bookie scrub run --wait
+    """
+    admin = admin_of(admin_url)
+    admin.put("magnetar/scrub")
+    found = admin.get("magnetar/scrub")
+    if wait:
+        pauses = Pauses()
+        with show.bar("ledgers") as drawn:
+            while found["running"]:
+                drawn.at(min(found["ledgersDone"], found["ledgers"]), found["ledgers"])
+                pauses.wait()
+                found = admin.get("magnetar/scrub")
+    print_json(found) if as_json else _show_scrub(found)
+    if wait and (found["entriesLost"] or found["entriesUnrepaired"] or found["failed"]):
+        sys.exit(2)

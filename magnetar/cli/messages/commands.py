@@ -1,0 +1,343 @@
+"""`magnetar produce`, `consume`, `read` and `tail`: messages, for people and for scripts."""
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import F, admin_of, admin_option, now_ms, service_option, topic_argument
+from magnetar.cli.messages.places import PLACE_HELP, create_at, place_of, shown_id
+from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+
+if TYPE_CHECKING:
+    from magnetar.cli.messages.client import TopicSchema
+
+COUNT: Final = click.IntRange(min=0)
+
+# Lines of a file between two updates of the progress bar.
+_LINES_PER_LOOK: Final = 1_000
+
+_GIVE: Final = "give messages with -m, a file with -f, or pipe lines in"
+
+# Values up to this long are shown in one line.
+_ONE_LINE_CHARS: Final = 100
+_PREVIEW_BYTES: Final = 32
+
+
+def value_options(command: F) -> F:
+    """How messages are shown."""
+    command = click.option("--raw", is_flag=True, help="Do not decode values with the topic's schema.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def _schema_of(admin_url: str, topic: str) -> "TopicSchema":
+    from magnetar.cli.messages.client import TopicSchema
+
+    return TopicSchema(admin_of(admin_url), topic)
+
+
+# --------------------------------------------------------------------------------------- produce
+
+
+@click.command()
+@topic_argument
+@click.option("-m", "--message", "messages", multiple=True, help="A message; may be given more than once.")
+@click.option("-f", "--file", type=click.File("rb"), help="A file (or - for standard input): each line is a message.")
+@click.option("-k", "--key", help="Key of every message.")
+@click.option("-K", "--key-separator", "separator",
+              help="Text between key and value of each message. A message without this text has no key.")  # fmt: skip
+@click.option("-p", "--property", "properties", multiple=True, help="NAME=VALUE, on every message.")
+@click.option("--schema", "with_schema", is_flag=True,
+              help="Messages are JSON, written with the topic's schema (AVRO or JSON).")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was sent as JSON.")
+@admin_option
+@service_option
+def produce(
+    topic: str,
+    messages: tuple[str, ...],
+    file: IO[bytes] | None,
+    key: str | None,
+    separator: str | None,
+    properties: tuple[str, ...],
+    with_schema: bool,
+    as_json: bool,
+    admin_url: str,
+    service_url: str,
+) -> None:
+    """Publish messages to TOPIC; returns when all are on disk. Without -m and -f, each line of standard input is one.
+
+    Example:  magnetar produce my-topic -m hello -m world
+    """
+    from magnetar.cli.messages.client import ClientError, client_of, publish
+
+    if separator is not None and (not separator or key is not None):
+        raise click.UsageError("--key-separator must not be empty, and cannot be used with --key")
+    first: list[bytes] = []
+    if not messages and file is None:
+        file, first = _standard_input()
+    told = properties_of(properties)
+    schema: Any = None
+    encode: Callable[[bytes], bytes] = bytes
+    if with_schema:
+        schema, encode = _schema_of(admin_url, topic).writer()
+    took = _stopwatch()
+    with client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
+        lines = itertools.chain((one.encode() for one in messages), _lines(first, file, drawn))
+        keyed = (_keyed(line, separator, key) for line in lines)
+        found = publish(client, topic, ((one, encode(payload)) for one, payload in keyed), told, schema)
+    if as_json:
+        _print_line(
+            {
+                "topic": topic,
+                "messages": found.acknowledged,
+                "failed": found.sent - found.acknowledged,
+                "bytes": found.payload_bytes,
+                "seconds": took(),
+                "last_id": found.last_id,
+            }
+        )
+    failed = found.sent - found.acknowledged
+    if failed:
+        raise ClientError(f"{failed} of {found.sent} messages were not acknowledged: {found.first_failure}")
+    if not as_json:
+        click.echo(f"{found.acknowledged} messages acknowledged")
+
+
+def _standard_input() -> tuple[IO[bytes], list[bytes]]:
+    """Standard input and its first line. Raises UsageError if nothing is piped in."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError(_GIVE)
+    first = sys.stdin.buffer.readline()
+    if not first:
+        raise click.UsageError(f"standard input is empty: {_GIVE}")
+    return sys.stdin.buffer, [first]
+
+
+def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | None, bytes]:
+    """(key, payload) of a message. Raises ClientError for a key that is not UTF-8."""
+    if separator is None:
+        return key, line
+    from magnetar.cli.messages.client import ClientError
+
+    before, found, behind = line.partition(separator.encode())
+    if not found:
+        return None, line
+    try:
+        return before.decode(), behind
+    except UnicodeDecodeError:
+        raise ClientError(f"the key {before[:80]!r} is not UTF-8 text") from None
+
+
+def properties_of(texts: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, split at the first equals sign."""
+    found = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise click.UsageError(f"-p {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _size_of(file: IO[bytes] | None) -> float | None:
+    """The size of a file in bytes; None for a stream without a size, like a pipe."""
+    if file is None:
+        return None
+    try:
+        return os.fstat(file.fileno()).st_size or None
+    except OSError:
+        return None
+
+
+def _lines(first: list[bytes], file: IO[bytes] | None, drawn: show.Bar) -> Iterator[bytes]:
+    done_bytes = 0
+    for number, line in enumerate(itertools.chain(first, file or ())):
+        done_bytes += len(line)
+        if number % _LINES_PER_LOOK == 0:
+            drawn.at(done_bytes)
+        yield line.rstrip(b"\r\n")
+
+
+# --------------------------------------------------------------------------------------- reading
+
+
+@click.command()
+@topic_argument
+@click.option("-s", "--subscription", default="magnetar-cli", show_default=True, help="Subscription to consume from.")
+@click.option("-t", "--type", "kind", type=click.Choice(["exclusive", "shared", "failover", "key-shared"]),
+              default="exclusive", show_default=True, help="Type of the subscription.")  # fmt: skip
+@click.option("-n", "--count", type=COUNT, default=0, show_default=True,
+              help="Stop after this many messages; 0: never stop.")  # fmt: skip
+@click.option("--from", "position", default="earliest", show_default=True,
+              help=f"Where a new subscription begins: {PLACE_HELP}")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Show only the totals, not each message.")
+@value_options
+@admin_option
+@service_option
+def consume(
+    topic: str,
+    subscription: str,
+    kind: str,
+    count: int,
+    position: str,
+    quiet: bool,
+    as_json: bool,
+    raw: bool,
+    admin_url: str,
+    service_url: str,
+) -> None:
+    """Receive messages from TOPIC and acknowledge them. With --json the last line has the totals.
+
+    Example:  magnetar consume my-topic -s my-subscription -n 10
+    """
+    from magnetar.cli.messages.client import client_of, consumed
+
+    place = place_of(position, now_ms())
+    if place not in (EARLIEST, LATEST):
+        _make_subscription(admin_url, topic, subscription, place)
+    schema = None if raw else _schema_of(admin_url, topic)
+    received, payload_bytes, last = 0, 0, None
+    took = _stopwatch()
+    with (
+        client_of(service_url) as client,
+        contextlib.suppress(KeyboardInterrupt),
+        contextlib.closing(consumed(client, topic, subscription, kind, place == LATEST, count)) as messages,
+    ):
+        for message in messages:
+            if not quiet:
+                _show(message, as_json, schema)
+            received, payload_bytes, last = received + 1, payload_bytes + len(message.data()), message.message_id()
+    if as_json:
+        last_id = None if last is None else shown_id(last)
+        summary = {"topic": topic, "subscription": subscription, "messages": received, "bytes": payload_bytes,
+                   "seconds": took(), "last_id": last_id}  # fmt: skip
+        _print_line({"summary": summary})
+    elif quiet:
+        click.echo(f"{received} messages, {show.size(payload_bytes)}, in {show.duration(took())}")
+
+
+def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
+    """Create the subscription, unless it exists: then it continues at its position."""
+    from magnetar.inspect.broker_admin import AdminError
+
+    try:
+        create_at(admin_of(admin_url), topic, subscription, place)
+    except AdminError as error:
+        if error.status != 409:
+            raise
+
+
+@click.command()
+@topic_argument
+@click.option("-n", "--count", type=COUNT, default=0, show_default=True,
+              help="Stop after this many messages; 0: read all messages.")  # fmt: skip
+@click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
+@click.option("--follow", is_flag=True, help="At the end, wait for new messages.")
+@click.option("--compacted", is_flag=True, help="Of what was compacted, only the last message of each key.")
+@value_options
+@admin_option
+@service_option
+def read(
+    topic: str,
+    count: int,
+    start: str,
+    follow: bool,
+    compacted: bool,
+    as_json: bool,
+    raw: bool,
+    admin_url: str,
+    service_url: str,
+) -> None:
+    """Print the messages of TOPIC without acknowledging them. Partitions are printed one after the other.
+
+    Example:  magnetar read my-topic
+    """
+    from magnetar.cli.messages import client as message_client
+
+    place = place_of(start, now_ms())
+    schema = None if raw else _schema_of(admin_url, topic)
+    with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
+        found = message_client.read(client, topic, place, follow, compacted=compacted)
+        for message in itertools.islice(found, count or None):
+            _show(message, as_json, schema)
+
+
+@click.command()
+@topic_argument
+@click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="Number of last messages to print.")
+@click.option("-f", "--follow", is_flag=True, help="Then wait for new messages.")
+@value_options
+@admin_option
+@service_option
+def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
+    """Print the last messages of TOPIC (of each partition) without acknowledging them.
+
+    Example:  magnetar tail my-topic -n 3 -f
+    """
+    from magnetar.cli.messages.client import client_of, last_messages
+
+    schema = None if raw else _schema_of(admin_url, topic)
+    with client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
+        for message in last_messages(client, admin_of(admin_url), topic, count, follow):
+            _show(message, as_json, schema)
+
+
+# ---------------------------------------------------------------------------------------- showing
+
+
+def _stopwatch() -> Callable[[], float]:
+    """Seconds since now, to the millisecond."""
+    from magnetar_core.runtime.clock import LoopClock
+
+    clock = LoopClock()
+    began_s = clock.monotonic()
+    return lambda: round(clock.monotonic() - began_s, 3)
+
+
+def _print_line(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> None:
+    import json
+
+    data, key = message.data(), message.partition_key()
+    value = None if schema is None else schema.decode(message)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    if as_json:
+        import base64
+
+        found = {
+            "id": shown_id(message.message_id()),
+            "topic": message.topic_name(),
+            "key": key or None,
+            "publish_time_ms": message.publish_timestamp(),
+            "event_time_ms": message.event_timestamp() or None,
+            "properties": message.properties(),
+        }
+        if value is not None:
+            found["value"] = value
+        elif text is not None:
+            found["value"] = text
+        else:
+            found["value_base64"] = base64.b64encode(data).decode()
+        _print_line(found)
+        return
+    if value is not None:
+        is_short = not isinstance(value, dict | list) or len(str(value)) <= _ONE_LINE_CHARS
+        shown = json.dumps(value, ensure_ascii=False, default=str, indent=None if is_short else 2)
+    elif text is not None:
+        shown = text
+    else:
+        shown = f"{len(data)} bytes {data[:_PREVIEW_BYTES].hex()}…"
+    click.echo(f"{shown_id(message.message_id())}  {key + '  ' if key else ''}{shown}")

@@ -1,0 +1,262 @@
+"""Commands about single entries and what a backlog holds: parts of `magnetar topics` and `magnetar subscriptions`.
+
+They ask a broker over HTTP, so they need no client and consume nothing. Messages of a batch are shown one by one; what
+is encrypted, or a part of a message, is shown as it is stored.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from magnetar.cli.common import output as show
+from magnetar.cli.common.options import (
+    admin_of,
+    admin_option,
+    confirm,
+    done,
+    json_option,
+    print_json,
+    topic_argument,
+    yes_option,
+)
+from magnetar.cli.messages.places import PlaceError, json_of, must_be_one, subscription_path
+
+if TYPE_CHECKING:
+    from magnetar.inspect.broker_admin import AdminClient
+    from managed_ledger.message_id import MessageId
+
+_PREFIX: Final = "x-pulsar-"
+
+
+@click.command("peek")
+@topic_argument
+@click.argument("name")
+@click.option("-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many entries.")
+@json_option
+@admin_option
+def peek(topic: str, name: str, count: int, as_json: bool, admin_url: str) -> None:
+    """Show the next entries that the subscription NAME of TOPIC (one partition) has before it; none is acknowledged.
+
+    Example:  magnetar topics peek orders billing -n 3
+    """
+    from magnetar.inspect.broker_admin import AdminError
+
+    admin = admin_of(admin_url)
+    must_be_one(admin, topic)
+    found = []
+    for number in range(1, count + 1):
+        try:
+            found.append(_entry(admin, f"{subscription_path(admin, topic, name)}/position/{number}"))
+        except AdminError as error:
+            if error.status != 404 or number == 1:
+                raise
+            break
+    _show(found, as_json)
+
+
+@click.command("get-message")
+@topic_argument
+@click.argument("message_id", metavar="ID")
+@json_option
+@admin_option
+def get_message(topic: str, message_id: str, as_json: bool, admin_url: str) -> None:
+    """Show the entry of TOPIC (one partition) that has the ID, as the commands show ids: 12:1.
+
+    Example:  magnetar topics get-message orders 12:1
+    """
+    admin = admin_of(admin_url)
+    must_be_one(admin, topic)
+    one = _id(message_id)
+    _show([_entry(admin, f"/admin/v2/{admin.path_of(topic)}/ledger/{one.ledger_id}/entry/{one.entry_id}")], as_json)
+
+
+@click.command("examine")
+@topic_argument
+@click.option("--from", "start", type=click.Choice(["latest", "earliest"]), default="latest", show_default=True,
+              help="From which end of the topic entries are counted.")  # fmt: skip
+@click.option("-n", "number", type=click.IntRange(min=1), default=1, show_default=True, help="Which entry, from 1.")
+@json_option
+@admin_option
+def examine(topic: str, start: str, number: int, as_json: bool, admin_url: str) -> None:
+    """Show one entry of TOPIC (one partition) by its place, whatever subscriptions have consumed.
+
+    Example:  magnetar topics examine orders --from earliest
+    """
+    admin = admin_of(admin_url)
+    must_be_one(admin, topic)
+    path = f"/admin/v2/{admin.path_of(topic)}/examinemessage?initialPosition={start}&messagePosition={number}"
+    _show([_entry(admin, path)], as_json)
+
+
+@click.command("truncate")
+@topic_argument
+@yes_option
+@json_option
+@admin_option
+def truncate(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
+    """Remove the messages of TOPIC: all subscriptions go to the end, and all ledgers but the present one are deleted.
+
+    Asks first, unless --yes is given.
+
+    Example:  magnetar topics truncate orders --yes
+    """
+    confirm(f"Remove the messages of {topic}, also for subscriptions that have not consumed them?", yes)
+    admin = admin_of(admin_url)
+    admin.call("DELETE", f"/admin/v2/{admin.path_of(topic)}/truncate")
+    done("truncated", as_json, topic=topic)
+
+
+@click.command("analyze-backlog")
+@topic_argument
+@click.argument("name")
+@click.option("--from", "start", metavar="ID", help="Begin at this entry, not at the first that is not acknowledged.")
+@json_option
+@admin_option
+def analyze_backlog(topic: str, name: str, start: str | None, as_json: bool, admin_url: str) -> None:
+    """Count what the subscription NAME of TOPIC has not acknowledged, by reading it; each partition on its own.
+
+    Example:  magnetar topics analyze-backlog orders billing
+    """
+    admin = admin_of(admin_url)
+    if start is not None:
+        must_be_one(admin, topic)
+    body = None if start is None else json_of(_id(start))
+    found = {
+        one: admin.call("POST", f"{subscription_path(admin, one, name)}/analyzeBacklog", body)
+        for one in admin.partition_names(topic)
+    }
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            one,
+            str(told["entries"]),
+            str(told["messages"]),
+            told.get("firstMessageId", "-"),
+            told.get("lastMessageId", "-"),
+            "no: a limit was reached" if told["aborted"] else "yes",
+        )
+        for one, told in found.items()
+    ]
+    show.table(("topic", "entries", "messages", "first", "last", "complete"), rows)
+
+
+@click.command("properties")
+@topic_argument
+@click.argument("name")
+@click.option("--set", "given", metavar="KEY=VALUE", multiple=True, help="Set one; can be repeated. Others stay.")
+@click.option("--remove", "going", metavar="KEY", multiple=True, help="Remove one; can be repeated.")
+@json_option
+@admin_option
+def properties(
+    topic: str, name: str, given: tuple[str, ...], going: tuple[str, ...], as_json: bool, admin_url: str
+) -> None:
+    """Show the properties of the subscription NAME of TOPIC, after changing some.
+
+    Example:  magnetar subscriptions properties orders billing --set team=money
+    """
+    from magnetar.cli.messages.commands import properties_of
+
+    admin = admin_of(admin_url)
+    path = f"{subscription_path(admin, topic, name)}/properties"
+    found: dict[str, str] = admin.call("GET", path)
+    if given or going:
+        found = {key: value for key, value in {**found, **properties_of(given)}.items() if key not in going}
+        admin.call("PUT", path, found)
+    if as_json:
+        print_json(found)
+    else:
+        for key, value in sorted(found.items()):
+            click.echo(f"{key}={value}")
+
+
+# ------------------------------------------------------------------------------------ entries
+
+
+def _id(text: str) -> "MessageId":
+    """Raises PlaceError."""
+    from managed_ledger.message_id import MessageId
+
+    try:
+        return MessageId.parse(text)
+    except ValueError:
+        raise PlaceError(f"{text!r} is no id of a message: write ledger:entry, 12:1") from None
+
+
+def _entry(admin: "AdminClient", path: str) -> dict[str, Any]:
+    """An entry as it is shown. Raises AdminError."""
+    answer = admin.answer("GET", path)
+    return entry_of({name.lower(): value for name, value in answer.headers.items()}, answer.body)
+
+
+def entry_of(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """What an answer with an entry says; names of *headers* are in lower case."""
+    import json
+
+    def told(name: str) -> str | None:
+        return headers.get(_PREFIX + name)
+
+    properties = json.loads(told("property") or "{}")
+    found: dict[str, Any] = {
+        "messageId": told("message-id"),
+        "publishTime": told("publish-time"),
+        "eventTime": told("event-time"),
+        "deliverAtTime": told("deliver-at-time"),
+        "producer": told("producer-name"),
+        "sequenceId": int(told("sequence-id") or -1),
+    }
+    found = {name: value for name, value in found.items() if value is not None}
+    count = told("num-batch-message")
+    if count is None or told("is-encrypted") == "true":
+        return {**found, "messages": [_message(told("partition-key"), properties, body)]}
+    return {**found, "messages": _batch(body, int(count))}
+
+
+def _batch(body: bytes, count: int) -> list[dict[str, Any]]:
+    """The messages of a batch; one, as it is stored, if they cannot be told apart."""
+    from magnetar_core.runtime.types import Corruption
+    from managed_ledger.messages import iterate_batch
+
+    found = []
+    try:
+        for message in iterate_batch(body, count):
+            single = message.single
+            assert single is not None, "a message of a batch has metadata of its own"
+            properties = {item.key: item.value for item in single.properties}
+            key = single.partition_key if single.HasField("partition_key") else None
+            found.append(_message(key, properties, bytes(message.payload)))
+    except Corruption:
+        return [_message(None, {}, body)]
+    return found
+
+
+def _message(key: str | None, properties: Mapping[str, str], value: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = {} if key is None else {"key": key}
+    if properties:
+        found["properties"] = dict(properties)
+    try:
+        found["value"] = value.decode()
+    except UnicodeDecodeError:
+        import base64
+
+        found["value_base64"] = base64.b64encode(value).decode()
+    return found
+
+
+def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(entries)
+        return
+    for entry in entries:
+        told = ", ".join(
+            f"{what} {entry[name]}"
+            for name, what in (("publishTime", "published"), ("producer", "by"), ("deliverAtTime", "for"))
+            if name in entry
+        )
+        click.echo(f"{entry['messageId']}  {told}")
+        for message in entry["messages"]:
+            key = f"{message['key']}: " if "key" in message else ""
+            properties = "  " + str(message["properties"]) if "properties" in message else ""
+            click.echo(f"  {key}{message.get('value', message.get('value_base64'))}{properties}")

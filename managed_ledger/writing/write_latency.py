@@ -1,0 +1,44 @@
+"""How long the present ledger takes to confirm what it was sent. No IO and no clock.
+
+    sent(3) at 10.0 s, sent(2) at 10.1 s ──▶ stored(4) at 10.2 s:  three took 200 ms, one 100 ms; one is under way
+
+What is sent at once is one number of entries with one time: nothing is kept for a single entry.
+"""
+
+from magnetar_core.runtime.data.buckets import LATENCY_BOUNDS, Buckets
+
+
+class WriteLatency:
+    """The entries under way to one ledger after the other, and how long those took that were confirmed."""
+
+    __slots__ = ("_under_way", "latencies")
+
+    def __init__(self) -> None:
+        self.latencies = Buckets(LATENCY_BOUNDS)
+        """Microseconds."""
+        # Entries, and when they were sent; oldest first. A list: few runs are under way, and an empty deque takes 760
+        # bytes.
+        self._under_way: list[tuple[int, float]] = []
+
+    def sent(self, entries: int, now_s: float) -> None:
+        """So many entries were handed to the ledger."""
+        self._under_way.append((entries, now_s))
+
+    def stored(self, entries: int, now_s: float) -> None:
+        """The oldest so many entries are confirmed."""
+        under_way, over = self._under_way, 0
+        for at, (sent, since_s) in enumerate(under_way):
+            if not entries:
+                break
+            done = min(sent, entries)
+            self.latencies.add(max(int((now_s - since_s) * 1_000_000), 0), done)
+            entries -= done
+            if done < sent:
+                under_way[at] = sent - done, since_s
+            else:
+                over += 1
+        del under_way[:over]
+
+    def forget(self) -> None:
+        """Nothing is under way any more: the ledger failed, or another one is begun."""
+        self._under_way.clear()

@@ -1,0 +1,88 @@
+"""What a client shows of itself to brokers, from options."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from connectors.spark.client_access import client_arguments, told
+from magnetar_core.runtime.types import ConfigurationError
+
+CLASSES = "org.apache.pulsar.client.impl.auth.Authentication"
+PLUGIN = "pulsar.client.authpluginclassname"
+PARAMETERS = "pulsar.client.authparams"
+
+
+def kind_of(plugin: str, parameters: str) -> type:
+    return type(client_arguments({PLUGIN: f"{CLASSES}{plugin}", PARAMETERS: parameters})["authentication"])
+
+
+def test_without_options_nothing_is_shown() -> None:
+    assert client_arguments({}) == {}
+    assert client_arguments({"service.url": "x", "pulsar.producer.x": "y"}) == {}
+
+
+@pytest.mark.parametrize("parameters", ["token:abc", "abc", "file:///tmp/token"])
+def test_a_token_is_given_itself_or_by_its_file(parameters: str) -> None:
+    assert kind_of("Token", parameters) is pulsar.AuthenticationToken
+
+
+def test_a_token_in_a_file_is_read_when_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Callable[[], str]] = []
+    monkeypatch.setattr(pulsar, "AuthenticationToken", given.append)
+    path = tmp_path / "token"
+    client_arguments({PLUGIN: f"{CLASSES}Token", PARAMETERS: f"file://{path}"})
+    for text in ("first", "second"):
+        path.write_text(f"{text}\n")
+        assert given[0]() == text
+
+
+@pytest.mark.parametrize(
+    "parameters", ['{"tlsCertFile": "/a.crt", "tlsKeyFile": "/a.key"}', "tlsCertFile:/a.crt,tlsKeyFile:/a.key"]
+)
+def test_a_certificate_is_named_in_both_forms_that_java_takes(parameters: str) -> None:
+    assert kind_of("Tls", parameters) is pulsar.AuthenticationTLS
+
+
+def test_a_password_may_have_colons() -> None:
+    assert kind_of("Basic", '{"userId": "u", "password": "a:b,c"}') is pulsar.AuthenticationBasic
+    assert kind_of("Basic", "userId:u,password:a:b") is pulsar.AuthenticationBasic
+
+
+def test_options_of_the_connection_have_their_types() -> None:
+    assert client_arguments(
+        {
+            "pulsar.client.tlstrustcertsfilepath": "/ca.crt",
+            "pulsar.client.tlshostnameverificationenable": "TRUE",
+            "pulsar.client.tlsallowinsecureconnection": "false",
+            "pulsar.client.operationtimeoutms": "2500",
+        }
+    ) == {
+        "tls_trust_certs_file_path": "/ca.crt",
+        "tls_validate_hostname": True,
+        "tls_allow_insecure_connection": False,
+        "operation_timeout_seconds": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({PLUGIN: "x.Other", PARAMETERS: "secret"}, "authPluginClassName=x.Other: expected .*AuthenticationToken"),
+        ({PLUGIN: f"{CLASSES}Token"}, "authParams is empty: expected token:"),
+        ({PLUGIN: f"{CLASSES}Tls", PARAMETERS: "secret"}, "expected tlsCertFile and tlsKeyFile"),
+        ({PLUGIN: f"{CLASSES}Basic", PARAMETERS: "{secret"}, "expected userId and password"),
+        ({"pulsar.client.tlsallowinsecureconnection": "secret"}, "expected true or false"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_no_secret_is_told(options: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        client_arguments(options)
+    assert "secret" not in str(caught.value)
+
+
+def test_failures_that_the_client_does_not_explain_say_where_to_look() -> None:
+    assert "authParams" in told(pulsar.Timeout("TimeOut"))
+    assert "tlsTrustCertsFilePath" in told(pulsar.ConnectError("ConnectError"))
+    assert told(pulsar.TopicNotFound("TopicNotFound")) == "TopicNotFound"
