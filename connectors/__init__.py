@@ -1,0 +1,1 @@
+"""What other systems use to read and write topics."""

@@ -1,0 +1,1 @@
+"""The management interface (`/manage/v1`): HTTP, tokens, the dashboard. The calls stand in `subjects`."""

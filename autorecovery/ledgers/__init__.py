@@ -1,0 +1,1 @@
+"""Which ledgers there are, on which bookies, and which copies each of them has."""

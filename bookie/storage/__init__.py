@@ -1,0 +1,1 @@
+"""How entries are kept: journal, write cache, entry logs, index, checkpoints."""

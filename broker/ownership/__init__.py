@@ -1,0 +1,1 @@
+"""Which broker serves which bundle: acquired in the metadata store, kept while the session lasts."""

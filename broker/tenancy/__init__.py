@@ -1,0 +1,1 @@
+"""Clusters, tenants, namespaces, partitions and resource groups: who writes which record."""

@@ -1,0 +1,1 @@
+"""Commands of Pulsar's protocol as bytes and values. No IO."""

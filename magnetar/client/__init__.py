@@ -1,0 +1,1 @@
+"""The topic client: producers, consumers and readers over the topic API, blocking and asynchronous."""

@@ -1,0 +1,1 @@
+"""Looking into a running cluster from outside: ledgers, bookies, brokers, and what `doctor` finds wrong."""

@@ -1,0 +1,1 @@
+"""What every server needs of its machine: clock, files, tasks, settings, metrics."""

@@ -1,0 +1,1 @@
+"""The topic API as protocol buffers, which broker and client share."""

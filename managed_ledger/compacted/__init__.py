@@ -1,0 +1,1 @@
+"""Ledgers that hold what compaction kept of a topic."""

@@ -1,0 +1,1 @@
+"""The ledgers of one topic: created, listed, recovered, removed."""

@@ -1,0 +1,1 @@
+"""Entries by position: from memory, or from the bookies before they are asked for."""

@@ -1,0 +1,1 @@
+"""Records of topics and cursors in the metadata store: paths, encoding, versions."""

@@ -1,0 +1,1 @@
+"""A replicated state machine on ledgers: a leader appends, the others follow."""

@@ -1,0 +1,1 @@
+"""The calls of the management interface, one module for each subject."""

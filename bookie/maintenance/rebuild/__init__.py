@@ -1,0 +1,1 @@
+"""A new index out of the entry logs, with the server stopped or running."""

@@ -1,0 +1,1 @@
+"""The files that hold the entries of all ledgers."""

@@ -1,0 +1,1 @@
+"""Calls about the cluster: brokers, bookies, clusters, load, lookups."""

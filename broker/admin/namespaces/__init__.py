@@ -1,0 +1,1 @@
+"""Calls about tenants and namespaces, their policies, bundles and backlogs."""

@@ -1,0 +1,1 @@
+"""Statistics of topics and the metrics of a broker, with Apache's names."""

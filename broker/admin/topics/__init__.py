@@ -1,0 +1,1 @@
+"""Calls about topics, their subscriptions, messages, schemas and policies."""

@@ -1,0 +1,1 @@
+"""How much brokers and bundles carry, and which bundle should go where. No IO."""

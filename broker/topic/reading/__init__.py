@@ -1,0 +1,1 @@
+"""A subscription and its place in the topic: acknowledgements, seeks, backlog quotas."""

@@ -1,0 +1,1 @@
+"""The messages of batch entries as columns, without a Python object for each. No IO."""

@@ -1,0 +1,1 @@
+"""On the driver: which topics, ledgers and entries a query reads, and in which tasks."""

@@ -1,0 +1,1 @@
+"""On the driver: how far a streaming query has come, and what is new."""

@@ -1,0 +1,1 @@
+"""The Python processes that Spark starts: their memory, log and sockets."""

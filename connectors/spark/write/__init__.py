@@ -1,0 +1,1 @@
+"""From rows to messages: at least once, or exactly once."""

@@ -1,0 +1,1 @@
+"""`magnetar produce`, `consume`, `read`, `tail`, and commands about single entries."""

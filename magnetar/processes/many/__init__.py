@@ -1,0 +1,1 @@
+"""One service of several processes, on one address (`--processes N`)."""

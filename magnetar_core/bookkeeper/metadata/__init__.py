@@ -1,0 +1,1 @@
+"""What the metadata store holds of BookKeeper: ledgers, bookies, marks of auto-recovery, reports of damage."""

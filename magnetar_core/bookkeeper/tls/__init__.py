@@ -1,0 +1,1 @@
+"""Encrypted connections between bookies and their clients."""

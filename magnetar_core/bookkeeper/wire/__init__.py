@@ -1,0 +1,1 @@
+"""BookKeeper's two protocols and its entries, as bytes and values. No IO."""

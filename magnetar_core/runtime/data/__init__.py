@@ -1,0 +1,1 @@
+"""Small forms of data: numbers in buckets, varints, JSON from outside, texts that are shown."""

@@ -1,0 +1,1 @@
+"""HTTP of all servers and commands: requests, bodies within limits, names that are answered."""

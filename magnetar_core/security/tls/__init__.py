@@ -1,0 +1,1 @@
+"""Certificates and keys, and ports that speak TLS."""

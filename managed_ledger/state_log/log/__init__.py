@@ -1,0 +1,1 @@
+"""The list of the ledgers of a state log."""

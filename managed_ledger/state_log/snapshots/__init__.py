@@ -1,0 +1,1 @@
+"""Snapshots of the state: their bytes, and the disk."""

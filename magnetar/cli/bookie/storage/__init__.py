@@ -1,0 +1,1 @@
+"""`magnetar bookie …`: commands about what a bookie has on its disks."""

@@ -1,0 +1,1 @@
+"""Which bookies form an ensemble: racks, regions, groups. No IO."""

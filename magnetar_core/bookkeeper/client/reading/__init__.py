@@ -1,0 +1,1 @@
+"""Handles and requests that read ledgers."""

@@ -1,0 +1,1 @@
+"""Which bookies there are, where they stand, and what is to become of them."""

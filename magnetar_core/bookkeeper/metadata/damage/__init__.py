@@ -1,0 +1,1 @@
+"""Reports of bad ledgers and lost entries."""

@@ -1,0 +1,1 @@
+"""The records of ledgers: their fields, encodings and legal changes."""

@@ -1,0 +1,1 @@
+"""Which ledgers lack copies, and who works on them."""
