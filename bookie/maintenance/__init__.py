@@ -1,1 +1,12 @@
-"""What a bookie does beside serving: garbage, checks of what is stored, repair from other bookies."""
+"""What a bookie does beside serving: garbage, checks of what is stored, repair from other bookies.
+
+When entries may be missing (unclean start, an emptied disk) the ledgers concerned are in limbo: "no such entry"
+becomes "unknown" until `integrity` has compared them with their other copies. What the index knows of the files
+beside it stands in it as notes (`bookie.storage.known`): the newest entry of each entry log, and the journal's
+marks. A start compares them: an index that is older than the marks, or another bookie's, is made anew; what logs
+lack is fetched from other copies or reported as lost (`lost_logs`), and until then an error.
+
+The index is derived. `rebuild` makes it anew at a start or while the bookie serves; a record counts if it has the
+digest of its ledger, and what leaves a doubt puts ledgers into limbo. A log that cannot be read is that log's loss,
+and nothing removes it.
+"""
