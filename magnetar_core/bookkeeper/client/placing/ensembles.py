@@ -314,7 +314,7 @@ class _Placing:
                 pools.setdefault(_Kind(self._topology.of(bookie), is_quarantined), []).append(bookie)
         best: _Chosen = {}
         least: _Cost | None = None
-        for attempt in range(_ORDERS):
+        for attempt in range(_ORDERS if len(self._positions) > 1 else 1):  # of one position all was looked at
             chosen = self._filled(pools, budget, in_order=attempt % 2 == 1)
             cost = self._cost(chosen)
             if any(cost):
