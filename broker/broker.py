@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, reduce
 from math import inf
 from typing import Any, Final, Protocol
@@ -37,7 +37,7 @@ from broker.policies.namespace import AutoCreation, NamespacePolicies
 from broker.policies.permissions import Permissions
 from broker.policies.topic.record import Record, of_system_topic, overlay
 from broker.policies.topic.service import TopicPolicies
-from broker.records.json_records import RecordError, RecordExists, RecordInUse
+from broker.records.json_records import RecordError, RecordExists
 from broker.security.access import Access
 from broker.security.authorization import Rules
 from broker.security.broker_client import BrokerClient
@@ -46,6 +46,7 @@ from broker.security.rechecks import recheck
 from broker.serving.lookups import Lookups
 from broker.serving.non_persistent_topics import NonPersistentTopics
 from broker.serving.open_topics import OpenTopics
+from broker.serving.periodic import Periodic
 from broker.serving.schemas import SchemaRules, Schemas, has_no_schema
 from broker.serving.storage import ledger_config, open_storage
 from broker.serving.topic_lists import TopicLists
@@ -74,11 +75,10 @@ from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.data.buckets import QUOTA_CHECK_BOUNDS, Buckets
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.data.visible import controlling, visible
 from magnetar_core.runtime.process.memory import memory_bytes
-from magnetar_core.runtime.tasks import SingleFlight, Tasks, attempt
+from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.turns import Rank, Turns
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
 from magnetar_core.security.tls.contexts import Certificates
@@ -91,12 +91,6 @@ from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
-
-# How often topics are asked whether a snapshot of their sequence ids is due.
-HOUSEKEEPING_S: Final = 30.0
-
-# Topics that periodic work looks at in one turn of the loop: some 20 µs each, and clients make tens of thousands.
-TOPICS_PER_TURN: Final = 100
 
 # Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
 COMPACTIONS_MAX: Final = 2
@@ -231,8 +225,6 @@ class Broker:
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
         self.topics = OpenTopics()
         """The persistent topics that are open."""
-        self.quota_checks = Buckets(QUOTA_CHECK_BOUNDS)
-        """Milliseconds of each round in which the backlogs of all topics were compared with their quotas."""
         self.non_persistent = NonPersistentTopics(config, clock, ownership)
         self._topic_lists = TopicLists(self._persistent_topics, ledgers.watch, clock)
         self.server = BinaryServer(self, clock, config)
@@ -249,6 +241,7 @@ class Broker:
             self._on_topic_policies_changed,
             is_on=config.topic_level_policies and config.system_topics,
         )
+        self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self)
         self._tasks = Tasks("broker")
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
         self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, self._tasks)
@@ -288,16 +281,7 @@ class Broker:
         self._stop_watching = self.ownership.watch_lost(self._on_lost)
         await self.settings.start()
         await self.resource_groups.start()
-        self._tasks.spawn(self._housekeeping(), "housekeeping")
-        self._tasks.spawn(self._rates(), "rates")
-        self._tasks.spawn(self._expire_messages(), "expiry")
-        self._tasks.spawn(self._delete_inactive_topics(), "inactive topics")
-        self._tasks.spawn(self._compact_when_due(), "compaction")
-        if config.backlog_quota_checks:
-            self._tasks.spawn(self._keep_quotas(), "backlog quotas")
-        period_s = config.subscription_expiry_check_minutes * 60
-        expiry = self._each_topic(period_s, "removing unused subscriptions", Topic.expire_subscriptions)
-        self._tasks.spawn(expiry, "subscription expiry")
+        self.periodic.start(self._tasks)
 
     @property
     def port(self) -> int:
@@ -635,8 +619,7 @@ class Broker:
     async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic | NonPersistentTopic:
         loaded = self.topics.get(name) or self.non_persistent.get(name)
         if loaded is not None and not loaded.is_closed:
-            if not self.ownership.owns(name):  # rule 2
-                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            self._check_here(name)  # rule 2
             return loaded
         if self._is_stopping:
             raise NotReady("This broker is stopping")
@@ -672,7 +655,12 @@ class Broker:
         except (MetadataError, Corruption) as error:
             raise MetadataFailure(str(error)) from error
         if not is_ours:
-            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            raise _not_here(name)
+
+    def _check_here(self, name: TopicName) -> None:
+        """Raises NotReady unless the topic's bundle is ours."""
+        if not self.ownership.owns(name):
+            raise _not_here(name)
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
         if name.partition >= 0:
@@ -928,15 +916,13 @@ class Broker:
         async with self.arrivals.making():
             await self.check_new(name)
             policies = await self.namespace(name.namespace)
-            if not self.ownership.owns(name):
-                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            self._check_here(name)
             return await self._load(name, policies)
 
     async def stored_topic(self, name: TopicName) -> Topic:
         """The open persistent topic; opened if it is stored, and never made. Raises BrokerError."""
         policies = await self.namespace(name.namespace)
-        if not self.ownership.owns(name):
-            raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+        self._check_here(name)
         try:
             return await self._load(name, policies, create=False)
         except _NotStored:
@@ -946,8 +932,7 @@ class Broker:
         """Make a non-persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
         async with self.arrivals.making():
             policies = await self.namespace(name.namespace)
-            if not self.ownership.owns(name):
-                raise NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
+            self._check_here(name)
             return self._open_non_persistent(name, policies)
 
     async def delete_non_persistent(self, topic: TopicName) -> None:
@@ -1052,88 +1037,9 @@ class Broker:
         topic = self.topics.get(name) or self.non_persistent.get(name)
         return NO_RATES if topic is None else rates_of(topic)
 
-    # -------------------------------------------------------------------------------- time
 
-    async def _open_topics(self) -> AsyncIterator[Topic]:
-        """All topics that are open; others have their turn of the loop in between."""
-        for number, (name, topic) in enumerate(list(self.topics.items()), 1):
-            if self.topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew
-                yield topic
-            if not number % TOPICS_PER_TURN:
-                await asyncio.sleep(0)
-
-    async def _housekeeping(self) -> None:
-        while True:
-            await self.clock.sleep(HOUSEKEEPING_S)
-            self.topic_policies.keep_only({name.namespace for name in self.topics})
-            async for topic in self._open_topics():
-                topic.tick()
-
-    async def _each_topic(self, period_s: float, what: str, step: Callable[[Topic], Awaitable[None]]) -> None:
-        while True:
-            await self.clock.sleep(period_s)
-            async for topic in self._open_topics():
-                await attempt(f"{topic.name}: {what}", step(topic))
-
-    async def _keep_quotas(self) -> None:
-        while True:
-            await self.clock.sleep(self.config.backlog_quota_check_s)
-            since_s = self.clock.monotonic()
-            async for topic in self._open_topics():
-                await attempt(f"{topic.name}: keeping its quotas", topic.keep_quotas())
-            self.quota_checks.add(int((self.clock.monotonic() - since_s) * 1000))
-
-    async def _compact_when_due(self) -> None:
-        while True:
-            await self.clock.sleep(self.config.compaction_check_s)
-            async for topic in self._open_topics():
-                topic.compact_if_due()
-
-    async def _expire_messages(self) -> None:
-        while True:
-            await self.clock.sleep(self.config.expiry_check_minutes * 60)
-            async for topic in self._open_topics():
-                await attempt(f"{topic.name}: passing over old messages", topic.expire_by_policy())
-
-    async def _rates(self) -> None:
-        while True:
-            await self.clock.sleep(self.config.stats_update_s)
-            now_ms = self.now_ms()
-            async for topic in self._open_topics():
-                topic.take_rates(now_ms)
-            self.non_persistent.take_rates(now_ms)
-
-    async def _delete_inactive_topics(self) -> None:
-        period_s = self.config.delete_inactive_topics_s
-        while True:
-            await self.clock.sleep(period_s)
-            await self.delete_inactive_topics()
-            if self.config.delete_inactive_topics:
-                await self.non_persistent.forget_idle(period_s)
-
-    async def delete_inactive_topics(self) -> None:
-        """Delete the topics that nobody has used for as long as their policies say."""
-        async for topic in self._open_topics():
-            name = topic.name
-            if name.is_system or not topic.is_idle(self.now_ms()):
-                continue
-            try:
-                await self.delete_topic(name, force=True)
-                log.info("%s was deleted: nobody used it for %d s", name, topic.limits.inactive.idle_s)
-                if self.config.delete_inactive_partitioned and name.partition >= 0:
-                    await self._forget_partitioned(name.base)
-            except BrokerError as error:
-                log.warning("%s is not used and could not be deleted: %s", name, error)
-
-    async def _forget_partitioned(self, base: TopicName) -> None:
-        """Delete what is stored of a partitioned topic none of whose partitions is there. Raises BrokerError."""
-        try:
-            await self.delete_partitioned(base)
-        except RecordInUse:
-            return
-        except (RecordError, MetadataError, Corruption) as error:
-            raise MetadataFailure(f"{base} has no partitions left and could not be deleted: {error}") from error
-        log.info("%s was deleted: none of its partitions is there any more", base)
+def _not_here(name: TopicName) -> NotReady:
+    return NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
 
 
 def _no_such_partition(topic: TopicName, partitions: int) -> str:

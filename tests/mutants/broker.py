@@ -1454,8 +1454,8 @@ MUTANTS = (
     ),
     Mutant(
         "a partitioned topic goes although that is not set",
-        "broker/broker.py",
-        "if self.config.delete_inactive_partitioned and name.partition >= 0:",
+        "broker/serving/periodic.py",
+        "if self._config.delete_inactive_partitioned and name.partition >= 0:",
         "if name.partition >= 0:",
         (f"{UNIT}/test_broker.py",),
     ),

@@ -308,15 +308,15 @@ MUTANTS: Final = (
     ),
     Mutant(
         "periodic work looks at all topics in one turn",
-        "broker/broker.py",
+        "broker/serving/open_topics.py",
         "            if not number % TOPICS_PER_TURN:\n                await asyncio.sleep(0)\n",
         "",
         _PERIODIC,
     ),
     Mutant(
         "periodic work goes on with topics that were closed meanwhile",
-        "broker/broker.py",
-        "            if self.topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew\n",
+        "broker/serving/open_topics.py",
+        "            if self.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew\n",
         "            if name == topic.name:\n",
         _PERIODIC,
     ),

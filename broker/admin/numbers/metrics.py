@@ -132,7 +132,7 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
         found = {name: _of_passing_subscription(one) for name, one in list(passing.subscriptions.items())}
         yield from telling.topic(passing, _of_passing_topic(passing, found), found)
     yield from telling.sums()
-    yield from _of_quota_checks(cluster, broker.quota_checks.so_far)
+    yield from _of_quota_checks(cluster, broker.periodic.quota_checks.so_far)
     yield Sample("pulsar_lb_bundles_owned", len(bundles), (cluster,), "bundles that this broker owns")
     yield from _of_resource_groups(broker, cluster)
     yield from cache_samples(cluster, persistent, broker.ledgers.cache, broker.reads)

@@ -756,7 +756,7 @@ async def test_a_producer_that_is_being_closed_when_its_topic_is_lost_is_told_th
 async def test_periodic_work_leaves_others_their_turn_however_many_topics_there_are(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.broker.TOPICS_PER_TURN", 10)
+    monkeypatch.setattr("broker.serving.open_topics.TOPICS_PER_TURN", 10)
     names = [TopicName.parse(f"{TOPIC}{number}") for number in range(35)]
     for name in names:
         await world.broker.topic_for_producer(name)
@@ -776,7 +776,7 @@ async def test_periodic_work_leaves_others_their_turn_however_many_topics_there_
     monkeypatch.setattr(Topic, "is_idle", look)
     counting = asyncio.create_task(count_turns())
     await asyncio.sleep(0)
-    await world.broker.delete_inactive_topics()
+    await world.broker.periodic.delete_inactive_topics()
     counting.cancel()
     assert [len(turn) for turn in looked_at if turn] == [10, 10, 9, 5]
     assert {name for turn in looked_at for name in turn} == {*names} - {names[20]}
@@ -792,12 +792,12 @@ async def test_topics_that_nobody_uses_are_deleted(world: BrokerInMemory, raw: R
         if topic != "used":
             raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=2, request_id=9)
             await raw.expect(BaseCommand.SUCCESS)
-    await world.broker.delete_inactive_topics()
+    await world.broker.periodic.delete_inactive_topics()
     assert len(world.broker.topics) == 3
     for one in world.broker.topics.values():
         policies = replace(one.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1))
         await one.apply_policies(policies)
-    await world.broker.delete_inactive_topics()
+    await world.broker.periodic.delete_inactive_topics()
     assert sorted(name.local for name in world.broker.topics) == ["subscribed", "used"]
     assert sorted(world.ledgers.by_name) == [
         "public/default/persistent/subscribed",
@@ -825,7 +825,7 @@ async def test_a_topic_that_was_opened_anew_while_others_were_deleted_is_not_tak
         await delete()
 
     ledger.delete = slow  # type: ignore[method-assign]
-    await world.broker.delete_inactive_topics()
+    await world.broker.periodic.delete_inactive_topics()
     assert [name.local for name in world.broker.topics] == ["wanted"]
     assert world.ledger("wanted").entries_total == 1
     raw.publish(1, 1)
@@ -847,7 +847,7 @@ async def test_a_partitioned_topic_goes_with_its_last_partition_where_that_is_se
         for one in world.broker.topics.values():
             idle = InactiveTopics(one.name.partition <= number, NO_SUBSCRIPTIONS, -1)
             await one.apply_policies(replace(one.policies, inactive_topics=idle))
-        await world.broker.delete_inactive_topics()
+        await world.broker.periodic.delete_inactive_topics()
         assert len(world.broker.topics) == 1 - number
         assert await world.store.exists(NAME.partitions_path) is (number == 0 or not is_on)
     raw.close()

@@ -578,7 +578,7 @@ async def test_a_topic_that_is_made_again_begins_without_a_schema(stage: Stage, 
 
 
 async def test_a_topic_s_own_idle_time_counts(stage: Stage) -> None:
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME in stage.side.broker.topics
     policy = {
         "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -588,7 +588,7 @@ async def test_a_topic_s_own_idle_time_counts(stage: Stage) -> None:
     await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", policy)
     await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
     await asyncio.sleep(0.01)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME not in stage.side.broker.topics
 
 
@@ -603,12 +603,12 @@ async def test_a_topic_that_nobody_uses_stays_as_long_as_its_messages_are_retain
     await stage.call("POST", f"{TOPIC}/inactiveTopicPolicies", policy)
     await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
     await asyncio.sleep(0.01)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME in stage.side.broker.topics
     assert stage.topic.is_idle(stage.topic.last_active_ms + 5 * 60_000 + 1) == (minutes > 0)
     await stage.call("DELETE", f"{SPACE}/retention")
     await eventually(lambda: not stage.topic.ledger.config.retention.time_ms)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME not in stage.side.broker.topics
 
 
@@ -624,11 +624,11 @@ async def test_a_topic_goes_when_its_subscriptions_have_caught_up(stage: Stage) 
     stage.producer.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=9)
     await stage.producer.expect(BaseCommand.SUCCESS)
     await asyncio.sleep(0.01)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME in stage.side.broker.topics
     await stage.call("POST", f"{TOPIC}/subscription/s/skip_all")
     await asyncio.sleep(0.01)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME not in stage.side.broker.topics
 
 
@@ -656,7 +656,7 @@ async def test_a_consumer_that_has_everything_keeps_no_topic_that_goes_when_all_
     await eventually(lambda: stage.topic.limits.inactive.idle_s == 0)
     stage.topic._used_ms = 0
     await asyncio.sleep(0.01)
-    await stage.side.broker.delete_inactive_topics()
+    await stage.side.broker.periodic.delete_inactive_topics()
     assert NAME not in stage.side.broker.topics
     await stage.consumer.expect(BaseCommand.CLOSE_CONSUMER)
 

@@ -310,7 +310,7 @@ async def test_a_partitioned_topic_that_nobody_uses_takes_its_permissions_with_i
     await grant_on_partitions(guarded)
     topic = await guarded.broker.create_topic(NAME.with_partition(0))
     await topic.apply_policies(replace(topic.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1)))
-    await guarded.broker.delete_inactive_topics()
+    await guarded.broker.periodic.delete_inactive_topics()
     assert await granted_topics(guarded) == {TOP + "2"}
 
 

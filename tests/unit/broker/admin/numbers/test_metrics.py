@@ -257,7 +257,7 @@ async def test_quotas_and_what_was_passed_over_for_them_are_told(world: AdminWor
     for kind, count in (("size", 1), ("time", 0)):
         assert of(side, name, topic=TOPIC, quota_type=kind) == [count]
         assert of(side, name.replace("storage", "broker_storage"), quota_type=kind) == [count]
-    side.broker.quota_checks.add(7_000)
+    side.broker.periodic.quota_checks.add(7_000)
     duration = "pulsar_storage_backlog_quota_check_duration_seconds"
     assert of(side, f"{duration}_bucket", le="5.0") == [0]
     assert of(side, f"{duration}_bucket", le="10.0") == of(side, f"{duration}_bucket", le="+Inf") == [1]
