@@ -12,10 +12,9 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial, reduce
+from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
-from weakref import WeakValueDictionary
 
 from broker.arrivals import Arrivals
 from broker.binary.connection import LookupAnswer
@@ -31,18 +30,18 @@ from broker.errors import (
     storage_error,
 )
 from broker.memory_budget import MemoryBudget
-from broker.names import NO_CONTROLS, Bundles, BundleSet
+from broker.names import Bundles, BundleSet
 from broker.ownership.rules import BrokerAddress, Ownership
-from broker.policies.namespace import AutoCreation, NamespacePolicies
+from broker.policies.namespace import NamespacePolicies
 from broker.policies.permissions import Permissions
-from broker.policies.topic.record import Record, of_system_topic, overlay
-from broker.policies.topic.service import TopicPolicies
 from broker.records.json_records import RecordError, RecordExists
 from broker.security.access import Access
 from broker.security.authorization import Rules
 from broker.security.broker_client import BrokerClient
 from broker.security.doors import Doors, port_context
 from broker.security.rechecks import recheck
+from broker.serving.creation import Creation
+from broker.serving.in_force import InForce
 from broker.serving.lookups import Lookups
 from broker.serving.non_persistent_topics import NonPersistentTopics
 from broker.serving.open_topics import OpenTopics
@@ -55,9 +54,7 @@ from broker.settings.dynamic import DynamicSettings
 from broker.system_client import Dialed, SystemClient
 from broker.tenancy.administrators import TenantAdmins
 from broker.tenancy.changes import Tenancy
-from broker.tenancy.namespaces import Namespaces
 from broker.tenancy.partitions import Partitions
-from broker.tenancy.resource_groups import ResourceGroups
 from broker.topic.clients.producer import ProducerTopic
 from broker.topic.clients.properties import KeptBytes
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
@@ -76,7 +73,6 @@ from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_da
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
-from magnetar_core.runtime.data.visible import controlling, visible
 from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.turns import Rank, Turns
@@ -190,21 +186,10 @@ class Broker:
         self.ledgers = ledgers
         self.schemas = schemas
         self.tenancy = Tenancy(store, config)
-        self.namespaces = Namespaces(store, self.tenancy, self._on_namespace_changed)
-        self._applied: dict[str, NamespacePolicies] = {}
-        """Of namespaces with open topics: what all of them got when it changed last."""
-        self._reloading = WeakValueDictionary[str, asyncio.Lock]()
         self._tenant_admins = TenantAdmins(store, self._on_tenant_changed)
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace where rights may have changed, for clients that topics do not know."""
-        self.lookups = Lookups(
-            self.namespaces,
-            ownership,
-            lambda: self.address,
-            lambda: config.max_concurrent_lookups,
-            clock.monotonic,
-        )
         self.load_times = Distribution()
         """Milliseconds until topics were open, the time in which they waited for their turn included."""
         self.publish_latencies = Distribution()
@@ -233,18 +218,31 @@ class Broker:
         system = SystemClient(
             self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=lambda: self.peers.uses_tls
         )
-        self.topic_policies = TopicPolicies(
-            system,
+        self._tasks = Tasks("broker")
+        self.in_force = InForce(
+            config,
             store,
             clock,
-            config.cluster_name,
-            self._on_topic_policies_changed,
-            is_on=config.topic_level_policies and config.system_topics,
+            self._tasks,
+            self.tenancy,
+            system,
+            self.topics,
+            self.non_persistent,
+            self._recheck,
         )
+        self.namespaces = self.in_force.namespaces
+        self.topic_policies = self.in_force.topic_policies
+        self.resource_groups = self.in_force.resource_groups
+        self.lookups = Lookups(
+            self.namespaces,
+            ownership,
+            lambda: self.address,
+            lambda: config.max_concurrent_lookups,
+            clock.monotonic,
+        )
+        self.creation = Creation(config, clock, self.namespaces, self.partitioned, self._persistent_topics)
         self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self)
-        self._tasks = Tasks("broker")
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
-        self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, self._tasks)
         self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
         self._ending: dict[TopicName, asyncio.Task[Any]] = {}
         self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
@@ -253,8 +251,6 @@ class Broker:
         self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self.expected: dict[TopicName, int] = {}
         """Topics that come to this broker from another one → their traffic there (`broker.transfer.rosters.roster`)."""
-        self._admitted: dict[str, dict[str, float]] = {}
-        """Of namespaces with a limit of topics: those that are being made → until when they count."""
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
@@ -291,6 +287,7 @@ class Broker:
     async def close(self) -> None:
         """Take no new clients, close all topics, disconnect the clients, close the managed ledgers."""
         self._is_stopping = True
+        self.in_force.stop()
         if self._stop_watching is not None:
             self._stop_watching()
         self.settings.close()
@@ -342,40 +339,6 @@ class Broker:
         finally:
             self.namespaces.forget(namespace)
 
-    def _on_namespace_changed(self, name: str) -> None:
-        if not self._is_stopping:
-            self._tasks.spawn(self._reload_namespace(name), f"policies of {name}")
-
-    async def _reload_namespace(self, name: str) -> None:
-        self.namespaces.forget(name)
-        # One after the other: what was read last is what topics have in the end.
-        async with self._reloading.setdefault(name, asyncio.Lock()):
-            topics = [topic for topic in self.topics.values() if topic.name.namespace == name]
-            passing = self.non_persistent.in_namespace(name)
-            before = self._applied.pop(name, None)
-            try:
-                policies = await self.namespace(name)
-                if before is not None and before.is_same_but_for_bundles(policies):
-                    self._applied[name] = before  # nothing that topics or clients know of: its bundles were split
-                    return
-                failed = 0
-                for topic in topics:
-                    try:
-                        await self._apply(topic, policies)
-                    except BrokerError as error:  # it may be ending just now; the others get them all the same
-                        failed += 1
-                        log.warning("the policies of %s changed and could not be applied: %s", topic.name, error)
-                for other in passing:
-                    await other.apply_policies(policies)
-                    self._join(other)
-                if (topics or passing) and not failed:
-                    self._applied[name] = policies
-            except TopicNotFound:
-                return  # the namespace was deleted, and its topics before it
-            except BrokerError as error:
-                log.warning("the policies of %s changed and could not be applied: %s", name, error)
-            await self._recheck([*topics, *passing])
-
     def _on_tenant_changed(self, tenant: str) -> None:
         self._tenant_admins.forget(tenant)
         if not self._is_stopping:
@@ -404,51 +367,7 @@ class Broker:
             self.peers.use(config)
         except ConfigurationError as error:
             log.error("other brokers are asked as before: %s", error)
-        self._applied.clear()
-        for name in {topic.namespace for topic in [*self.topics, *self.non_persistent.by_name]}:
-            await self._reload_namespace(name)
-
-    def _on_topic_policies_changed(self, base: TopicName) -> None:
-        if not self._is_stopping:
-            self._tasks.spawn(self._reload_topic(base), f"policies of {base}")
-
-    async def _reload_topic(self, base: TopicName) -> None:
-        for topic in self.topics.of_base(base):
-            try:
-                await self._apply(topic, await self.namespace(base.namespace))
-            except BrokerError as error:
-                log.warning("the policies of %s changed and could not be applied: %s", topic.name, error)
-
-    async def _apply(self, topic: Topic, policies: NamespacePolicies) -> None:
-        """Raises BrokerError."""
-        effective = self._overlay(topic.name, policies, await self.topic_policies.of(topic.name))
-        topic.ledger.config = ledger_config(self.config, effective, is_system=topic.name.is_system)
-        await topic.apply_policies(effective)
-        self._join(topic)
-
-    def _join(self, topic: Topic | NonPersistentTopic) -> None:
-        """Put a topic into the resource group that its policies name; one of the system is in none."""
-        topic.join(None if topic.name.is_system else self.resource_groups.get(topic.policies.resource_group))
-
-    def _on_resource_group_changed(self, name: str) -> None:
-        every: list[Topic | NonPersistentTopic] = [*self.topics.values(), *self.non_persistent.by_name.values()]
-        for topic in every:
-            if topic.policies.resource_group == name:
-                self._join(topic)
-
-    def _overlay(self, name: TopicName, policies: NamespacePolicies, own: Sequence[Record]) -> NamespacePolicies:
-        """*policies* with those of the topic over them, the last ones on top. Raises MetadataFailure."""
-        if name.is_system:
-            return of_system_topic(policies)
-        try:
-            return reduce(overlay, own, policies)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise MetadataFailure(f"the policies of {name} cannot be read: {error}") from error
-
-    async def policies_of(self, name: TopicName) -> NamespacePolicies:
-        """The policies in force for a topic: its own, and those of its namespace. Raises TopicNotFound, NotReady,
-        MetadataFailure."""
-        return self._overlay(name, await self.namespace(name.namespace), await self.topic_policies.of(name))
+        await self.in_force.reload_all()
 
     async def _permissions(self, name: str) -> Permissions | None:
         """What was granted in `tenant/namespace`; None if there is no such namespace. Raises MetadataFailure."""
@@ -456,12 +375,6 @@ class Broker:
             return (await self.namespace(name)).permissions
         except TopicNotFound:
             return None
-
-    def _auto_creation(self, policies: NamespacePolicies) -> AutoCreation:
-        if policies.auto_creation is not None:
-            return policies.auto_creation
-        partitioned = self.config.auto_topic_creation_type == "partitioned"
-        return AutoCreation(self.config.allow_auto_topic_creation, self.config.default_partitions if partitioned else 0)
 
     # -------------------------------------------------------------------------------- lookups
 
@@ -476,10 +389,10 @@ class Broker:
         policies = await self.namespace(topic.namespace)
         if topic.partition >= 0:
             return 0
-        partitions = await self._partitions_of_base(topic)
+        partitions = await self.creation.partitions_of_base(topic)
         if partitions:
             return partitions
-        automatic = self._auto_creation(policies)
+        automatic = self.creation.automatic(policies)
         if create and automatic.allowed:
             if not automatic.partitions or topic.is_system or await self._exists(topic):
                 return 0
@@ -488,66 +401,8 @@ class Broker:
             raise TopicNotFound(f"Topic {topic} does not exist")
         return 0
 
-    async def _partitions_of_base(self, topic: TopicName) -> int:
-        try:
-            return await self.partitioned.count_of_base(topic)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
-
-    async def check_new(self, topic: TopicName, partitions: int = 0) -> None:
-        """Raises NotAllowed if *topic* may not be made, with so many partitions; TopicNotFound, MetadataFailure."""
-        await self.check_name(topic)
-        await self.check_room_for(topic, range(partitions) if partitions else None)
-
-    async def check_partition(self, topic: TopicName) -> None:
-        """Raises NotAllowed if *topic* has the name of a partition that there is not; MetadataFailure.
-
-        For topics that are made by a request of their own, as with Apache's admin API. A client that publishes to such
-        a name, of a topic without partitions, gets a topic of that name.
-        """
-        if topic.partition >= 0 and topic.partition >= (partitions := await self._partitions_of_base(topic)):
-            raise NotAllowed(_no_such_partition(topic, partitions))
-
-    async def check_name(self, topic: TopicName) -> None:
-        """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
-        character, is_strict = controlling(topic.local), self.config.strict_topic_names and not topic.is_system
-        if character is None and not is_strict:
-            return
-        is_partition = 0 <= topic.partition < await self._partitions_of_base(topic)
-        if character is not None and not is_partition:  # that of a topic that is there already goes on
-            raise NotAllowed(f"Invalid topic name {visible(topic.full)}: {NO_CONTROLS.format(character)}")
-        problem = topic.strict_problem(is_partition=is_partition) if is_strict else None
-        if problem is not None:
-            raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)")
-
-    async def check_room_for(self, topic: TopicName, partitions: range | None = None) -> None:
-        """Raises NotAllowed if the namespace may not have *topic*, or these *partitions* of it, too. TopicNotFound,
-        MetadataFailure."""
-        policies = await self.namespace(topic.namespace)
-        most = self.config.max_topics_per_namespace if policies.max_topics is None else policies.max_topics
-        if not most or topic.is_system:
-            return
-        there = set(await self.topics_of_namespace(topic.namespace, persistent=True, non_persistent=False))
-        # Others were let in a moment ago, and are not there yet: many ask at once.
-        now_s = self.clock.monotonic()
-        admitted = self._admitted.pop(topic.namespace, {})
-        admitted = {name: until_s for name, until_s in admitted.items() if until_s > now_s and name not in there}
-        wanted = {topic.full} if partitions is None else {topic.with_partition(one).full for one in partitions}
-        is_full = len(there | admitted.keys() | wanted) > most
-        if not is_full and topic.is_persistent:  # others do not count
-            admitted |= dict.fromkeys(wanted - there, now_s + self.config.topic_load_s)
-        if admitted:
-            self._admitted[topic.namespace] = admitted
-        if is_full:
-            raise NotAllowed(f"Exceed maximum number of topics in namespace {topic.namespace}: it may have {most}")
-
-    def _is_made(self, name: TopicName) -> None:
-        """It counts by itself from now on, or is not there any more."""
-        if self._admitted and (admitted := self._admitted.get(name.namespace)):
-            admitted.pop(name.full, None)
-
     async def _create_partitioned(self, topic: TopicName, partitions: int) -> int:
-        await self.check_new(topic, partitions)
+        await self.creation.check_new(topic, partitions)
         most = self.config.partitions_max
         if not 1 <= partitions <= most:
             raise NotAllowed(
@@ -557,7 +412,7 @@ class Broker:
         try:
             await self.partitioned.create(topic, partitions)
         except RecordExists:
-            return await self._partitions_of_base(topic)  # another request made it meanwhile
+            return await self.creation.partitions_of_base(topic)  # another request made it meanwhile
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         return partitions
@@ -637,7 +492,7 @@ class Broker:
     async def _made(self, name: TopicName) -> Topic | NonPersistentTopic:
         """A new topic, when it is its turn. Raises BrokerError."""
         async with self.arrivals.making():
-            await self.check_new(name)
+            await self.creation.check_new(name)
             # While it waited a bundle may have been given away, and a non-persistent topic is told of nothing before it
             # is there.
             policies = await self.namespace(name.namespace)
@@ -664,12 +519,12 @@ class Broker:
 
     async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
         if name.partition >= 0:
-            partitions = await self._partitions_of_base(name)
+            partitions = await self.creation.partitions_of_base(name)
             if partitions:
                 return name.partition < partitions
-        elif await self._partitions_of_base(name):
+        elif await self.creation.partitions_of_base(name):
             return True
-        return create and (name.is_system or self._auto_creation(policies).allowed)
+        return create and (name.is_system or self.creation.automatic(policies).allowed)
 
     async def _load(
         self, name: TopicName, policies: NamespacePolicies, *, create: bool = True, is_awaited: bool = True
@@ -702,7 +557,7 @@ class Broker:
         Raises BrokerError.
         """
         if name.is_persistent and name not in self.topics and not self._is_stopping:
-            policies = await self.policies_of(name)
+            policies = await self.in_force.of(name)
             settings = ledger_config(self.config, policies, is_system=name.is_system)
             self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead, held=held)
 
@@ -712,7 +567,7 @@ class Broker:
         Raises BrokerError.
         """
         if name.is_persistent and name not in self.topics and not self._is_stopping:
-            policies = await self.policies_of(name)
+            policies = await self.in_force.of(name)
             self.ledgers.recover(
                 name.managed_ledger_name, ledger_config(self.config, policies, is_system=name.is_system)
             )
@@ -748,7 +603,7 @@ class Broker:
     async def _opened(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
-        policies = self._overlay(name, policies, await self.topic_policies.of(name))
+        policies = await self.in_force.of_new(name, policies)
         async with self._load_slots, self._openings.turn(name, rank):
             try:
                 settings = ledger_config(self.config, policies, is_system=name.is_system)
@@ -784,23 +639,18 @@ class Broker:
                 topic.abandon("it was not opened")
                 await topic.finish()
                 raise
-            self._join(topic)
+            self.in_force.join(topic)
             self.topics[name] = topic
-            self._is_made(name)
+            self.creation.is_made(name)
             self.expected.pop(name, None)
             # Opening may have waited for its turn: what changed meanwhile found no topic to tell.
-            await self._bring_up_to_date(topic, policies)
+            await self.in_force.bring_up_to_date(topic, policies)
             return topic
-
-    async def _bring_up_to_date(self, topic: Topic, policies: NamespacePolicies) -> None:
-        """*policies*: those in force when its opening began. Raises BrokerError."""
-        if not policies.is_same_but_for_bundles(await self.policies_of(topic.name)):
-            await self._apply(topic, await self.namespace(topic.name.namespace))
 
     def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:
         """Raises NotAllowed."""
         topic = self.non_persistent.open(name, policies)
-        self._join(topic)
+        self.in_force.join(topic)
         return topic
 
     def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
@@ -861,7 +711,7 @@ class Broker:
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
-        self._is_made(name)
+        self.creation.is_made(name)
         await self._end(name, self._delete(topic), "delete")
         await self._forget_permissions(name)
         await self.forget_topic_policies(name)
@@ -914,7 +764,7 @@ class Broker:
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
         async with self.arrivals.making():
-            await self.check_new(name)
+            await self.creation.check_new(name)
             policies = await self.namespace(name.namespace)
             self._check_here(name)
             return await self._load(name, policies)
@@ -1003,13 +853,13 @@ class Broker:
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes:
         """Register a producer's schema; returns its version (empty for none). Raises IncompatibleSchema."""
-        return await self._schema_rules.admit_producer(topic, schema, await self.policies_of(topic))
+        return await self._schema_rules.admit_producer(topic, schema, await self.in_force.of(topic))
 
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None:
         """Raises IncompatibleSchema unless a consumer can read *topic* with *schema* (`SchemaRules.admit_consumer`)."""
         if has_no_schema(schema):
             return
-        policies = await self.policies_of(topic)
+        policies = await self.in_force.of(topic)
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 
     def _has_been_used(self, topic: TopicName) -> bool:
@@ -1026,7 +876,7 @@ class Broker:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""
         if topic not in self.topics and self.non_persistent.get(topic) is None:
             raise TopicNotFound(f"Topic not found {topic}")
-        return await self._schema_rules.register(topic, schema, await self.policies_of(topic))
+        return await self._schema_rules.register(topic, schema, await self.in_force.of(topic))
 
     async def get_schema(self, topic: TopicName, version: bytes | None) -> tuple[wire.Schema, bytes]:
         """A version of the topic's schema, or the latest. Raises TopicNotFound, IncompatibleSchema."""
@@ -1040,15 +890,6 @@ class Broker:
 
 def _not_here(name: TopicName) -> NotReady:
     return NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
-
-
-def _no_such_partition(topic: TopicName, partitions: int) -> str:
-    """Why *topic* is not made, whose base has only so many *partitions*."""
-    if not partitions:
-        missing = f"numeric value if there isn't a partitioned topic {topic.base.local} created."
-    else:
-        missing = f"a number larger than {partitions - 1}: {topic.base} has {partitions} partitions."
-    return f'Can\'t create topic {topic.local} with "-partition-" followed by {missing}'
 
 
 def rules_of(config: BrokerConfig) -> Rules | None:

@@ -237,7 +237,7 @@ class GrpcServer:
         await broker.namespace(name.namespace)
         exists = Refused(Status.ALREADY_EXISTS, f"{name} exists; use it, delete it, or take another name")
         if request.partitions:
-            await broker.check_new(name, request.partitions)
+            await broker.creation.check_new(name, request.partitions)
             try:
                 await broker.partitioned.create(name, request.partitions)
             except RecordExists:
@@ -245,7 +245,7 @@ class GrpcServer:
             return api.CreateTopicResponse()
         if not name.is_persistent:
             raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
-        await broker.check_partition(name)
+        await broker.creation.check_partition(name)
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
         await broker.create_topic(name)

@@ -282,13 +282,13 @@ MUTANTS = (
     Mutant(
         "what changes while a topic is being opened is not seen",
         "broker/broker.py",
-        "            await self._bring_up_to_date(topic, policies)\n",
+        "            await self.in_force.bring_up_to_date(topic, policies)\n",
         "",
         (f"{UNIT}/test_policies_in_force.py",),
     ),
     Mutant(
         "all topics of a namespace are told of each split",
-        "broker/broker.py",
+        "broker/serving/in_force.py",
         "if before is not None and before.is_same_but_for_bundles(policies):",
         "if False:",
         (f"{UNIT}/test_policies_in_force.py",),
@@ -1143,7 +1143,7 @@ MUTANTS = (
     Mutant(
         "a topic may be made over gRPC beyond the limit",
         "broker/broker.py",
-        "            await self.check_new(name)\n            policies",
+        "            await self.creation.check_new(name)\n            policies",
         "            policies",
         ("tests/unit/broker/grpc/test_service.py",),
     ),
@@ -1527,14 +1527,14 @@ MUTANTS = (
     Mutant(
         "a partition that its topic does not have is made by the admin API",
         "broker/admin/topics/topics.py",
-        "        await self._broker.check_partition(name)\n",
+        "        await self._broker.creation.check_partition(name)\n",
         "",
         (f"{UNIT}/admin/test_admin.py", "-k", "does_not_have"),
     ),
     Mutant(
         "a partition that its topic does not have is made by the topic API",
         "broker/grpc/service.py",
-        "        await broker.check_partition(name)\n",
+        "        await broker.creation.check_partition(name)\n",
         "",
         (f"{UNIT}/grpc/test_service.py", "-k", "does_not_have"),
     ),
@@ -1690,7 +1690,7 @@ MUTANTS = (
     ),
     Mutant(
         "topics that are being made do not count",
-        "broker/broker.py",
+        "broker/serving/creation.py",
         "len(there | admitted.keys() | wanted) > most",
         "len(there | wanted) > most",
         (*BURSTS, "-k", "topics"),

@@ -141,7 +141,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "topics of the brokers are in resource groups",
-        "broker/broker.py",
+        "broker/serving/in_force.py",
         "topic.join(None if topic.name.is_system else self.resource_groups",
         "topic.join(self.resource_groups",
         _GROUPS,
@@ -388,8 +388,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "strict names are asked of partitions of a topic that is there",
-        "broker/broker.py",
-        "is_partition = 0 <= topic.partition < await self._partitions_of_base(topic)",
+        "broker/serving/creation.py",
+        "is_partition = 0 <= topic.partition < await self.partitions_of_base(topic)",
         "is_partition = False",
         ("tests/unit/broker/admin/test_strict_names.py",),
     ),

@@ -114,7 +114,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a topic is made whose name ends the lines of logs",
-        "broker/broker.py",
+        "broker/serving/creation.py",
         "if character is not None and not is_partition:",
         "if character is not None and is_partition:",
         _NAMES,

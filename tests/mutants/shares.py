@@ -265,8 +265,8 @@ MUTANTS: Final = (
     Mutant(
         "topics are made all at once",
         "broker/broker.py",
-        "        async with self.arrivals.making():\n            await self.check_new(name)\n            # While",
-        "        async with contextlib.nullcontext():\n            await self.check_new(name)\n            # While",
+        "        async with self.arrivals.making():\n            await self.creation.check_new(name)\n            #",
+        "        async with contextlib.nullcontext():\n            await self.creation.check_new(name)\n            #",
         _ARRIVALS,
     ),
     Mutant(

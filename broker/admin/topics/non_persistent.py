@@ -122,13 +122,13 @@ class NonPersistentTopicsApi:
         name = topic_of(request)
         topic_properties_from_json(await body_of(request))  # checked as with Apache's brokers, and of no use
         await self._broker.namespace(name.namespace)
-        await self._broker.check_partition(name)
+        await self._broker.creation.check_partition(name)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
         await self._owners.here(request, name)
         if self._topics.get(name) is not None:
             raise Refused(409, "This topic already exists")
-        await self._broker.check_name(name)
+        await self._broker.creation.check_name(name)
         await self._broker.open_non_persistent(name)
         return done()
 

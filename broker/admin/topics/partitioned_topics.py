@@ -76,7 +76,7 @@ class PartitionedTopicsApi:
         properties = topic_properties_from_json(body.get("properties") if isinstance(body, dict) else None)
         if self._broker.non_persistent.get(name) is not None:
             raise Refused(409, "This topic already exists")
-        await self._broker.check_new(name, count)
+        await self._broker.creation.check_new(name, count)
         await self._partitioned.create(name, count, properties)
         return done()
 
@@ -90,7 +90,7 @@ class PartitionedTopicsApi:
         before = await self._partitioned.count(name)
         if not before:
             raise Refused(409, f"Topic {name} is not the partitioned topic.")
-        await self._broker.check_room_for(name, range(before, count))
+        await self._broker.creation.check_room_for(name, range(before, count))
         subscriptions = await self._subscriptions(name) if name.is_persistent and count > before else {}
         if subscriptions:  # first: clients may come to a partition, and publish there, as soon as the record counts it
             await self._partitioned.make_ahead(name, count)

@@ -91,7 +91,7 @@ class SchemasApi:
         return json_answer({"version": version})
 
     async def _strategy(self, name: TopicName) -> Strategy:
-        policies = await self._broker.policies_of(name)
+        policies = await self._broker.in_force.of(name)
         return Strategy(policies.schema_strategy or self._broker.config.schema_strategy)
 
 

@@ -226,7 +226,7 @@ class TopicPoliciesApi:
             check_clusters(label, value, await self._broker.tenancy.clusters())
             check_not_replicated(value, config.cluster_name)
         elif label in ("retention", "backlogQuota"):
-            policies = await self._broker.policies_of(name)
+            policies = await self._broker.in_force.of(name)
             if label == "retention":
                 kept = value
                 limits = [(one.limit_bytes, one.limit_s) for one in quotas_in_force(config, policies).values()]

@@ -81,7 +81,7 @@ class TopicsApi:
         name = topic_of(request)
         properties = topic_properties_from_json(await body_of(request))
         await self._broker.namespace(name.namespace)
-        await self._broker.check_partition(name)
+        await self._broker.creation.check_partition(name)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
         await self._owners.here(request, name)

@@ -139,12 +139,12 @@ async def test_what_is_set_for_all_clusters_counts_below_what_is_set_for_this_on
     assert topic.policies.max_consumers_per_topic == 4
     await side.broker.unload(NAME)
     fresh = await world.side()
-    assert (await fresh.broker.policies_of(NAME)).max_consumers_per_topic == 4
+    assert (await fresh.broker.in_force.of(NAME)).max_consumers_per_topic == 4
     for policy, expected in (("maxProducers", 5), ("maxProducers?isGlobal=true", 7)):
         assert (await world.call(side, "DELETE", f"{TOPIC}/{policy}", follow=True)).status == 204
 
         async def counts_now(expected: int = expected) -> bool:
-            return (await fresh.broker.policies_of(NAME)).max_producers_per_topic == expected
+            return (await fresh.broker.in_force.of(NAME)).max_producers_per_topic == expected
 
         await eventually(counts_now)
 
