@@ -1,20 +1,12 @@
-"""One broker: opens, closes and deletes topics, and runs periodic work.
-
-Rules:
-
-1. However many clients ask for a topic at the same moment, it is opened once; all wait for the same task.
-2. A topic is open only while this broker owns its bundle; that is checked before it is opened, and again after.
-3. A topic that is being closed or deleted is opened again only when that has ended.
-"""
+"""One broker: starts and stops its parts, and names them. Topics are deleted here, and schemas asked for."""
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.arrivals import Arrivals
 from broker.binary.connection import LookupAnswer
@@ -24,13 +16,12 @@ from broker.errors import (
     BrokerError,
     MetadataFailure,
     NotAllowed,
-    NotReady,
     TopicNotFound,
     TopicUnreadable,
     storage_error,
 )
 from broker.memory_budget import MemoryBudget
-from broker.names import Bundles, BundleSet
+from broker.names import Bundles
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.policies.namespace import NamespacePolicies
 from broker.policies.permissions import Permissions
@@ -45,9 +36,10 @@ from broker.serving.in_force import InForce
 from broker.serving.lookups import Lookups
 from broker.serving.non_persistent_topics import NonPersistentTopics
 from broker.serving.open_topics import OpenTopics
+from broker.serving.opening import Ledgers, Opening
 from broker.serving.periodic import Periodic
 from broker.serving.schemas import SchemaRules, Schemas, has_no_schema
-from broker.serving.storage import ledger_config, open_storage
+from broker.serving.storage import open_storage
 from broker.serving.topic_lists import TopicLists
 from broker.settings.config import BrokerConfig, parse_listeners
 from broker.settings.dynamic import DynamicSettings
@@ -59,7 +51,6 @@ from broker.topic.clients.producer import ProducerTopic
 from broker.topic.clients.properties import KeptBytes
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
-from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.rates.throttling import PublishHold, PublishThrottle
 from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
@@ -74,29 +65,17 @@ from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.process.memory import memory_bytes
-from magnetar_core.runtime.tasks import SingleFlight, Tasks
-from magnetar_core.runtime.turns import Rank, Turns
+from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
 from magnetar_core.security.tls.contexts import Certificates
-from managed_ledger.config import ManagedLedgerConfig
-from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
+from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.ledgers.holdings import Changes, Holdings
-from managed_ledger.ledgers.tails import Tails
-from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
 
 # Topics that are compacted at the same time; each reads and writes as fast as it can, with pauses for others.
 COMPACTIONS_MAX: Final = 2
-
-# Topics whose opening begins at the same time. What hundreds ask of the metadata store and of bookies goes in few
-# requests, so fewer at a time take longer in all (with 500 topics, 48 at a time: half as long again); of thousands the
-# first ones are there when the last ones begin. An opening that storage keeps waiting for so long goes on beside the
-# next ones.
-OPENED_AT_ONCE: Final = 1_000
-OPENING_TURN_S: Final = 2.0
 
 # Names of topics of a namespace that are read in one turn: some 20 µs each.
 NAMES_PER_TURN: Final = 1_000
@@ -105,43 +84,6 @@ NAMES_PER_TURN: Final = 1_000
 CLOSING_MAX: Final = 100
 
 _PRODUCER_NAMES: Final = "/counters/producer-name/-"
-
-
-class _NotStored(TopicNotFound, code=TopicNotFound.code):
-    """A topic was to be opened without being made, and is not there."""
-
-
-class Ledgers(Protocol):
-    """Opens managed ledgers (`managed_ledger.factory.ManagedLedgerFactory`)."""
-
-    cache: EntryCache
-    changes: Changes
-    tails: Tails
-
-    async def open(
-        self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True
-    ) -> ManagedLedger: ...
-
-    def prepare(
-        self,
-        name: str,
-        config: ManagedLedgerConfig | None = None,
-        *,
-        is_dead: bool = True,
-        held: Holdings | None = None,
-    ) -> None: ...
-
-    def recover(self, name: str, config: ManagedLedgerConfig | None = None) -> None: ...
-
-    async def exists(self, name: str) -> bool: ...
-
-    async def list(self, namespace: str) -> list[str]: ...
-
-    def watch(self, namespace: str, changed: Callable[[], None]) -> Cancel: ...
-
-    async def discard(self, name: str) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class Broker:
@@ -190,11 +132,8 @@ class Broker:
         self.access = Access(rules_of(config), self._tenant_admins.of, self._permissions)
         self.on_permissions_changed: list[Callable[[str], Coroutine[Any, Any, None]]] = []
         """Called with the name of a namespace where rights may have changed, for clients that topics do not know."""
-        self.load_times = Distribution()
-        """Milliseconds until topics were open, the time in which they waited for their turn included."""
         self.publish_latencies = Distribution()
         """Milliseconds until entries of persistent topics were stored, from when their messages had come."""
-        self.loads_failed = 0
         self.arrivals = Arrivals(clock)
         self.partitioned = Partitions(store, ledgers, self.arrivals.making)
         self._schema_rules = SchemaRules(schemas, config)
@@ -241,16 +180,22 @@ class Broker:
             clock.monotonic,
         )
         self.creation = Creation(config, clock, self.namespaces, self.partitioned, self._persistent_topics)
+        self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
+        self.opening = Opening(
+            config,
+            clock,
+            ownership,
+            ledgers,
+            self.in_force,
+            self.creation,
+            self.arrivals,
+            self.topics,
+            self.non_persistent,
+            self._tasks,
+            self._new_topic,
+        )
         self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self)
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
-        self._loading: SingleFlight[TopicName, Topic] = SingleFlight(self._tasks, "open")
-        self._ending: dict[TopicName, asyncio.Task[Any]] = {}
-        self._compactions = asyncio.Semaphore(COMPACTIONS_MAX)
-        self._loads_max = config.max_concurrent_topic_loads
-        self._load_slots = asyncio.Semaphore(self._loads_max)
-        self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
-        self.expected: dict[TopicName, int] = {}
-        """Topics that come to this broker from another one → their traffic there (`broker.transfer.rosters.roster`)."""
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
         self._names = 0
@@ -274,7 +219,7 @@ class Broker:
         http = f"http://{host}:{config.web_port}" if config.web_port else ""
         https = f"https://{host}:{config.web_port_tls}" if config.web_port_tls else ""
         self.address = BrokerAddress(plain, tls, http, https, listeners)
-        self._stop_watching = self.ownership.watch_lost(self._on_lost)
+        self._stop_watching = self.ownership.watch_lost(self.opening.on_lost)
         await self.settings.start()
         await self.resource_groups.start()
         self.periodic.start(self._tasks)
@@ -288,6 +233,7 @@ class Broker:
         """Take no new clients, close all topics, disconnect the clients, close the managed ledgers."""
         self._is_stopping = True
         self.in_force.stop()
+        self.opening.stop()
         if self._stop_watching is not None:
             self._stop_watching()
         self.settings.close()
@@ -297,10 +243,10 @@ class Broker:
 
         async def close(name: TopicName) -> None:
             async with slots:
-                await self.unload(name)
+                await self.opening.unload(name)
 
         await self.topic_policies.close()
-        await asyncio.gather(*(close(name) for name in [*self.topics, *self._loading.under_way]))
+        await asyncio.gather(*(close(name) for name in [*self.topics, *self.opening.under_way]))
         await self.non_persistent.close_all()
         await self.server.close()
         await self._topic_lists.close()
@@ -360,9 +306,7 @@ class Broker:
         self.publish_throttle.use(config.broker_publish_rate, self.now_ms())
         self.publishes.limit_bytes = config.publish_buffer_bytes(memory_bytes())
         self.ledgers.cache.bytes_max = config.cache_mbytes * MIB
-        if config.max_concurrent_topic_loads != self._loads_max:
-            self._loads_max = config.max_concurrent_topic_loads
-            self._load_slots = asyncio.Semaphore(self._loads_max)  # those that are being opened keep their old ones
+        self.opening.use(config.max_concurrent_topic_loads)
         try:
             self.peers.use(config)
         except ConfigurationError as error:
@@ -456,243 +400,37 @@ class Broker:
 
     # -------------------------------------------------------------------------------- topics
 
+    def _new_topic(
+        self, name: TopicName, ledger: ManagedLedger, policies: NamespacePolicies, dropped: Callable[[Topic], None]
+    ) -> Topic:
+        return self._topic_class(
+            name,
+            ledger,
+            self.config,
+            policies,
+            self.ownership,
+            self.clock,
+            dropped,
+            self.reads,
+            self._compactions,
+            self.unacked,
+            self.publish_latencies,
+        )
+
     async def topic_for_producer(self, topic: TopicName) -> Topic | NonPersistentTopic:
         """The open topic; created if policies allow it. Raises BrokerError."""
-        return await self._topic(topic, create=True, missing=f"Topic not found {topic}")
+        return await self.opening.topic(topic, create=True, missing=f"Topic not found {topic}")
 
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
         """The open topic; created if *create* and policies allow it. Raises BrokerError."""
-        return await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
+        return await self.opening.topic(topic, create=create, missing=f"Topic {topic} does not exist")
 
     async def persistent_topic(self, topic: TopicName, *, create: bool) -> Topic:
         """As above, for those who need what is stored. Raises BrokerError."""
-        found = await self._topic(topic, create=create, missing=f"Topic {topic} does not exist")
+        found = await self.opening.topic(topic, create=create, missing=f"Topic {topic} does not exist")
         if isinstance(found, NonPersistentTopic):
             raise NotAllowed(f"{topic} is non-persistent; only the binary protocol serves such topics")
         return found
-
-    async def _topic(self, name: TopicName, *, create: bool, missing: str) -> Topic | NonPersistentTopic:
-        loaded = self.topics.get(name) or self.non_persistent.get(name)
-        if loaded is not None and not loaded.is_closed:
-            self._check_here(name)  # rule 2
-            return loaded
-        if self._is_stopping:
-            raise NotReady("This broker is stopping")
-        if name.is_persistent and not self.config.enable_persistent_topics:
-            raise NotAllowed(f"{name}: this broker has enablePersistentTopics=false")
-        policies = await self.namespace(name.namespace)
-        await self._check_owned(name)
-        if name.is_persistent:
-            with contextlib.suppress(_NotStored):
-                return await self._load(name, policies, create=False)
-        if not await self._may_make(name, policies, create):
-            raise TopicNotFound(missing)
-        return await self._made(name)
-
-    async def _made(self, name: TopicName) -> Topic | NonPersistentTopic:
-        """A new topic, when it is its turn. Raises BrokerError."""
-        async with self.arrivals.making():
-            await self.creation.check_new(name)
-            # While it waited a bundle may have been given away, and a non-persistent topic is told of nothing before it
-            # is there.
-            policies = await self.namespace(name.namespace)
-            await self._check_owned(name)
-            if name.is_persistent:
-                return await self._load(name, policies)
-            return self._open_non_persistent(name, policies)
-
-    async def _check_owned(self, name: TopicName) -> None:
-        """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""
-        if self.ownership.owns(name):
-            return
-        try:
-            is_ours = await self.ownership.is_coming(name)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
-        if not is_ours:
-            raise _not_here(name)
-
-    def _check_here(self, name: TopicName) -> None:
-        """Raises NotReady unless the topic's bundle is ours."""
-        if not self.ownership.owns(name):
-            raise _not_here(name)
-
-    async def _may_make(self, name: TopicName, policies: NamespacePolicies, create: bool) -> bool:
-        if name.partition >= 0:
-            partitions = await self.creation.partitions_of_base(name)
-            if partitions:
-                return name.partition < partitions
-        elif await self.creation.partitions_of_base(name):
-            return True
-        return create and (name.is_system or self.creation.automatic(policies).allowed)
-
-    async def _load(
-        self, name: TopicName, policies: NamespacePolicies, *, create: bool = True, is_awaited: bool = True
-    ) -> Topic:
-        """The open topic; it is opened if it is not (rule 1). Topics that a client waits for are opened first, then
-        those with more traffic. Raises _NotStored if it is not to be made."""
-        # Another request may have opened it since the caller looked. A second object on the same ledger would share the
-        # cursors with the first, so that each delivers only part of the entries; and it would get the answers to
-        # messages that were published through the first.
-        loaded = self.topics.get(name)
-        if loaded is not None and not loaded.is_closed:
-            return loaded
-        rank = (0 if is_awaited else 1, -self.expected.get(name, 0))
-        self._openings.hurry(name, rank)
-        try:
-            async with asyncio.timeout(self.config.topic_load_s):
-                while True:
-                    try:
-                        return await self._loading.do(name, lambda: self._open(name, policies, create, rank))
-                    except _NotStored:
-                        if not create:
-                            raise
-                        # Joined one who only looked whether there is such a topic.
-        except TimeoutError:  # it is opened all the same, for those who come later
-            raise NotReady(f"Failed to load topic {name} within {self.config.topic_load_s} s; retry") from None
-
-    async def prepare(self, name: TopicName, *, is_dead: bool, held: Holdings | None) -> None:
-        """Begin to get what opening a topic will need, whose owner is dead or will close it, and told *held* of it.
-
-        Raises BrokerError.
-        """
-        if name.is_persistent and name not in self.topics and not self._is_stopping:
-            policies = await self.in_force.of(name)
-            settings = ledger_config(self.config, policies, is_system=name.is_system)
-            self.ledgers.prepare(name.managed_ledger_name, settings, is_dead=is_dead, held=held)
-
-    async def recover_ahead(self, name: TopicName) -> None:
-        """Begin to close the last ledger of a topic whose owner's process is gone, before its session ends.
-
-        Raises BrokerError.
-        """
-        if name.is_persistent and name not in self.topics and not self._is_stopping:
-            policies = await self.in_force.of(name)
-            self.ledgers.recover(
-                name.managed_ledger_name, ledger_config(self.config, policies, is_system=name.is_system)
-            )
-
-    async def open_again(self, name: TopicName) -> None:
-        """Open a topic that another broker served, if it is still there and ours. Raises BrokerError."""
-        with contextlib.suppress(_NotStored):
-            if self.ownership.owns(name) and not self._is_stopping:
-                await self._load(name, await self.namespace(name.namespace), create=False, is_awaited=False)
-
-    def holdings(self, name: TopicName) -> Holdings | None:
-        """What a successor needs of a topic that is open here; None: nothing is known."""
-        topic = self.topics.get(name)
-        return None if topic is None else topic.ledger.holdings()
-
-    @property
-    def loads_pending(self) -> int:
-        """Topics that are being opened, or wait for it."""
-        return len(self._loading.under_way)
-
-    async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
-        began_s = self.clock.monotonic()
-        try:
-            topic = await self._opened(name, policies, create, rank)
-        except _NotStored:
-            raise
-        except Exception:
-            self.loads_failed += 1
-            raise
-        self.load_times.add((self.clock.monotonic() - began_s) * 1000)
-        return topic
-
-    async def _opened(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
-        while (ending := self._ending.get(name)) is not None:  # rule 3
-            await asyncio.wait([ending])
-        policies = await self.in_force.of_new(name, policies)
-        async with self._load_slots, self._openings.turn(name, rank):
-            try:
-                settings = ledger_config(self.config, policies, is_system=name.is_system)
-                ledger = await self.ledgers.open(name.managed_ledger_name, settings, create=create)
-            except ManagedLedgerNotFound as error:
-                raise _NotStored(f"Topic {name} does not exist") from error
-            except ManagedLedgerError as error:
-                log.warning("%s cannot be opened: %s", name, error)
-                raise storage_error(error) from error
-            except MetadataError as error:
-                log.warning("%s cannot be opened: %s", name, error)
-                raise MetadataFailure(str(error)) from error
-            topic = self._topic_class(
-                name,
-                ledger,
-                self.config,
-                policies,
-                self.ownership,
-                self.clock,
-                self._on_dropped,
-                self.reads,
-                self._compactions,
-                self.unacked,
-                self.publish_latencies,
-            )
-            try:
-                await topic.load()
-                if not self.ownership.owns(name) or self._is_stopping:  # rule 2
-                    raise NotReady(f"The bundle of {name} was lost while it was opened; look it up again")
-                if topic.is_closed or not (ledger.is_open or ledger.is_terminated):
-                    raise NotReady(f"{name} was taken over by another broker while it was opened")
-            except BrokerError:
-                topic.abandon("it was not opened")
-                await topic.finish()
-                raise
-            self.in_force.join(topic)
-            self.topics[name] = topic
-            self.creation.is_made(name)
-            self.expected.pop(name, None)
-            # Opening may have waited for its turn: what changed meanwhile found no topic to tell.
-            await self.in_force.bring_up_to_date(topic, policies)
-            return topic
-
-    def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:
-        """Raises NotAllowed."""
-        topic = self.non_persistent.open(name, policies)
-        self.in_force.join(topic)
-        return topic
-
-    def _end(self, name: TopicName, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[Any]:
-        """Run the task that closes or deletes a topic; the topic is not opened again before it has ended (rule 3)."""
-        task = self._tasks.spawn(work, f"{what} {name}")
-        self._ending[name] = task
-
-        def done(_: object) -> None:
-            if self._ending.get(name) is task:
-                del self._ending[name]
-
-        task.add_done_callback(done)
-        return task
-
-    def _on_dropped(self, topic: Topic) -> None:
-        """A topic ended by itself: another broker owns its ledger, or storage failed."""
-        if self.topics.get(topic.name) is topic:
-            del self.topics[topic.name]
-        self._end(topic.name, topic.finish(), "drop")
-
-    def _on_lost(self, bundles: list[str]) -> None:
-        """The topics of these bundles stop at once, before anything else is written (ownership rule 3)."""
-        lost = BundleSet(bundles)
-        self.non_persistent.drop_lost(lost)
-        for name, topic in list(self.topics.items()):
-            if lost.has(name) or not self.ownership.owns(name):
-                topic.abandon("its bundle is not ours any more")
-                self._on_dropped(topic)
-
-    async def unload(self, name: TopicName, next_broker: NextBroker = NOT_KNOWN) -> None:
-        """Close a topic; its clients go on at *next_broker*, or look it up. Does nothing if it is not open."""
-        await self._loading.settle(name)
-        topic = self.topics.pop(name, None)
-        if topic is not None:
-            await self._end(name, topic.close(next_broker), "close")
-
-    async def unload_bundle(self, bundle: str, next_broker: NextBroker = NOT_KNOWN) -> None:
-        """Close all topics of `tenant/namespace/range`, as `unload`."""
-        here = BundleSet([bundle])
-        names = [name for name in self.topics if here.has(name)]
-        closing = [self.unload(name, next_broker) for name in names]
-        await asyncio.gather(*closing, self.non_persistent.close_bundle(bundle, next_broker))
 
     async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
         """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
@@ -712,7 +450,7 @@ class Broker:
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self.topics.pop(name, None)
         self.creation.is_made(name)
-        await self._end(name, self._delete(topic), "delete")
+        await self.opening.end(name, self._delete(topic), "delete")
         await self._forget_permissions(name)
         await self.forget_topic_policies(name)
 
@@ -760,30 +498,6 @@ class Broker:
             await self.ledgers.discard(name.managed_ledger_name)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
-
-    async def create_topic(self, name: TopicName) -> Topic:
-        """Make and open a persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
-        async with self.arrivals.making():
-            await self.creation.check_new(name)
-            policies = await self.namespace(name.namespace)
-            self._check_here(name)
-            return await self._load(name, policies)
-
-    async def stored_topic(self, name: TopicName) -> Topic:
-        """The open persistent topic; opened if it is stored, and never made. Raises BrokerError."""
-        policies = await self.namespace(name.namespace)
-        self._check_here(name)
-        try:
-            return await self._load(name, policies, create=False)
-        except _NotStored:
-            raise TopicNotFound(f"Topic {name} not found") from None
-
-    async def open_non_persistent(self, name: TopicName) -> NonPersistentTopic:
-        """Make a non-persistent topic, even where policies forbid automatic creation. Raises BrokerError."""
-        async with self.arrivals.making():
-            policies = await self.namespace(name.namespace)
-            self._check_here(name)
-            return self._open_non_persistent(name, policies)
 
     async def delete_non_persistent(self, topic: TopicName) -> None:
         """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
@@ -886,10 +600,6 @@ class Broker:
         """What passes a topic that is open here, over the last period; zeros if it is not open."""
         topic = self.topics.get(name) or self.non_persistent.get(name)
         return NO_RATES if topic is None else rates_of(topic)
-
-
-def _not_here(name: TopicName) -> NotReady:
-    return NotReady(f"The bundle of {name} is not owned by this broker; look it up again")
 
 
 def rules_of(config: BrokerConfig) -> Rules | None:

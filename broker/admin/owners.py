@@ -77,7 +77,7 @@ class Owners:
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
         await self.here(request, name)
-        return await self._broker.stored_topic(name)  # it may be deleted meanwhile
+        return await self._broker.opening.stored_topic(name)  # it may be deleted meanwhile
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """How many partitions a topic has; 0: it is not partitioned, or with *create* may come to be. Raises

@@ -248,7 +248,7 @@ class GrpcServer:
         await broker.creation.check_partition(name)
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
-        await broker.create_topic(name)
+        await broker.opening.create_topic(name)
         return api.CreateTopicResponse()
 
     async def _delete_topic(self, request: api.DeleteTopicRequest) -> api.DeleteTopicResponse:

@@ -114,7 +114,7 @@ class BundleWork:
 
     async def unload(self, bundle: str) -> None:
         """Give a bundle of this broker back. Raises NotReady, MetadataError."""
-        await self._ownership.unload(bundle, lambda: self._broker.unload_bundle(bundle))
+        await self._ownership.unload(bundle, lambda: self._broker.opening.unload_bundle(bundle))
         self.on_changed()
 
     async def move(self, bundle: str, destination: BrokerAddress) -> None:

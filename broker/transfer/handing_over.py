@@ -143,6 +143,6 @@ async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection
 
 async def _give(broker: Broker, ownership: BundleOwnership, bundle: str, successor: NextBroker) -> None:
     try:
-        await ownership.unload(bundle, partial(broker.unload_bundle, bundle, successor))
+        await ownership.unload(bundle, partial(broker.opening.unload_bundle, bundle, successor))
     except (BrokerError, MetadataError, Corruption) as error:
         log.warning("%s could not be handed over: %s", bundle, error)

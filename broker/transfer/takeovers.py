@@ -131,7 +131,7 @@ class Takeovers:
     async def _prepare(self, topic: TopicName, is_dead: bool) -> None:
         held = None if self._others is None else self._others.holdings_of(topic.full)
         try:
-            await self._broker.prepare(topic, is_dead=is_dead, held=held)
+            await self._broker.opening.prepare(topic, is_dead=is_dead, held=held)
         except BrokerError as error:
             log.info("%s is not prepared: %s", topic, error)
         finally:
@@ -153,7 +153,7 @@ class Takeovers:
         return self._served
 
     def _holdings(self, name: str) -> Holdings | None:
-        return self._broker.holdings(TopicName.parse(name))
+        return self._broker.opening.holdings(TopicName.parse(name))
 
     # ------------------------------------------------------------------------------ who is gone
 
@@ -253,7 +253,7 @@ class Takeovers:
         taken = await asyncio.gather(*map(self._would_take, by_bundle))
         ours = [(bundle, topics) for (bundle, topics), is_ours in zip(by_bundle.items(), taken, strict=True) if is_ours]
         expected = {topic: traffic[topic.full] for _, topics in ours for topic in topics}
-        self._broker.expected |= expected
+        self._broker.opening.expected |= expected
         for bundle, topics in ours:
             self._tasks.spawn(self._take(bundle, topics), f"take {bundle}")
         # A bundle is given away with all its topics, so those of one bundle come together where its owner still lives:
@@ -285,7 +285,7 @@ class Takeovers:
                 if await self._ownership.is_owned_by(bundle, owner):
                     topics += own
             for topic in sorted(topics, key=lambda one: -traffic[one]):
-                await self._broker.recover_ahead(topic)
+                await self._broker.opening.recover_ahead(topic)
         except (BrokerError, MetadataError, Corruption) as error:
             log.info("ledgers of %s are closed when its topics are opened: %s", owner.native_url, error)
 
@@ -305,12 +305,12 @@ class Takeovers:
         if is_ours:
             await asyncio.gather(*map(self._open, topics))
         for topic in topics:
-            self._broker.expected.pop(topic, None)
+            self._broker.opening.expected.pop(topic, None)
 
     async def _open(self, topic: TopicName) -> None:
         # By traffic over all bundles that came; not by the topic's name, which two brokers may have told.
-        async with self._openings.turn(object(), (-self._broker.expected.get(topic, 0),)):
+        async with self._openings.turn(object(), (-self._broker.opening.expected.get(topic, 0),)):
             try:
-                await self._broker.open_again(topic)
+                await self._broker.opening.open_again(topic)
             except BrokerError as error:
                 log.info("%s is not opened until a client asks for it: %s", topic, error)

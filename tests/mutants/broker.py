@@ -281,8 +281,8 @@ MUTANTS = (
     ),
     Mutant(
         "what changes while a topic is being opened is not seen",
-        "broker/broker.py",
-        "            await self.in_force.bring_up_to_date(topic, policies)\n",
+        "broker/serving/opening.py",
+        "            await self._in_force.bring_up_to_date(topic, policies)\n",
         "",
         (f"{UNIT}/test_policies_in_force.py",),
     ),
@@ -316,7 +316,7 @@ MUTANTS = (
     ),
     Mutant(
         "who makes a topic is told that others did not find it",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "                        if not create:\n                            raise\n                        # Joined",
         "                        raise\n                        # Joined",
         WHOLE,
@@ -885,14 +885,14 @@ MUTANTS = (
     # -- topics
     Mutant(
         "a topic is opened twice",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "        if loaded is not None and not loaded.is_closed:\n            return loaded\n        rank =",
         "        rank =",
         WHOLE,
     ),
     Mutant(
         "a client waits for topics that nobody asked for",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "rank = (0 if is_awaited else 1, -self.expected.get(name, 0))",
         "rank = (1, -self.expected.get(name, 0))",
         WHOLE,
@@ -913,15 +913,15 @@ MUTANTS = (
     ),
     Mutant(
         "a topic is opened while it is being closed",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "            await asyncio.wait([ending])\n",
         "            break\n",
         WHOLE,
     ),
     Mutant(
         "a topic stays open that lost its bundle while it was opened",
-        "broker/broker.py",
-        "                if not self.ownership.owns(name) or self._is_stopping:  # rule 2\n",
+        "broker/serving/opening.py",
+        "                if not self._ownership.owns(name) or self._is_stopping:  # rule 2\n",
         "                if self._is_stopping:  # rule 2\n",
         WHOLE,
     ),
@@ -1142,8 +1142,8 @@ MUTANTS = (
     ),
     Mutant(
         "a topic may be made over gRPC beyond the limit",
-        "broker/broker.py",
-        "            await self.creation.check_new(name)\n            policies",
+        "broker/serving/opening.py",
+        "            await self._creation.check_new(name)\n            policies",
         "            policies",
         ("tests/unit/broker/grpc/test_service.py",),
     ),
@@ -1382,7 +1382,7 @@ MUTANTS = (
     Mutant(
         "what waits to be opened comes in any order",
         "broker/transfer/takeovers.py",
-        "(-self._broker.expected.get(topic, 0),)",
+        "(-self._broker.opening.expected.get(topic, 0),)",
         "(0,)",
         (f"{UNIT}/transfer/test_takeovers.py",),
     ),

@@ -264,23 +264,23 @@ MUTANTS: Final = (
     ),
     Mutant(
         "topics are made all at once",
-        "broker/broker.py",
-        "        async with self.arrivals.making():\n            await self.creation.check_new(name)\n            #",
-        "        async with contextlib.nullcontext():\n            await self.creation.check_new(name)\n            #",
+        "broker/serving/opening.py",
+        "        async with self._arrivals.making():\n            await self._creation.check_new(name)\n            #",
+        "        async with contextlib.nullcontext():\n            await self._creation.check_new(name)\n            #",
         _ARRIVALS,
     ),
     Mutant(
         "topics that are there wait for those that are made",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "                return await self._load(name, policies, create=False)\n        if not await self._may_make",
-        "                async with self.arrivals.making():\n"
+        "                async with self._arrivals.making():\n"
         "                    return await self._load(name, policies, create=False)\n"
         "        if not await self._may_make",
         _ARRIVALS,
     ),
     Mutant(
         "a topic is made whose bundle went while it waited",
-        "broker/broker.py",
+        "broker/serving/opening.py",
         "            await self._check_owned(name)\n            if name.is_persistent:\n",
         "            if name.is_persistent:\n",
         _ARRIVALS,

@@ -253,7 +253,7 @@ async def test_topics_are_closed_so_many_at_a_time(world: BrokerInMemory, monkey
     for number in range(6):
         await world.broker.topic_for_producer(TopicName.parse(f"{TOPIC}{number}"))
     closing, most = 0, 0
-    unload = world.broker.unload
+    unload = world.broker.opening.unload
 
     async def noting(name: TopicName) -> None:
         nonlocal closing, most
@@ -264,7 +264,7 @@ async def test_topics_are_closed_so_many_at_a_time(world: BrokerInMemory, monkey
         closing -= 1
 
     broker = world.broker
-    monkeypatch.setattr(broker, "unload", noting)
+    monkeypatch.setattr(broker.opening, "unload", noting)
     await world.restart()
     assert (most, broker.topics) == (2, {})
 

@@ -80,7 +80,7 @@ class BacklogApi:
             await self._owners.here(request, topics[0])
         for one in topics:
             try:
-                topic = await self._broker.stored_topic(one)
+                topic = await self._broker.opening.stored_topic(one)
             except TopicNotFound:  # deleted meanwhile
                 continue
             await work(topic)

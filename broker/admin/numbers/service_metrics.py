@@ -59,11 +59,12 @@ def _of_lookups(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
 
 
 def _of_loads(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
-    times, text = broker.load_times, "topics that were opened, until clients could use them"
+    opening, text = broker.opening, "topics that were opened, until clients could use them"
+    times = opening.load_times
     found = times.quantiles(broker.clock.monotonic())
     yield Summary("pulsar_topic_load_times", found, times.count, times.sum, labels, text)
-    yield Sample("pulsar_topic_load_failed_count", broker.loads_failed, labels, "topics that could not be opened")
-    yield Sample("pulsar_broker_topic_load_pending_requests", broker.loads_pending, labels, "topics being opened")
+    yield Sample("pulsar_topic_load_failed_count", opening.loads_failed, labels, "topics that could not be opened")
+    yield Sample("pulsar_broker_topic_load_pending_requests", len(opening.under_way), labels, "topics being opened")
 
 
 def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:

@@ -129,7 +129,7 @@ class NonPersistentTopicsApi:
         if self._topics.get(name) is not None:
             raise Refused(409, "This topic already exists")
         await self._broker.creation.check_name(name)
-        await self._broker.open_non_persistent(name)
+        await self._broker.opening.open_non_persistent(name)
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -187,7 +187,7 @@ class NonPersistentTopicsApi:
         if topic is not None:
             return topic
         if 0 <= name.partition < await self._partitioned.count_of_base(name):
-            return await self._broker.open_non_persistent(name)
+            return await self._broker.opening.open_non_persistent(name)
         raise TopicNotFound(f"Topic {name} not found")
 
     # ------------------------------------------------------------------------------- subscriptions

@@ -87,7 +87,7 @@ class TopicsApi:
         await self._owners.here(request, name)
         if await self._broker.ledgers.exists(name.managed_ledger_name):
             raise Refused(409, "This topic already exists")
-        topic = await self._broker.create_topic(name)
+        topic = await self._broker.opening.create_topic(name)
         if properties:
             await topic.ledger.set_properties({**topic.ledger.properties, **properties})
         return done()
@@ -101,7 +101,7 @@ class TopicsApi:
         force = is_forced(request)
         await self._owners.here(request, name)
         try:
-            topic = await self._broker.stored_topic(name)
+            topic = await self._broker.opening.stored_topic(name)
         except TopicUnreadable as error:
             if not force:
                 raise Refused(500, f"{error}; it can only be deleted by force") from error
@@ -192,7 +192,7 @@ class TopicsApi:
             await self._owners.ask_partitions("PUT", name, count, "/unload", fine=(404,))
             return done()
         topic = await self._owners.loaded(request)
-        await self._broker.unload(topic.name)
+        await self._broker.opening.unload(topic.name)
         return done()
 
     async def terminate(self, request: web.Request) -> web.Response:

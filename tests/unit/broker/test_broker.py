@@ -67,18 +67,18 @@ async def test_many_who_ask_at_once_open_a_topic_once(world: BrokerInMemory) -> 
 async def test_topics_with_clients_are_opened_first_and_then_those_with_more_traffic(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.broker.OPENED_AT_ONCE", 1)
+    monkeypatch.setattr("broker.serving.opening.OPENED_AT_ONCE", 1)
     await world.restart()
     broker, ledgers = world.broker, world.ledgers
     names = [TopicName.parse(f"{TOPIC}{number}") for number in range(7)]
     for name in names:
         await ledgers.open(name.managed_ledger_name)
     ledgers.opened.clear()
-    broker.expected |= {names[2]: 1, names[3]: 5, names[4]: 3, names[5]: 2}
+    broker.opening.expected |= {names[2]: 1, names[3]: 5, names[4]: 3, names[5]: 2}
     ledgers.hold_opening = asyncio.Event()
     opening: list[asyncio.Task[Any]] = []
     for name in names[:6]:  # the first one has the turn; nobody waits for the others
-        opening.append(asyncio.create_task(broker.open_again(name)))
+        opening.append(asyncio.create_task(broker.opening.open_again(name)))
         await settle()
     for name in (names[6], names[5]):  # now clients come to two of them
         opening.append(asyncio.create_task(broker.topic_for_producer(name)))
@@ -87,14 +87,14 @@ async def test_topics_with_clients_are_opened_first_and_then_those_with_more_tra
     ledgers.hold_opening.set()
     await asyncio.gather(*opening)
     assert ledgers.opened == [names[number].managed_ledger_name for number in (0, 5, 6, 3, 4, 2, 1)]
-    assert broker.expected == {}
+    assert broker.opening.expected == {}
 
 
 async def test_an_opening_that_storage_keeps_waiting_does_not_stop_the_others(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.broker.OPENED_AT_ONCE", 1)
-    monkeypatch.setattr("broker.broker.OPENING_TURN_S", 0.05)
+    monkeypatch.setattr("broker.serving.opening.OPENED_AT_ONCE", 1)
+    monkeypatch.setattr("broker.serving.opening.OPENING_TURN_S", 0.05)
     await world.restart()
     world.ledgers.hold_opening = asyncio.Event()
     stuck = asyncio.create_task(world.broker.topic_for_producer(NAME))
@@ -131,7 +131,7 @@ async def test_who_makes_a_topic_makes_it_while_others_look_whether_it_is_there(
     world.ledgers.hold_opening = asyncio.Event()
     looking = asyncio.create_task(world.broker.topic_for_consumer(NAME, create=False))
     await settle()
-    making = asyncio.create_task(world.broker.create_topic(NAME))
+    making = asyncio.create_task(world.broker.opening.create_topic(NAME))
     await settle()
     world.ledgers.hold_opening.set()
     with pytest.raises(TopicNotFound):
@@ -151,7 +151,7 @@ async def test_a_topic_that_is_being_closed_is_opened_again_when_it_has_closed(
         await close(next_broker)
 
     monkeypatch.setattr(former, "close", slow)
-    unloading = asyncio.create_task(world.broker.unload(NAME))
+    unloading = asyncio.create_task(world.broker.opening.unload(NAME))
     await settle()
     asking = asyncio.create_task(world.broker.topic_for_producer(NAME))
     await settle()
@@ -288,7 +288,7 @@ async def test_a_partitioned_topic_that_is_made_when_it_is_used_has_its_partitio
     assert counts == [2, 2, 2]
     assert await world.store.children("/managed-ledgers/public/auto/persistent") == ["t-partition-0", "t-partition-1"]
     plain = TopicName.parse("public/auto/plain")
-    await world.broker.create_topic(plain)
+    await world.broker.opening.create_topic(plain)
     assert await world.broker.partitions(plain, create=True) == 0
 
 
@@ -396,7 +396,7 @@ async def closed_before_its_permits(world: BrokerInMemory, raw: RawClient, consu
         subType=wire.CommandSubscribe.Exclusive,
     )  # fmt: skip
     await raw.expect(BaseCommand.SUCCESS)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     await raw.expect(BaseCommand.CLOSE_CONSUMER)
 
 
@@ -421,7 +421,7 @@ async def test_who_knows_that_its_consumer_was_closed_is_not_told_again(
     monkeypatch.setattr("broker.binary.consumers.TELL_AGAIN_MS", 50)
     if then == "had permits":
         await raw.subscribe(TOPIC)
-        await world.broker.unload(NAME)
+        await world.broker.opening.unload(NAME)
         await raw.expect(BaseCommand.CLOSE_CONSUMER)
     else:
         await closed_before_its_permits(world, raw)
@@ -582,7 +582,7 @@ async def unloaded_while_it_waits(world: BrokerInMemory, raw: RawClient, monkeyp
     wanted = {"topic": TOPIC, "producer_id": 2, "producer_access_mode": wire.WaitForExclusive}
     other.send(BaseCommand.PRODUCER, request_id=7, **wanted)
     assert not (await other.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_ready
-    await world.broker.unload(TopicName.parse(TOPIC))
+    await world.broker.opening.unload(TopicName.parse(TOPIC))
     return other
 
 
@@ -691,7 +691,7 @@ async def test_changed_policies_reach_the_other_topics_where_one_cannot_take_the
 ) -> None:
     other = f"{TOPIC}-other"
     for name in (TOPIC, other):
-        await world.broker.create_topic(TopicName.parse(name))
+        await world.broker.opening.create_topic(TopicName.parse(name))
 
     async def fail(name: str, start: Any) -> Any:
         raise StorageUnavailable("no bookies")
@@ -818,7 +818,7 @@ async def test_a_topic_that_was_opened_anew_while_others_were_deleted_is_not_tak
 
     async def slow() -> None:
         """Meanwhile the other one is unloaded, and a client comes."""
-        await world.broker.unload(TopicName.parse("wanted"))
+        await world.broker.opening.unload(TopicName.parse("wanted"))
         await raw.produce("wanted")
         raw.publish(1, 0)
         await raw.expect(BaseCommand.SEND_RECEIPT)

@@ -90,7 +90,7 @@ async def test_a_burst_is_admitted_up_to_the_limit(
     await world.restart(**{setting: MOST})
     clients = [await RawClient.connect(world.broker.port) for _ in range(connections)]
     if "topics" not in setting:
-        await world.broker.create_topic(NAME)
+        await world.broker.opening.create_topic(NAME)
     assert await admitted(clients, kind, each) == MOST
     for client in clients:
         client.close()

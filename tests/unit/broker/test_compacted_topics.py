@@ -325,7 +325,7 @@ class Kept:
         return await run(self.broker, scenario)
 
     async def unload(self) -> None:
-        await self.broker.unload(NAME)
+        await self.broker.opening.unload(NAME)
 
     async def take_over(self) -> None:
         """Another broker serves the topic. The former one is not asked; what it has not stored by now is lost."""

@@ -336,7 +336,7 @@ async def test_reading_under_way_is_counted_and_forgotten_with_its_topic(world: 
     ledger.cold, ledger.reads_held = True, asyncio.Event()
     await client.subscribe(TOPIC, initialPosition=wire.CommandSubscribe.Earliest)
     await eventually(lambda: world.broker.reads.used_bytes >= OUTBOX_HIGH_BYTES - 1000)
-    await world.broker.unload(TopicName.parse(TOPIC))
+    await world.broker.opening.unload(TopicName.parse(TOPIC))
     await eventually(lambda: world.broker.reads.used_bytes == 0)
     client.close()
 

@@ -136,7 +136,7 @@ async def test_a_topic_is_not_opened_in_a_bundle_that_was_given_away_meanwhile(
 
     async def slow(topic: TopicName) -> int:
         world.ownership.move(NAME, BrokerAddress("pulsar://elsewhere:6650"))
-        await world.broker.unload_bundle(policies.bundles.bundle_of(NAME))
+        await world.broker.opening.unload_bundle(policies.bundles.bundle_of(NAME))
         return await count_of_base(topic)
 
     monkeypatch.setattr(world.broker.partitioned, "count_of_base", slow)
@@ -357,7 +357,7 @@ async def test_clients_come_back_after_an_unload(world: BrokerInMemory) -> None:
     loop = asyncio.get_running_loop()
     bundle = (await world.broker.namespace("public/default")).bundles.bundle_of(NAME)
     await world.run(
-        scenario, lambda: asyncio.run_coroutine_threadsafe(world.broker.unload_bundle(bundle), loop).result(5)
+        scenario, lambda: asyncio.run_coroutine_threadsafe(world.broker.opening.unload_bundle(bundle), loop).result(5)
     )
 
 

@@ -463,7 +463,7 @@ async def test_clients_come_back_after_an_unload_and_nothing_is_lost(world: Brok
     try:
         producer, consumer = await world.run(first, c)
         (name,) = world.broker.topics
-        await world.broker.unload(name)
+        await world.broker.opening.unload(name)
         assert not world.broker.topics
         await world.run(second, producer, consumer)
     finally:
@@ -528,7 +528,7 @@ async def test_who_waits_for_exclusive_access_gets_it_also_after_an_unload(world
         first = await world.run(lambda: one.create_producer("t", access_mode=mode.Exclusive))
         waiting = asyncio.ensure_future(world.run(lambda: two.create_producer("t", access_mode=mode.WaitForExclusive)))
         await eventually(lambda: len(world.broker.topics[name].producers) == 2)
-        await world.broker.unload(name)
+        await world.broker.opening.unload(name)
         await world.run(lambda: first.send(b"0"))
         await eventually(lambda: len(world.broker.topics[name].producers) == 2)
         assert not waiting.done()

@@ -120,7 +120,7 @@ async def test_what_was_confirmed_and_acknowledged_survives_a_restart(cluster: C
     ids = [(await client.expect(BaseCommand.MESSAGE)).message.message_id for _ in range(10)]
     client.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=[ids[0], ids[1], ids[5]], request_id=9)
     await client.expect(BaseCommand.ACK_RESPONSE)
-    await first.unload(TopicName.parse(TOPIC))
+    await first.opening.unload(TopicName.parse(TOPIC))
     assert {(await client.answer()).type for _ in range(2)} == {BaseCommand.CLOSE_PRODUCER, BaseCommand.CLOSE_CONSUMER}
     second = await cluster.broker()
     other = await RawClient.connect(second.port)
@@ -231,7 +231,7 @@ async def test_what_a_topic_and_its_clients_held_goes_without_the_collector(
     assert {type(one()) for one in living} >= HELD - {LedgerReadHandle}
     client.close()
     if how == "unload":
-        await broker.unload(TopicName.parse(TOPIC))
+        await broker.opening.unload(TopicName.parse(TOPIC))
     elif how == "delete":
         await broker.delete_topic(TopicName.parse(TOPIC), force=True)
     else:

@@ -692,7 +692,7 @@ async def test_a_call_about_a_topic_that_is_being_deleted_does_not_make_it_again
     deleting = asyncio.create_task(world.call(a, "DELETE", f"{TOPICS}/t"))
     await eventually(lambda: not a.broker.topics)
     asking = asyncio.create_task(world.call(a, method, f"{TOPICS}/t/{call}"))
-    await eventually(lambda: a.broker.loads_pending)
+    await eventually(lambda: a.broker.opening.under_way)
     may_end.set()
     assert (await deleting).status == 204
     assert (await asking).status == 404
@@ -711,7 +711,7 @@ async def test_partitions_that_come_again_while_they_are_deleted_by_force_are_de
         nonlocal again
         if again:
             again -= 1
-            await a.broker.create_topic(name.with_partition(1))
+            await a.broker.opening.create_topic(name.with_partition(1))
         await delete(name)
 
     monkeypatch.setattr(a.broker.partitioned, "delete", come_again)

@@ -194,7 +194,7 @@ async def test_a_topic_that_is_there_is_served_listed_and_deleted_whatever_it_is
     name = TopicName("persistent", "public", "default", local)
     with monkeypatch.context() as another_broker:
         another_broker.setattr("broker.serving.creation.controlling", lambda _: None)
-        topic = await side.broker.create_topic(name)
+        topic = await side.broker.opening.create_topic(name)
         another_broker.setattr("broker.topic.subscriptions.check_new_name", lambda _: None)
         await topic.create_subscription("a\nb", LATEST)
     path = f"{PATH}/{quote(local, safe='')}"

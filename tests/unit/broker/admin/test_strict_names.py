@@ -75,7 +75,7 @@ async def test_partitions_of_a_topic_are_made_and_grow(world: AdminWorld, strict
 async def test_topics_that_are_there_are_served_whatever_they_are_called(world: AdminWorld) -> None:
     before = await world.side()
     assert (await world.call(before, "PUT", f"{PLAIN}/a%20b")).status == 204
-    await before.broker.unload(TopicName("persistent", "public", "default", "a b"))
+    await before.broker.opening.unload(TopicName("persistent", "public", "default", "a b"))
     await before.store.close()
     strict = await world.side(strict_topic_names=True)
     assert (await strict.ownership.locate(TopicName("persistent", "public", "default", "a b"), authoritative=True)).here

@@ -79,7 +79,7 @@ async def test_a_consumer_that_asks_again_and_again_while_its_topic_is_opened_lo
     refused meanwhile, waits, is answered, gets messages, and then its timer makes it subscribe once more."""
     await raw.produce(TOPIC, producer_id=7)
     await subscribe(raw)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     assert {(await raw.answer()).type for _ in range(2)} == {BaseCommand.CLOSE_CONSUMER, BaseCommand.CLOSE_PRODUCER}
     raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=1000)
     assert await raw.nothing_came()
@@ -115,13 +115,13 @@ async def test_a_close_of_a_consumer_that_is_being_made_is_told_by_the_answer(
     raw.send(BaseCommand.SUBSCRIBE, request_id=3, **SUBSCRIBE)
     await settle()
     assert world.broker.topics[NAME].is_in_use
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     assert await raw.nothing_came()
     go_on()
     error = (await raw.expect(BaseCommand.ERROR)).error
     assert (error.request_id, error.error) == (3, wire.ServiceNotReady)
     await subscribe(raw, 4)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     assert (await raw.expect(BaseCommand.CLOSE_CONSUMER)).close_consumer.consumer_id == 1
 
 
@@ -130,7 +130,7 @@ async def test_a_consumer_that_is_closed_early_twice_is_told_again_of_the_second
 ) -> None:
     for _ in range(2):
         await subscribe(raw)
-        await world.broker.unload(NAME)
+        await world.broker.opening.unload(NAME)
         await raw.expect(BaseCommand.CLOSE_CONSUMER)
         raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
         assert await raw.nothing_came()
@@ -146,7 +146,7 @@ async def test_who_subscribed_once_more_and_is_closed_before_its_permits_is_told
     await subscribe(raw)
     raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
     await subscribe(raw, 3)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     await raw.expect(BaseCommand.CLOSE_CONSUMER)
     raw.send(BaseCommand.FLOW, consumer_id=1, messagePermits=10)
     assert await raw.nothing_came()
@@ -181,7 +181,7 @@ async def test_an_acknowledgement_that_is_waited_for_is_answered_when_its_consum
     world: BrokerInMemory, clock: ManualClock, raw: RawClient
 ) -> None:
     await subscribe(raw)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     await raw.expect(BaseCommand.CLOSE_CONSUMER)
     ids = [MessageIdData(ledgerId=1, entryId=0)]
     raw.send(BaseCommand.ACK, consumer_id=1, ack_type=0, message_id=ids)
@@ -235,14 +235,14 @@ async def test_a_close_of_a_producer_that_is_being_made_is_told_by_the_answer(
     raw.send(BaseCommand.PRODUCER, request_id=3, **PRODUCE)
     await settle()
     assert world.broker.topics[NAME].is_in_use
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     assert await raw.nothing_came()
     go_on()
     error = (await raw.expect(BaseCommand.ERROR)).error
     assert (error.request_id, error.error) == (3, wire.ServiceNotReady)
     raw.send(BaseCommand.PRODUCER, request_id=4, **PRODUCE)
     await raw.expect(BaseCommand.PRODUCER_SUCCESS)
-    await world.broker.unload(NAME)
+    await world.broker.opening.unload(NAME)
     assert (await raw.expect(BaseCommand.CLOSE_PRODUCER)).close_producer.producer_id == 1
 
 
@@ -260,7 +260,7 @@ async def test_a_producer_that_waits_and_asks_again_is_answered_by_its_last_requ
         raw.send(BaseCommand.CLOSE_PRODUCER, producer_id=9, request_id=7)
         await raw.expect(BaseCommand.SUCCESS)
     elif then == "an unload":
-        await world.broker.unload(NAME)
+        await world.broker.opening.unload(NAME)
         await raw.expect(BaseCommand.CLOSE_PRODUCER)
         clock.advance(WAIT_AGAIN_MS / 1000)
     else:

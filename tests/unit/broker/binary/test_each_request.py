@@ -110,7 +110,7 @@ def silent(world: BrokerInMemory) -> Iterator[None]:
 async def happens(world: BrokerInMemory, what: str) -> None:
     broker = world.broker
     if what == "unload":
-        await broker.unload(NAME)
+        await broker.opening.unload(NAME)
     elif what == "takeover":
         world.ownership.move(NAME, BrokerAddress("pulsar://elsewhere:6650"))
         world.ledger(TOPIC).fence(ManagedLedgerFenced("taken over"))

@@ -517,7 +517,7 @@ async def test_a_consumer_comes_back_when_its_topic_was_closed(world: BrokerInMe
         first, _ = await take(consumer, 2)
         consumer.ack(first)
         await consumer.flush()
-        await world.broker.unload(TopicName.parse("t"))
+        await world.broker.opening.unload(TopicName.parse("t"))
         assert texts(await take(consumer, 1)) == ["1"]
         await client.producer("t").send(b"2")
         assert texts(await take(consumer, 1)) == ["2"]
@@ -529,7 +529,7 @@ async def test_a_reader_goes_on_where_it_was_when_its_topic_was_closed(
     ids = await client.producer("t").send_many([b"0", b"1", b"2"])
     async with client.reader("t") as reader:
         assert (await reader.receive(5)).id == ids[0]
-        await world.broker.unload(TopicName.parse("t"))
+        await world.broker.opening.unload(TopicName.parse("t"))
         await asyncio.sleep(0.1)
         assert [(await reader.receive(5)).id for _ in range(2)] == ids[1:]
 

@@ -169,7 +169,7 @@ async def test_the_limits_of_topics_hold_for_those_that_are_made_here(
     world: BrokerInMemory, settings: dict[str, Any], request_: Any, code: str, text: str
 ) -> None:
     await world.restart(**settings)
-    await world.broker.create_topic(TopicName.parse("t1"))
+    await world.broker.opening.create_topic(TopicName.parse("t1"))
     server = await open_grpc(world)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -343,7 +343,7 @@ async def test_messages_are_sent_again_when_their_topic_was_closed(world: Broker
         await consumer.flush()
         sending = asyncio.ensure_future(producer.send_many([b"1", b"2"]))
         await asyncio.sleep(0)
-        await world.broker.unload(TopicName.parse("t"))
+        await world.broker.opening.unload(TopicName.parse("t"))
         await sending
         await producer.send(b"3")
         assert [(await consumer.receive(5)).payload for _ in range(3)] == [b"1", b"2", b"3"]
@@ -397,7 +397,7 @@ async def test_topics_that_move_between_brokers_lose_and_repeat_nothing(world: B
                 await asyncio.sleep(0.05)
                 here, there = worlds[turn % 2], worlds[1 - turn % 2]
                 here.ownership.move(name, there.broker.address)
-                await here.broker.unload(name)
+                await here.broker.opening.unload(name)
                 there.ownership.elsewhere.clear()
             await sending
             received: list[bytes] = []

@@ -131,7 +131,7 @@ async def test_a_topic_that_is_closed_while_its_client_is_asked_for_again_leaves
             held = Held(guarded, patch, operation)
             client.send(kind, request_id=3, **fields)
             await eventually(lambda held=held: held.asked == 2)  # type: ignore[misc]
-            await guarded.broker.unload_bundle(bundle)
+            await guarded.broker.opening.unload_bundle(bundle)
             assert await client.nothing_came(), "a close would be of what its client does not know yet"
             held.go_on.set()
             assert await client.refused() == wire.ServiceNotReady
@@ -245,7 +245,7 @@ async def test_a_list_that_an_administrator_watches_ends_when_it_is_none_any_mor
         client.send(_T.WATCH_TOPIC_LIST, request_id=7, watcher_id=1, namespace="public/default", topics_pattern=".*")
         await client.expect(_T.WATCH_TOPIC_LIST_SUCCESS)
     await administrators(guarded, "chief")
-    await guarded.broker.create_topic(NAME)
+    await guarded.broker.opening.create_topic(NAME)
     await clients["chief"].expect(_T.WATCH_TOPIC_UPDATE)
     assert await clients["boss"].nothing_came()
     for client in clients.values():
@@ -282,7 +282,7 @@ async def test_many_clients_are_asked_about_in_turns(guarded: BrokerInMemory, mo
 
 async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
     broker = guarded.broker
-    topic = await broker.create_topic(NAME)
+    topic = await broker.opening.create_topic(NAME)
     record = new_policies(guarded.config.cluster_name, 4)
     record["auth_policies"]["destination_auth"] = {TOP: {"ann": ["produce"]}, TOP + "2": {"ann": ["produce"]}}
     await guarded.store.put("/admin/policies/public/default", to_json(record))
@@ -308,7 +308,7 @@ async def granted_topics(made: BrokerInMemory) -> set[str]:
 async def test_a_partitioned_topic_that_nobody_uses_takes_its_permissions_with_it(guarded: BrokerInMemory) -> None:
     await guarded.restart(delete_inactive_partitioned=True)
     await grant_on_partitions(guarded)
-    topic = await guarded.broker.create_topic(NAME.with_partition(0))
+    topic = await guarded.broker.opening.create_topic(NAME.with_partition(0))
     await topic.apply_policies(replace(topic.policies, inactive_topics=InactiveTopics(True, NO_SUBSCRIPTIONS, -1)))
     await guarded.broker.periodic.delete_inactive_topics()
     assert await granted_topics(guarded) == {TOP + "2"}
@@ -318,7 +318,7 @@ async def test_a_partitioned_topic_that_is_deleted_over_grpc_takes_its_permissio
     guarded: BrokerInMemory,
 ) -> None:
     await grant_on_partitions(guarded)
-    await guarded.broker.create_topic(NAME.with_partition(0))
+    await guarded.broker.opening.create_topic(NAME.with_partition(0))
     await guarded.broker.delete_topic(NAME.with_partition(0))
     assert await granted_topics(guarded) == {TOP, TOP + "2"}, "the partition is deleted, and not yet the topic"
     port = await open_grpc(guarded)
@@ -379,7 +379,7 @@ async def port(guarded: BrokerInMemory) -> AsyncIterator[GrpcServer]:
         to_json({"allowedClusters": [guarded.config.cluster_name], "adminRoles": ["boss"]}),
     )
     await grant(guarded, producer=["produce"], consumer=["consume"])
-    await guarded.broker.create_topic(NAME)
+    await guarded.broker.opening.create_topic(NAME)
     server = await open_grpc(guarded)
     yield server
     await server.stop()

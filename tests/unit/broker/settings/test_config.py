@@ -353,8 +353,8 @@ def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
     assert apache_settings.SHIPPED.keys() & (own | REFUSED_WHEN_ON.keys() | APACHE_SETTINGS_WITHOUT_EFFECT) == set()
 
 
-def test_the_readme_names_each_setting_that_is_refused() -> None:
-    page = (Path(__file__).parents[4] / "README.md").read_text(encoding="utf-8")
+def test_the_page_about_compatibility_names_each_setting_that_is_refused() -> None:
+    page = (Path(__file__).parents[4] / "docs/compatibility.md").read_text(encoding="utf-8")
     section = page.partition("## What is refused")[2].partition("\n## ")[0]
     assert {name for name in REFUSED_WHEN_ON if f"`{name}`" not in section} == set()
 

@@ -85,7 +85,7 @@ async def test_what_a_broker_has_copied_changes_too(world: AdminWorld) -> None:
     await side.store.put(PATH, json.dumps(record).encode())
     await eventually(lambda: topic.limits.subscription_types == {"Exclusive"})
     assert broker.ledgers.cache.bytes_max == 3 * MIB
-    assert broker._load_slots._value == 7
+    assert broker.opening._load_slots._value == 7
     assert broker.publishes.limit_bytes == 50 * MIB
     assert broker.peers.headers() == {"Authorization": "Bearer abc"}
     await side.load.balance()

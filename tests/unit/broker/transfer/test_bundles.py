@@ -161,7 +161,7 @@ async def test_who_has_not_heard_of_a_split_does_not_take_the_bundle_that_is_gon
     )
     await eventually_async(lambda: owner(world, WHOLE), None)
     for part in parts:
-        await a.ownership.unload(part, partial(a.broker.unload_bundle, part))
+        await a.ownership.unload(part, partial(a.broker.opening.unload_bundle, part))
 
     async def outdated(namespace: str) -> Any:
         return before

@@ -42,7 +42,7 @@ async def filled(side: Side, count: int) -> list[TopicName]:
     names = topics(count)
     for name in names:
         assert (await side.ownership.locate(name, authoritative=True)).here
-        await side.broker.create_topic(name)
+        await side.broker.opening.create_topic(name)
     return names
 
 
@@ -50,13 +50,13 @@ async def test_the_bundles_go_one_by_one_while_the_rest_is_served(world: AdminWo
     going, staying = await world.side(), await world.side()
     names = await filled(going, 40)
     served: list[int] = []
-    unload = going.broker.unload_bundle
+    unload = going.broker.opening.unload_bundle
 
     async def watched(bundle: str, next_broker: NextBroker) -> None:
         await unload(bundle, next_broker)
         served.append(len(going.broker.topics))
 
-    going.broker.unload_bundle = watched  # type: ignore[method-assign, assignment]
+    going.broker.opening.unload_bundle = watched  # type: ignore[method-assign, assignment]
     await hand_over(going.broker, going.ownership)
     assert len(served) > 2, "more than two bundles had topics"
     assert sorted(served, reverse=True) == served
@@ -71,14 +71,14 @@ async def test_the_bundles_go_one_by_one_while_the_rest_is_served(world: AdminWo
 def sizes_of_bundles(side: Side) -> list[int]:
     """The number of topics in each bundle as it goes."""
     found: list[int] = []
-    unload = side.broker.unload_bundle
+    unload = side.broker.opening.unload_bundle
 
     async def watched(bundle: str, next_broker: NextBroker) -> None:
         before = len(side.broker.topics)
         await unload(bundle, next_broker)
         found.append(before - len(side.broker.topics))
 
-    side.broker.unload_bundle = watched  # type: ignore[method-assign, assignment]
+    side.broker.opening.unload_bundle = watched  # type: ignore[method-assign, assignment]
     return found
 
 
@@ -287,7 +287,7 @@ async def test_what_takes_too_long_is_left_to_the_end(
     async def slow(bundle: str, next_broker: NextBroker) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(going.broker, "unload_bundle", slow)
+    monkeypatch.setattr(going.broker.opening, "unload_bundle", slow)
     with caplog.at_level(logging.WARNING):
         await hand_over(going.broker, going.ownership)
     assert "could not be handed over within 0.1 s" in caplog.text
@@ -306,7 +306,7 @@ async def test_a_setting_that_may_change_shortens_the_time(
     async def held(bundle: str, next_broker: NextBroker) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(going.broker, "unload_bundle", held)
+    monkeypatch.setattr(going.broker.opening, "unload_bundle", held)
     with caplog.at_level(logging.WARNING):
         await hand_over(going.broker, going.ownership)
     assert "could not be handed over within 0.1 s" in caplog.text
@@ -364,7 +364,7 @@ async def test_a_client_that_comes_before_the_bundle_does_is_waited_with(world: 
     async def close() -> None:
         closing.set()
         await may_close.wait()
-        await going.broker.unload_bundle(bundle)
+        await going.broker.opening.unload_bundle(bundle)
 
     giving = asyncio.ensure_future(going.ownership.unload(bundle, close))
     await closing.wait()

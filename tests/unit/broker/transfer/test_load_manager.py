@@ -370,7 +370,7 @@ async def test_measuring_many_topics_gives_others_their_turn(
     for number in range(3):
         name = TopicName.parse(f"non-persistent://{NS}/t{number}")
         assert (await a.ownership.locate(name, authoritative=True)).here
-        await a.broker.open_non_persistent(name)
+        await a.broker.opening.open_non_persistent(name)
     turns = 0
 
     async def count() -> None:

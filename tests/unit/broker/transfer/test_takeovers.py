@@ -49,7 +49,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
 async def serve(side: Side) -> None:
     for name in TOPICS:
         assert (await side.ownership.locate(name, authoritative=True)).here
-        await side.broker.create_topic(name)
+        await side.broker.opening.create_topic(name)
 
 
 def _knows(reader: Takeovers, side: Side, names: list[TopicName]) -> None:
@@ -79,11 +79,11 @@ async def test_what_the_topics_hold_is_known_when_they_are_prepared(
 ) -> None:
     (dying, told), (staying, heard) = await world.side(), await world.side()
     await serve(dying)
-    expected = {name.managed_ledger_name: dying.broker.holdings(name) for name in TOPICS}
+    expected = {name.managed_ledger_name: dying.broker.opening.holdings(name) for name in TOPICS}
     assert None not in expected.values()
     await eventually(lambda: _knows(heard, dying, TOPICS))
     cursor = await dying.broker.topics[TOPICS[0]].ledger.open_cursor("s")
-    expected[TOPICS[0].managed_ledger_name] = dying.broker.holdings(TOPICS[0])
+    expected[TOPICS[0].managed_ledger_name] = dying.broker.opening.holdings(TOPICS[0])
     await eventually(lambda: _holds(heard, dying, TOPICS[0]))
     prepared: dict[str, Holdings | None] = {}
 
@@ -99,7 +99,7 @@ async def test_what_the_topics_hold_is_known_when_they_are_prepared(
 
 def _holds(heard: Takeovers, side: Side, name: TopicName) -> None:
     assert heard._others is not None
-    assert heard._others.holdings_of(name.full) == side.broker.holdings(name)
+    assert heard._others.holdings_of(name.full) == side.broker.opening.holdings(name)
 
 
 def _equal(found: object, expected: object) -> None:
@@ -151,7 +151,7 @@ async def test_so_many_topics_that_nobody_asked_for_are_opened_at_once(
         opening.append(topic)
         await waiting.wait()
 
-    monkeypatch.setattr(staying.broker, "open_again", slow)
+    monkeypatch.setattr(staying.broker.opening, "open_again", slow)
     await told.stop()
     await dying.broker.server.stop_listening()
     await dying.store.close()
@@ -178,10 +178,10 @@ async def test_the_busiest_topics_are_prepared_and_opened_first_whatever_their_b
     await dying.broker.server.stop_listening()
     await eventually(lambda: _count(prepared, len(TOPICS)))
     assert prepared == list(reversed(TOPICS))
-    assert staying.broker.expected == traffic
+    assert staying.broker.opening.expected == traffic
     await dying.store.close()
     await eventually(lambda: _has_open(staying, TOPICS))
-    assert staying.broker.expected == {}
+    assert staying.broker.opening.expected == {}
 
 
 async def test_what_waits_to_be_opened_comes_by_its_traffic_over_all_bundles(
@@ -199,7 +199,7 @@ async def test_what_waits_to_be_opened_comes_by_its_traffic_over_all_bundles(
         opening.append(topic)
         await may_open.wait()
 
-    monkeypatch.setattr(staying.broker, "open_again", slow)
+    monkeypatch.setattr(staying.broker.opening, "open_again", slow)
     await told.stop()
     assert heard._others is not None
     monkeypatch.setattr(heard._others, "topics_of", lambda broker_id: {t.full: n for t, n in traffic.items()})
@@ -350,12 +350,12 @@ async def test_what_is_served_is_looked_through_only_when_it_changes(world: Worl
     assert first is not None
     assert first.keys() == {name.full for name in TOPICS}
     assert told._serves() is first
-    await side.broker.unload(TOPICS[0])
+    await side.broker.opening.unload(TOPICS[0])
     second = told._serves()
     assert second is not None
     assert second.keys() == {name.full for name in TOPICS[1:]}
     assert told._serves() is second
-    await side.broker.create_topic(TOPICS[0])
+    await side.broker.opening.create_topic(TOPICS[0])
     third = told._serves()
     assert third is not None
     assert third.keys() == first.keys()

@@ -271,7 +271,7 @@ async def test_properties_of_a_subscription_survive_the_topic(world: AdminWorld)
         given = {"is": str(acknowledged)}
         assert (await world.call(side, "PUT", f"{sub}/properties", given)).status == 204
         assert (await world.call(side, "GET", f"{sub}/properties")).json == given
-        await side.broker.unload(topic.name)
+        await side.broker.opening.unload(topic.name)
         assert (await world.call(side, "GET", f"{sub}/properties")).json == given
         topic = side.broker.topics[topic.name]
     assert await backlog(world, side, "t") == 2
@@ -298,7 +298,7 @@ async def test_that_a_subscription_is_replicated_survives_acknowledgements_and_t
         assert side.broker.topics[TOPIC].ledger.cursors["s"].properties == ({REPLICATED: 1} if wanted else {})
     await world.call(side, "POST", f"{sub}/skip/1")
     await world.call(side, "POST", f"{sub}/resetcursor/0")
-    await side.broker.unload(TOPIC)
+    await side.broker.opening.unload(TOPIC)
     assert await shown() == [True] * 3
 
 
@@ -316,7 +316,7 @@ async def test_a_consumer_that_wants_its_subscription_replicated_has_that_stored
     stats = (await world.call(side, "GET", f"{TOPICS}/t/stats")).json["subscriptions"]
     assert {name: one["isReplicated"] for name, one in stats.items()} == {"s": True, "reader": False}
     client.writer.close()
-    await side.broker.unload(TOPIC)
+    await side.broker.opening.unload(TOPIC)
     told = await world.call(side, "GET", f"{TOPICS}/t/subscription/s/replicatedSubscriptionStatus")
     assert told.json == {TOPIC.full: True}
 

@@ -71,8 +71,8 @@ async def test_a_policy_holds_after_the_topic_was_opened_anew(world: AdminWorld)
     side = await world.side()
     await make(world, side)
     await put(world, side, "messageTTL?messageTTL=77", 77)
-    await side.broker.unload(NAME)
-    await side.broker.unload(CHANGES)
+    await side.broker.opening.unload(NAME)
+    await side.broker.opening.unload(CHANGES)
     fresh = await world.side()
     assert await told(world, fresh, "messageTTL") == "77"
 
@@ -137,7 +137,7 @@ async def test_what_is_set_for_all_clusters_counts_below_what_is_set_for_this_on
     await put(world, side, "maxProducers", 3)
     await eventually(lambda: topic.policies.max_producers_per_topic == 3)
     assert topic.policies.max_consumers_per_topic == 4
-    await side.broker.unload(NAME)
+    await side.broker.opening.unload(NAME)
     fresh = await world.side()
     assert (await fresh.broker.in_force.of(NAME)).max_consumers_per_topic == 4
     for policy, expected in (("maxProducers", 5), ("maxProducers?isGlobal=true", 7)):
@@ -273,7 +273,7 @@ async def test_what_a_deleted_topic_had_does_not_come_back_while_the_system_topi
         is_read_anew.set()
 
     monkeypatch.setattr(namespace, "on_read", read_anew)
-    await side.broker.unload(CHANGES)
+    await side.broker.opening.unload(CHANGES)
     await is_read_anew.wait()
     assert not heard
     await put(world, side, "maxConsumers", 7)
@@ -376,7 +376,7 @@ async def test_events_without_a_schema_close_no_namespace(world: AdminWorld, kep
     await client.expect(wire.BaseCommand.SEND_RECEIPT)
     if kept:
         client.close()
-        await side.broker.unload(CHANGES)
+        await side.broker.opening.unload(CHANGES)
     await make(world, side)
     await put(world, side, "messageTTL?messageTTL=77", 77)
     assert await told(world, await world.side(), "messageTTL") == "77"
@@ -521,5 +521,5 @@ async def test_what_a_namespace_forbids_its_clients_does_not_hold_for_the_system
     for number in range(5):
         await put(world, side, "maxProducers", number)
     fresh = await world.side()
-    await side.broker.unload(CHANGES)
+    await side.broker.opening.unload(CHANGES)
     assert await told(world, fresh, "maxProducers") == "4"
