@@ -1,1 +1,5 @@
-"""What this broker serves now: open topics, lists of topics, schemas, storage, lookups."""
+"""What this broker serves now.
+
+Topics are opened and closed (`opening`), made (`creation`), have policies in force (`in_force`) and work that is done
+again and again (`periodic`). Beside them: which topics are open, lists of topics, schemas, storage, and lookups.
+"""
