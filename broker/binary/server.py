@@ -248,8 +248,9 @@ class ClientProtocol(asyncio.Protocol):
             self.close()
             return
         del frames[:done]
-        self._work_soon()
-        self._update_reading()
+        if frames or connection.is_busy or not (self._is_read and self._is_wanted):
+            self._work_soon()
+            self._update_reading()
 
     def _work_soon(self) -> None:
         if self._has_work and not self._is_working:
