@@ -121,7 +121,8 @@ def test_what_lies_below_topics_is_shown_beside_a_standalone(typed: Typed) -> No
 def test_the_example_with_a_schema_leaves_no_backlog(
     typed: Typed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (example,) = (one for one in blocks_of((ROOT / "README.md").read_text()) if "AvroSchema" in one.text)
+    page = (ROOT / "docs/compatibility.md").read_text()
+    (example,) = (block for block in blocks_of(page) if "AvroSchema" in block.text)
     program = example.text.replace("pulsar://localhost:6650", typed.standalone.service_url)
     assert program != example.text
     exec(program, {})

@@ -1,10 +1,29 @@
-"""How a page of the documentation is cut into what is typed (`tests.support.pages`)."""
+"""How a page of the documentation is cut into what is typed (`tests.support.pages`), and what pages name is there."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.pages import Block, Newcomer, Step, blocks_of, commands_of
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = "autorecovery|bookie|broker|connectors|deploy|docs|magnetar|magnetar_core|managed_ledger|tests"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/glossary.md"])
+def test_each_file_that_a_page_for_contributors_names_is_there(page: str) -> None:
+    """Not those of a pattern, as in `tests/unit/<path of the module>`."""
+    named = re.findall(rf"`((?:{FOLDERS})/[\w./-]+)`", (ROOT / page).read_text())
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/compatibility.md"])
+def test_each_link_to_a_file_is_true(page: str) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert targets
+    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
 def test_a_block_of_a_list_is_taken_without_its_indent() -> None:
