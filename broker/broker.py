@@ -1,4 +1,4 @@
-"""One broker: starts and stops its parts, and names them. Topics are deleted here, and schemas asked for."""
+"""One broker: starts and stops its parts, and names them. Lists of topics and schemas are asked for here."""
 
 import asyncio
 import logging
@@ -13,25 +13,23 @@ from broker.binary.connection import LookupAnswer
 from broker.binary.server import BinaryServer
 from broker.binary.watches import WatchedNames
 from broker.errors import (
-    BrokerError,
     MetadataFailure,
     NotAllowed,
     TopicNotFound,
-    TopicUnreadable,
-    storage_error,
 )
 from broker.memory_budget import MemoryBudget
 from broker.names import Bundles
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.policies.namespace import NamespacePolicies
 from broker.policies.permissions import Permissions
-from broker.records.json_records import RecordError, RecordExists
+from broker.records.json_records import RecordExists
 from broker.security.access import Access
 from broker.security.authorization import Rules
 from broker.security.broker_client import BrokerClient
 from broker.security.doors import Doors, port_context
 from broker.security.rechecks import recheck
 from broker.serving.creation import Creation
+from broker.serving.deleting import Deleting
 from broker.serving.in_force import InForce
 from broker.serving.lookups import Lookups
 from broker.serving.non_persistent_topics import NonPersistentTopics
@@ -66,7 +64,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.process.memory import memory_bytes
 from magnetar_core.runtime.tasks import Tasks
-from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError, Corruption
+from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError
 from magnetar_core.security.tls.contexts import Certificates
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.ledger import ManagedLedger
@@ -194,7 +192,18 @@ class Broker:
             self._tasks,
             self._new_topic,
         )
-        self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self)
+        self.deleting = Deleting(
+            ledgers,
+            self.opening,
+            self.creation,
+            self.topics,
+            self.non_persistent,
+            self._schema_rules,
+            self.topic_policies,
+            self.tenancy,
+            self.partitioned,
+        )
+        self.periodic = Periodic(config, clock, self.topics, self.non_persistent, self.topic_policies, self.deleting)
         self.settings = DynamicSettings(config, store, self._on_settings_changed, self._tasks)
         self._name_prefix: str | None = None
         self._name_lock = asyncio.Lock()
@@ -338,10 +347,10 @@ class Broker:
             return partitions
         automatic = self.creation.automatic(policies)
         if create and automatic.allowed:
-            if not automatic.partitions or topic.is_system or await self._exists(topic):
+            if not automatic.partitions or topic.is_system or await self.opening.exists(topic):
                 return 0
             return await self._create_partitioned(topic, automatic.partitions)
-        if not await self._exists(topic):
+        if not await self.opening.exists(topic):
             raise TopicNotFound(f"Topic {topic} does not exist")
         return 0
 
@@ -360,14 +369,6 @@ class Broker:
         except (MetadataError, ManagedLedgerError) as error:
             raise MetadataFailure(str(error)) from error
         return partitions
-
-    async def _exists(self, topic: TopicName) -> bool:
-        if topic in self.topics or self.non_persistent.get(topic) is not None:
-            return True
-        try:
-            return topic.is_persistent and await self.ledgers.exists(topic.managed_ledger_name)
-        except (MetadataError, ManagedLedgerError) as error:
-            raise MetadataFailure(str(error)) from error
 
     async def topics_of_namespace(
         self, namespace: str, *, persistent: bool, non_persistent: bool, system: bool = False
@@ -424,85 +425,6 @@ class Broker:
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
         """The open topic; created if *create* and policies allow it. Raises BrokerError."""
         return await self.opening.topic(topic, create=create, missing=f"Topic {topic} does not exist")
-
-    async def persistent_topic(self, topic: TopicName, *, create: bool) -> Topic:
-        """As above, for those who need what is stored. Raises BrokerError."""
-        found = await self.opening.topic(topic, create=create, missing=f"Topic {topic} does not exist")
-        if isinstance(found, NonPersistentTopic):
-            raise NotAllowed(f"{topic} is non-persistent; only the binary protocol serves such topics")
-        return found
-
-    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
-        if name not in self.topics and not await self._exists(name):
-            raise TopicNotFound(f"Topic {name} does not exist")
-        try:
-            topic = await self.persistent_topic(name, create=False)
-        except TopicUnreadable as error:
-            if not force:
-                raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
-            await self._discard(name)
-            await self._forget_schema(name)
-            await self._forget_permissions(name)
-            await self.forget_topic_policies(name)
-            return
-        if not force and (topic.is_in_use or topic.has_subscriptions):
-            raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
-        self.topics.pop(name, None)
-        self.creation.is_made(name)
-        await self.opening.end(name, self._delete(topic), "delete")
-        await self._forget_permissions(name)
-        await self.forget_topic_policies(name)
-
-    async def _delete(self, topic: Topic) -> None:
-        """Delete a topic and its schema, before a producer may make it again with another one. Raises BrokerError."""
-        await topic.delete()
-        await self._forget_schema(topic.name)
-
-    async def delete_partitioned(self, name: TopicName) -> None:
-        """Delete what is stored of a partitioned topic whose partitions are deleted.
-
-        Raises RecordInUse (one is not), MetadataError, Corruption.
-        """
-        await self.partitioned.delete(name)
-        await self._forget_schema(name)
-        await self._forget_permissions(name, with_partitions=True)
-        await self.forget_topic_policies(name)
-
-    async def _forget_schema(self, name: TopicName) -> None:
-        """A topic that is made later under the same name takes any schema. A partition has that of its topic."""
-        if name.partition >= 0:
-            return
-        try:
-            await self._schema_rules.forget(name)
-        except (BrokerError, MetadataError) as error:
-            log.warning("%s was deleted; its schema could not be removed: %s", name, error)
-
-    async def forget_topic_policies(self, name: TopicName) -> None:
-        """A topic that is made later under the same name begins without policies."""
-        try:
-            await self.topic_policies.forget(name)
-        except BrokerError as error:
-            log.warning("%s was deleted; its policies could not be removed: %s", name, error)
-
-    async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
-        """A topic that is made later under the same name must not be open to those who were granted this one."""
-        try:
-            await self.tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
-        except (RecordError, MetadataError, Corruption) as error:
-            log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
-
-    async def _discard(self, name: TopicName) -> None:
-        log.warning("%s cannot be opened and is deleted by force", name)
-        try:
-            await self.ledgers.discard(name.managed_ledger_name)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
-
-    async def delete_non_persistent(self, topic: TopicName) -> None:
-        """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
-        await self.non_persistent.close(topic)
-        await self._forget_permissions(topic)
 
     # -------------------------------------------------------------------------------- other brokers
 

@@ -88,7 +88,7 @@ class Owners:
         """The topic; created if policies allow it, as for a consumer. Raises BrokerError, or redirects."""
         name = topic_of(request)
         await self.here(request, name)
-        return await self._broker.persistent_topic(name, create=True)
+        return await self._broker.opening.persistent(name, create=True)
 
     async def url_of(self, name: TopicName) -> str:
         """Where the HTTP of the topic's owner is, as another broker reaches it."""

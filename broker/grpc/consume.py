@@ -80,7 +80,7 @@ class Consumers:
                 Status.FAILED_PRECONDITION,
                 f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
             )
-        topic = await broker.persistent_topic(name, create=True)
+        topic = await broker.opening.persistent(name, create=True)
         if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
             await broker.check_consumer_schema(name, schema)
         made = ConsumeCall(broker, topic, wanted, address, caller)

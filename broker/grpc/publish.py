@@ -585,7 +585,7 @@ class Publisher:
                 Status.FAILED_PRECONDITION,
                 f"{name} has {partitions} partitions; open {name.with_partition(0)} and so on",
             )
-        topic = await self.broker.persistent_topic(name, create=True)
+        topic = await self.broker.opening.persistent(name, create=True)
         schema = schema_of(request.schema) if request.HasField("schema") else None
         schema_version = await self.broker.producer_schema(name, schema)
         if request.producer_name:

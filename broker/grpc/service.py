@@ -225,7 +225,7 @@ class GrpcServer:
         )
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
-        topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
+        topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
         return api.GetLastMessageIdResponse(id=await last_id(topic))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
@@ -256,11 +256,11 @@ class GrpcServer:
         broker = self._broker
         if await broker.partitioned.count(name):
             try:
-                await broker.delete_partitioned(name)
+                await broker.deleting.delete_partitioned(name)
             except RecordInUse as error:
                 raise Refused(Status.FAILED_PRECONDITION, str(error)) from None
             return api.DeleteTopicResponse()
-        await broker.delete_topic(name, force=request.force)
+        await broker.deleting.delete_topic(name, force=request.force)
         return api.DeleteTopicResponse()
 
     async def _list_topics(self, request: api.ListTopicsRequest) -> api.ListTopicsResponse:
@@ -276,7 +276,7 @@ class GrpcServer:
         return api.ListBrokersResponse(addresses=sorted({url.partition("://")[2] for url in urls if url}))
 
     async def _stats(self, request: api.GetTopicStatsRequest) -> api.GetTopicStatsResponse:
-        topic = await self._broker.persistent_topic(parse_topic(request.topic), create=False)
+        topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, Wanted())))
 

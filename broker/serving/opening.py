@@ -147,6 +147,15 @@ class Opening:
         """Topics that are being opened, or wait for it."""
         return self._loading.under_way
 
+    async def exists(self, topic: TopicName) -> bool:
+        """Whether the topic is open here or stored. Raises MetadataFailure."""
+        if topic in self._topics or self._non_persistent.get(topic) is not None:
+            return True
+        try:
+            return topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name)
+        except (MetadataError, ManagedLedgerError) as error:
+            raise MetadataFailure(str(error)) from error
+
     async def topic(self, name: TopicName, *, create: bool, missing: str) -> Topic | NonPersistentTopic:
         """The open topic; it is made if *create* and policies allow it, else the error has the text *missing*.
 
@@ -168,6 +177,13 @@ class Opening:
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
         return await self._made(name)
+
+    async def persistent(self, name: TopicName, *, create: bool = False) -> Topic:
+        """As `topic`, for those who need what is stored. Raises BrokerError."""
+        topic = await self.topic(name, create=create, missing=f"Topic {name} does not exist")
+        if isinstance(topic, NonPersistentTopic):
+            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
+        return topic
 
     async def _made(self, name: TopicName) -> Topic | NonPersistentTopic:
         """A new topic, when it is its turn. Raises BrokerError."""

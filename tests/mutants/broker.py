@@ -1121,14 +1121,14 @@ MUTANTS = (
     ),
     Mutant(
         "a deleted topic leaves its permissions",
-        "broker/broker.py",
+        "broker/serving/deleting.py",
         'self._delete(topic), "delete")\n        await self._forget_permissions(name)\n',
         'self._delete(topic), "delete")\n',
         ACCESS,
     ),
     Mutant(
         "a deleted partitioned topic leaves its permissions",
-        "broker/broker.py",
+        "broker/serving/deleting.py",
         "        await self._forget_permissions(name, with_partitions=True)\n",
         "",
         ACCESS,

@@ -129,7 +129,7 @@ class NamespacesApi:
                 count = await partitioned.count(name)
                 await self._owners.ask_partitions("DELETE", name, count, "?force=true", fine=(404,))
                 with contextlib.suppress(RecordInUse):  # a producer made a partition again: the next round
-                    await self._broker.delete_partitioned(name)
+                    await self._broker.deleting.delete_partitioned(name)
         for topic in topics:
             if not topic.is_system and await self._broker.ledgers.exists(topic.managed_ledger_name):
                 await self._owners.delete(topic)

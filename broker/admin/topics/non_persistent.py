@@ -145,7 +145,7 @@ class NonPersistentTopicsApi:
         topic = self._topics.get(name)
         if topic is not None and topic.clients and not is_forced(request):
             raise Refused(412, f"Topic has {topic.clients} connected producers/consumers")
-        await self._broker.delete_non_persistent(name)
+        await self._broker.deleting.delete_non_persistent(name)
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:

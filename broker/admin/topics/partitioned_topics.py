@@ -132,7 +132,7 @@ class PartitionedTopicsApi:
         for left in reversed(range(DELETE_ROUNDS if force else 1)):
             await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,))
             try:
-                await self._broker.delete_partitioned(name)
+                await self._broker.deleting.delete_partitioned(name)
                 break
             except RecordInUse:  # a connected producer made a partition again while others were deleted
                 if not left:

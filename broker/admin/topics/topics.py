@@ -109,7 +109,7 @@ class TopicsApi:
             if topic.is_in_use and not force:
                 raise Refused(412, f"Topic {name} has connected producers or consumers; use force")
         # Subscriptions without consumers do not prevent this, unlike the deletion of inactive topics.
-        await self._broker.delete_topic(name, force=True)
+        await self._broker.deleting.delete_topic(name, force=True)
         return done()
 
     async def stats(self, request: web.Request) -> web.Response:

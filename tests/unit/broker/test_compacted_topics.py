@@ -72,7 +72,7 @@ def view(c: pulsar.Client, *, compacted: bool = True) -> list[tuple[str, str]]:
 
 
 async def topic_of(broker: Broker) -> Topic:
-    return await broker.persistent_topic(NAME, create=True)
+    return await broker.opening.persistent(NAME, create=True)
 
 
 async def compact(broker: Broker) -> Topic:
@@ -288,7 +288,7 @@ async def test_the_compacted_ledger_goes_with_its_topic(broker: Broker) -> None:
     ledger_id = topic.compactor.compacted_ledger_id
     assert ledger_id is not None
     assert COMPACTION_CURSOR in topic.ledger.cursors
-    await broker.delete_topic(NAME, force=True)
+    await broker.deleting.delete_topic(NAME, force=True)
     with pytest.raises(StorageUnavailable):
         await topic.ledger.compacted.open(ledger_id)
 

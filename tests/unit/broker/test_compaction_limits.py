@@ -38,7 +38,7 @@ async def test_topics_are_compacted_so_many_at_a_time(world: BrokerInMemory, mon
 
     monkeypatch.setattr(Compactor, "_compact", compact)
     for number in range(7):
-        topic = await world.broker.persistent_topic(TopicName.parse(f"{TOPIC}{number}"), create=True)
+        topic = await world.broker.opening.persistent(TopicName.parse(f"{TOPIC}{number}"), create=True)
         assert topic.compactor.start()
     await eventually(lambda: done == 7)
     assert most == 2
@@ -54,7 +54,7 @@ async def test_a_topic_with_too_many_keys_is_not_compacted_and_goes_on(
     for number, key in enumerate("aab"):
         raw.publish(1, number, data=single(key, b"v"))
         await raw.expect(BaseCommand.SEND_RECEIPT)
-    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
+    topic = await world.broker.opening.persistent(TopicName.parse(TOPIC), create=True)
     facts = topic.compactor.facts
     assert topic.compactor.start()
     await eventually(lambda: facts.status is not CompactionStatus.RUNNING)
@@ -79,7 +79,7 @@ async def test_a_compaction_reads_so_much_at_a_time(
     raw.publish(1, *range(20))
     for _ in range(20):
         await raw.answer()
-    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
+    topic = await world.broker.opening.persistent(TopicName.parse(TOPIC), create=True)
     ledger = world.ledger(TOPIC)
     read = ledger.read
     sizes: list[int] = []
@@ -117,7 +117,7 @@ async def test_a_compressed_batch_is_compacted_in_turns(
     await raw.produce(TOPIC)
     raw.publish(1, 0, data=batch(*((f"k{number % 7}", b"v" * 9) for number in range(2_000)), codec=LZ4))
     await raw.answer()
-    topic = await world.broker.persistent_topic(TopicName.parse(TOPIC), create=True)
+    topic = await world.broker.opening.persistent(TopicName.parse(TOPIC), create=True)
     assert topic.compactor.start()
     turns = 0
     while topic.compactor.facts.status is CompactionStatus.RUNNING:

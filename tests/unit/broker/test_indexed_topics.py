@@ -49,7 +49,7 @@ async def publish(broker: Broker, single: int, batched: int) -> None:
 
 
 async def topic_of(broker: Broker) -> Topic:
-    return await broker.persistent_topic(NAME, create=True)
+    return await broker.opening.persistent(NAME, create=True)
 
 
 async def entries_of(topic: Topic) -> list[tuple[int | None, int]]:

@@ -233,7 +233,7 @@ async def test_what_a_topic_and_its_clients_held_goes_without_the_collector(
     if how == "unload":
         await broker.opening.unload(TopicName.parse(TOPIC))
     elif how == "delete":
-        await broker.delete_topic(TopicName.parse(TOPIC), force=True)
+        await broker.deleting.delete_topic(TopicName.parse(TOPIC), force=True)
     else:
         theirs = await RawClient.connect(other.port)
         await theirs.produce(TOPIC)

@@ -117,7 +117,7 @@ async def happens(world: BrokerInMemory, what: str) -> None:
         world.ownership.lose(BUNDLE)
     else:
         assert what == "delete"
-        await broker.delete_topic(NAME, force=True)
+        await broker.deleting.delete_topic(NAME, force=True)
 
 
 async def clients(world: BrokerInMemory) -> RawClient:

@@ -65,7 +65,7 @@ async def test_a_client_gets_the_list_and_then_what_comes_and_goes(world: Broker
     other = f"persistent://{NS}/a-2-partition-0"
     await make(world, other, f"persistent://{NS}/b-2")
     assert await update(raw) == (1, [other], [], topics_hash([A, other]))
-    await world.broker.delete_topic(TopicName.parse(A))
+    await world.broker.deleting.delete_topic(TopicName.parse(A))
     assert await update(raw) == (1, [], [A], topics_hash([other]))
     await make(world, f"persistent://{NS}/b-3")
     await asyncio.sleep(0.05)
@@ -194,7 +194,7 @@ async def test_all_connections_together_watch_so_many_names(
     await make(world, f"{A}1")
     await update(raw)
     assert names.total == 3
-    await world.broker.delete_topic(TopicName.parse(A))
+    await world.broker.deleting.delete_topic(TopicName.parse(A))
     await update(raw)
     assert names.total == 2
     raw.send(BaseCommand.WATCH_TOPIC_LIST_CLOSE, request_id=8, watcher_id=1)
@@ -225,7 +225,7 @@ async def test_a_client_that_does_not_read_is_told_of_all_at_once_later(
     await make(world, A)
     await eventually(lambda: waiting == 1)
     await make(world, f"{A}0")
-    await world.broker.delete_topic(TopicName.parse(A))
+    await world.broker.deleting.delete_topic(TopicName.parse(A))
     (client,) = world.broker.server.clients
     assert client._connection is not None
     watches = client._connection._watches._watches

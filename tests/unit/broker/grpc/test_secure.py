@@ -219,7 +219,7 @@ async def test_a_right_that_is_taken_away_while_a_stream_opens_does_not_stay_in_
         with pytest.raises(AccessDenied, match="not any more"):
             await work
     assert asked == 2
-    topic = await world.broker.persistent_topic(TopicName.parse("t"), create=False)
+    topic = await world.broker.opening.persistent(TopicName.parse("t"), create=False)
     assert not topic.producers
     assert [one for found in topic.subscriptions.values() for one in found.consumers] == []
     await door.server.stop()

@@ -286,7 +286,7 @@ async def test_a_deleted_topic_takes_its_permissions_with_it(guarded: BrokerInMe
     record = new_policies(guarded.config.cluster_name, 4)
     record["auth_policies"]["destination_auth"] = {TOP: {"ann": ["produce"]}, TOP + "2": {"ann": ["produce"]}}
     await guarded.store.put("/admin/policies/public/default", to_json(record))
-    await broker.delete_topic(topic.name)
+    await broker.deleting.delete_topic(topic.name)
     left = await broker.tenancy.namespace("public/default")
     assert left["auth_policies"]["destination_auth"] == {TOP + "2": {"ann": ["produce"]}}
 
@@ -319,7 +319,7 @@ async def test_a_partitioned_topic_that_is_deleted_over_grpc_takes_its_permissio
 ) -> None:
     await grant_on_partitions(guarded)
     await guarded.broker.opening.create_topic(NAME.with_partition(0))
-    await guarded.broker.delete_topic(NAME.with_partition(0))
+    await guarded.broker.deleting.delete_topic(NAME.with_partition(0))
     assert await granted_topics(guarded) == {TOP, TOP + "2"}, "the partition is deleted, and not yet the topic"
     port = await open_grpc(guarded)
     assert await status_of(port, "DeleteTopic", api.DeleteTopicRequest(topic=TOP), "root") == "OK"

@@ -120,7 +120,7 @@ async def test_a_topic_that_was_deleted_meanwhile_is_not_made_again(world: World
     await serve(dying)
     await eventually(lambda: _knows(heard, dying, TOPICS))
     await told.stop()
-    await dying.broker.delete_topic(TOPICS[0], force=True)
+    await dying.broker.deleting.delete_topic(TOPICS[0], force=True)
     await dying.broker.server.stop_listening()
     await dying.store.close()
     await eventually(lambda: _has_open(staying, TOPICS[1:]))

@@ -288,7 +288,7 @@ async def test_what_a_deleted_system_topic_said_does_not_hold_any_more(world: Ad
     topic = side.broker.topics[NAME]
     await eventually(lambda: topic.policies.max_producers_per_topic == 2)
     await eventually(lambda: side.broker.topics[CHANGES].subscriptions)  # it is followed
-    await side.broker.delete_topic(CHANGES, force=True)
+    await side.broker.deleting.delete_topic(CHANGES, force=True)
     await eventually(lambda: topic.policies.max_producers_per_topic is None)
     assert await told(world, side, "maxProducers") == ""
 

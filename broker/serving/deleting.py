@@ -1,0 +1,123 @@
+"""Topics are deleted, with all that must not be there for a later topic of the same name.
+
+A topic that is made later under that name takes any schema, begins without policies, and is not open to those who were
+granted the former one.
+"""
+
+import logging
+
+from broker.errors import BrokerError, NotAllowed, TopicNotFound, TopicUnreadable, storage_error
+from broker.policies.topic.service import TopicPolicies
+from broker.records.json_records import RecordError
+from broker.serving.creation import Creation
+from broker.serving.non_persistent_topics import NonPersistentTopics
+from broker.serving.open_topics import OpenTopics
+from broker.serving.opening import Ledgers, Opening
+from broker.serving.schemas import SchemaRules
+from broker.tenancy.changes import Tenancy
+from broker.tenancy.partitions import Partitions
+from broker.topic.topic import Topic
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.topic_name import TopicName
+
+log = logging.getLogger(__name__)
+
+
+class Deleting:
+    """For one broker."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        opening: Opening,
+        creation: Creation,
+        topics: OpenTopics,
+        non_persistent: NonPersistentTopics,
+        schema_rules: SchemaRules,
+        topic_policies: TopicPolicies,
+        tenancy: Tenancy,
+        partitioned: Partitions,
+    ) -> None:
+        self._ledgers = ledgers
+        self._opening = opening
+        self._creation = creation
+        self._topics = topics
+        self._non_persistent = non_persistent
+        self._schema_rules = schema_rules
+        self._topic_policies = topic_policies
+        self._tenancy = tenancy
+        self._partitioned = partitioned
+
+    async def delete_topic(self, name: TopicName, *, force: bool = False) -> None:
+        """Delete a topic with its data and subscriptions. Raises TopicNotFound, NotAllowed (it is in use)."""
+        if name not in self._topics and not await self._opening.exists(name):
+            raise TopicNotFound(f"Topic {name} does not exist")
+        try:
+            topic = await self._opening.persistent(name)
+        except TopicUnreadable as error:
+            if not force:
+                raise TopicUnreadable(f"{error}; it can only be deleted by force") from error
+            await self._discard(name)
+            await self._forget_schema(name)
+            await self._forget_permissions(name)
+            await self._forget_policies(name)
+            return
+        if not force and (topic.is_in_use or topic.has_subscriptions):
+            raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
+        self._topics.pop(name, None)
+        self._creation.is_made(name)
+        await self._opening.end(name, self._delete(topic), "delete")
+        await self._forget_permissions(name)
+        await self._forget_policies(name)
+
+    async def _delete(self, topic: Topic) -> None:
+        """Delete a topic and its schema, before a producer may make it again with another one. Raises BrokerError."""
+        await topic.delete()
+        await self._forget_schema(topic.name)
+
+    async def delete_partitioned(self, name: TopicName) -> None:
+        """Delete what is stored of a partitioned topic whose partitions are deleted.
+
+        Raises RecordInUse (one is not), MetadataError, Corruption.
+        """
+        await self._partitioned.delete(name)
+        await self._forget_schema(name)
+        await self._forget_permissions(name, with_partitions=True)
+        await self._forget_policies(name)
+
+    async def _forget_schema(self, name: TopicName) -> None:
+        """A topic that is made later under the same name takes any schema. A partition has that of its topic."""
+        if name.partition >= 0:
+            return
+        try:
+            await self._schema_rules.forget(name)
+        except (BrokerError, MetadataError) as error:
+            log.warning("%s was deleted; its schema could not be removed: %s", name, error)
+
+    async def _forget_policies(self, name: TopicName) -> None:
+        """A topic that is made later under the same name begins without policies."""
+        try:
+            await self._topic_policies.forget(name)
+        except BrokerError as error:
+            log.warning("%s was deleted; its policies could not be removed: %s", name, error)
+
+    async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
+        """A topic that is made later under the same name must not be open to those who were granted this one."""
+        try:
+            await self._tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
+        except (RecordError, MetadataError, Corruption) as error:
+            log.warning("%s was deleted; what was granted on it could not be removed: %s", name, error)
+
+    async def _discard(self, name: TopicName) -> None:
+        log.warning("%s cannot be opened and is deleted by force", name)
+        try:
+            await self._ledgers.discard(name.managed_ledger_name)
+        except ManagedLedgerError as error:
+            raise storage_error(error) from error
+
+    async def delete_non_persistent(self, topic: TopicName) -> None:
+        """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""
+        await self._non_persistent.close(topic)
+        await self._forget_permissions(topic)
