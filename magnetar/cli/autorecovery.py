@@ -1,82 +1,37 @@
 """`magnetar autorecovery`: runs a node, and shows and controls what all nodes do, through the metadata store only."""
 
+import os
+import secrets
+import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any
 
 import click
 
+from autorecovery.admin.tokens import Role, line_of, name_problem
+from autorecovery.audit.election import auditor
+from autorecovery.manual import ManualRecovery
+from autorecovery.reporting.overview import MarkedLedger, Overview, read_overview
 from magnetar.cli.common import output as show
+from magnetar.cli.common.chosen_cluster import ChosenCluster, OpenStore, with_cluster
 from magnetar.cli.common.guesses import Guessing
-from magnetar.cli.common.options import (
-    admin_option,
-    confirm,
-    done,
-    json_option,
-    metadata_of,
-    metadata_option,
-    now_ms,
-    print_json,
-    who,
-    yes_option,
-)
-
-if TYPE_CHECKING:
-    from autorecovery.reporting.overview import MarkedLedger, Overview
-    from magnetar_core.bookkeeper.metadata.damage.rules import Report
-    from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
-    from magnetar_core.runtime.clock import Clock
-
-T = TypeVar("T")
+from magnetar.cli.common.options import config_option, confirm, done, json_option, now_ms, print_json, who, yes_option
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Report, Stage, facts_of
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.security.tls.files import directory_files
 
 # Problems that `status` shows; `list` has all.
 _SHOWN = 10
 
 
-class _Place(NamedTuple):
-    """The metadata store of a cluster, open."""
-
-    store: "MetadataStore"
-    root: str
-    clock: "Clock"
-    tls_directory: str | None
-
-
-@asynccontextmanager
-async def _opened(url: str, tls_directory: str | None) -> AsyncIterator[_Place]:
-    from magnetar.inspect.inspector import SESSION_S
-    from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
-    from magnetar_core.runtime.process.daemon import new_clock
-
-    place, root = split_service_uri(url) if "://" in url else (url, "/ledgers")
-    clock = new_clock()
-    store = await open_store(place, clock, session_timeout_s=SESSION_S)
-    try:
-        yield _Place(store, root, clock, tls_directory)
-    finally:
-        await store.close()
-
-
-def _run(
-    metadata_url: str | None, admin_url: str, tls_directory: str | None, work: Callable[[_Place], Awaitable[T]]
-) -> T:
-    import asyncio
-
-    url = metadata_of(metadata_url, admin_url)
-
-    async def go() -> T:
-        async with _opened(url, tls_directory) as place:
-            return await work(place)
-
-    return asyncio.run(go())
-
-
 @click.group(cls=Guessing, invoke_without_command=True)
-@click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
-)
+@config_option
 @click.pass_context
 def autorecovery(ctx: click.Context, config: Path | None) -> None:
     """Restore missing copies of ledgers. Without a command: run an auto-recovery node in this process.
@@ -97,22 +52,19 @@ def autorecovery(ctx: click.Context, config: Path | None) -> None:
 # ----------------------------------------------------------------------------------------- looking
 
 
-async def _overview(place: _Place) -> "Overview":
-    from autorecovery.reporting.overview import read_overview
-
-    return await read_overview(place.store, place.root)
+async def _overview(opened: OpenStore) -> Overview:
+    return await read_overview(opened.store, opened.root)
 
 
 @autorecovery.command()
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def status(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def status(cluster: ChosenCluster, as_json: bool) -> None:
     """Show whether auto-recovery is on, which node audits, what the nodes did, and how many ledgers lack copies.
 
     Example:  magnetar autorecovery status
     """
-    found = _run(metadata_url, admin_url, tls_directory, _overview)
+    found = cluster.on_store(_overview)
     if as_json:
         print_json(_facts(found))
         return
@@ -153,15 +105,14 @@ def _node_row(name: str, facts: Any) -> tuple[str, ...]:
 
 
 @autorecovery.command("list")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def list_marked(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def list_marked(cluster: ChosenCluster, as_json: bool) -> None:
     """List ledgers that lack copies, and why one cannot be repaired. Exit code 2 if one cannot be repaired.
 
     Example:  magnetar autorecovery list
     """
-    found = _run(metadata_url, admin_url, tls_directory, _overview)
+    found = cluster.on_store(_overview)
     if as_json:
         print_json([_marked_facts(one) for one in found.marked])
     elif found.marked:
@@ -174,7 +125,7 @@ def list_marked(metadata_url: str | None, admin_url: str, tls_directory: str | N
         sys.exit(2)
 
 
-def _show_marked(ledgers: "list[MarkedLedger] | tuple[MarkedLedger, ...]") -> None:
+def _show_marked(ledgers: list[MarkedLedger] | tuple[MarkedLedger, ...]) -> None:
     rows = []
     for one in ledgers:
         if one.problem is not None:
@@ -187,13 +138,13 @@ def _show_marked(ledgers: "list[MarkedLedger] | tuple[MarkedLedger, ...]") -> No
     show.table(("ledger", "of", "missing on", "known for", "state", "reason"), rows)
 
 
-def _marked_facts(one: "MarkedLedger") -> dict[str, Any]:
+def _marked_facts(one: MarkedLedger) -> dict[str, Any]:
     problem = None if one.problem is None else one.problem._asdict()
     return {"ledger_id": one.ledger_id, "owner": one.owner, "missing_on": list(one.replicas),
             "marked_ms": one.marked_ms, "is_locked": one.is_locked, "problem": problem}  # fmt: skip
 
 
-def _facts(found: "Overview") -> dict[str, Any]:
+def _facts(found: Overview) -> dict[str, Any]:
     return {
         "enabled": found.is_enabled,
         "auditor": found.auditor,
@@ -207,63 +158,55 @@ def _facts(found: "Overview") -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- steering
 
 
-def _switch(enabled: bool) -> Callable[[_Place], Awaitable[None]]:
-    async def work(place: _Place) -> None:
-        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
-
-        await MarkBoard(place.store, place.root).set_enabled(enabled)
+def _switch(enabled: bool) -> Callable[[OpenStore], Awaitable[None]]:
+    async def work(opened: OpenStore) -> None:
+        await MarkBoard(opened.store, opened.root).set_enabled(enabled)
 
     return work
 
 
 @autorecovery.command()
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def enable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def enable(cluster: ChosenCluster, as_json: bool) -> None:
     """Switch auto-recovery on: the nodes of the cluster repair again.
 
     Example:  magnetar autorecovery enable
     """
-    _run(metadata_url, admin_url, tls_directory, _switch(True))
+    cluster.on_store(_switch(True))
     done("auto-recovery is on", as_json, enabled=True)
 
 
 @autorecovery.command()
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def disable(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def disable(cluster: ChosenCluster, as_json: bool) -> None:
     """Switch auto-recovery off: no node of the cluster, also none of Apache's, begins a repair. For maintenance.
 
     Example:  magnetar autorecovery disable
     """
-    _run(metadata_url, admin_url, tls_directory, _switch(False))
+    cluster.on_store(_switch(False))
     done("auto-recovery is off for the whole cluster", as_json, enabled=False)
 
 
 @autorecovery.command()
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def audit(cluster: ChosenCluster, as_json: bool) -> None:
     """Ask the auditor to check for lost bookies now, without the delay.
 
     Example:  magnetar autorecovery audit
     """
 
-    async def work(place: _Place) -> str | None:
-        from autorecovery.audit.election import auditor
-        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
-
-        found = await auditor(place.store, place.root)
+    async def work(opened: OpenStore) -> str | None:
+        found = await auditor(opened.store, opened.root)
         if found is not None:
-            marks = MarkBoard(place.store, place.root)
+            marks = MarkBoard(opened.store, opened.root)
             # The same value again is how auditors are asked, Apache's too.
             await marks.set_lost_bookie_delay(await marks.lost_bookie_delay_s() or 0)
         return found
 
-    found = _run(metadata_url, admin_url, tls_directory, work)
+    found = cluster.on_store(work)
     if found is None:
         raise click.ClickException("no node is running, so nobody audits: start one with `magnetar autorecovery`")
     done(f"{found} was asked for an audit", as_json, auditor=found)
@@ -271,27 +214,22 @@ def audit(metadata_url: str | None, admin_url: str, tls_directory: str | None, a
 
 @autorecovery.command()
 @click.argument("seconds", type=click.IntRange(min=0), required=False)
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def delay(
-    seconds: int | None, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def delay(cluster: ChosenCluster, seconds: int | None, as_json: bool) -> None:
     """Set how many SECONDS a single bookie may be away before its ledgers are copied; without SECONDS: show that time.
 
     Example:  magnetar autorecovery delay 600
     """
 
-    async def work(place: _Place) -> int:
-        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
-
-        marks = MarkBoard(place.store, place.root)
+    async def work(opened: OpenStore) -> int:
+        marks = MarkBoard(opened.store, opened.root)
         if seconds is not None:
             await marks.set_lost_bookie_delay(seconds)
             return seconds
         return await marks.lost_bookie_delay_s() or 0
 
-    found = _run(metadata_url, admin_url, tls_directory, work)
+    found = cluster.on_store(work)
     done(f"a bookie may be away for {found} s", as_json, lost_bookie_recovery_delay_s=found)
 
 
@@ -313,13 +251,19 @@ def delay(
 )
 @click.option("--delete-cookie", is_flag=True, help="Afterwards delete the bookies' cookies, if no ledger names them.")
 @yes_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
 def recover(
-    bookies: tuple[str, ...], dry_run: bool, skip_open: bool, bytes_per_s: int | None, frame_bytes_max: int | None,
-    delete_cookie: bool, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    cluster: ChosenCluster,
+    bookies: tuple[str, ...],
+    dry_run: bool,
+    skip_open: bool,
+    bytes_per_s: int | None,
+    frame_bytes_max: int | None,
+    delete_cookie: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Copy all ledgers of each BOOKIE to other bookies, from this process; no auto-recovery node has to run.
 
     A BOOKIE that runs is only read. Open ledgers are closed first; their writers then continue in new ledgers.
@@ -331,24 +275,18 @@ def recover(
         names = ", ".join(bookies)
         confirm(f"Copy everything away from {names}, and close ledgers that are being written there?", yes)
 
-    async def work(place: _Place) -> Any:
-        import os
-        import socket
-
-        from autorecovery.manual import ManualRecovery
-        from magnetar_core.bookkeeper.client.client import BookKeeper
-        from magnetar_core.bookkeeper.client.config import ClientConfig
-        from magnetar_core.security.tls.files import directory_files
-
-        tls = directory_files(place.tls_directory, "--tls-directory") if place.tls_directory else None
+    async def work(opened: OpenStore) -> Any:
+        tls = directory_files(cluster.tls_directory, "--tls-directory") if cluster.tls_directory else None
         config = ClientConfig(tls=tls)
         if frame_bytes_max is not None:
             config = config.with_frames(frame_bytes_max)
-        client = BookKeeper(place.store, place.clock, config, root=place.root)
+        client = BookKeeper(opened.store, opened.clock, config, root=opened.root)
         await client.open()
         try:
             name = f"recover-{socket.gethostname()}-{os.getpid()}"
-            recovery = ManualRecovery(name, place.store, client, place.clock, root=place.root, bytes_per_s=bytes_per_s)
+            recovery = ManualRecovery(
+                name, opened.store, client, opened.clock, root=opened.root, bytes_per_s=bytes_per_s
+            )
             if dry_run:
                 return await recovery.plan(bookies)
             with show.bar("ledgers are copied") as drawn:
@@ -362,13 +300,11 @@ def recover(
         finally:
             await client.close()
 
-    found = _run(metadata_url, admin_url, tls_directory, work)
+    found = cluster.on_store(work)
     if dry_run:
         _show_plan(found, as_json)
         return
     if as_json:
-        from dataclasses import asdict
-
         print_json(asdict(found))
     else:
         click.echo(
@@ -411,10 +347,6 @@ def token(name: str, role: str, as_json: bool) -> None:
 
     Example:  magnetar autorecovery token deployer --role write
     """
-    import secrets
-
-    from autorecovery.admin.tokens import Role, line_of, name_problem
-
     problem = name_problem(name)
     if problem is not None:
         raise click.BadParameter(problem, param_hint="NAME")
@@ -439,32 +371,19 @@ def reports() -> None:
 @reports.command("list")
 @click.option("--state", type=click.Choice(["open", "acknowledged", "mended"]), help="Only those; without it: all.")
 @click.option("--ledger", "ledger_id", type=click.IntRange(min=0), help="Only those about this ledger.")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def list_reports(
-    state: str | None,
-    ledger_id: int | None,
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-    as_json: bool,
-) -> None:
+def list_reports(cluster: ChosenCluster, state: str | None, ledger_id: int | None, as_json: bool) -> None:
     """List reports. Exit code 2 if one of those listed is open.
 
     Example:  magnetar autorecovery reports list --state open
     """
-    from magnetar_core.bookkeeper.metadata.damage.rules import facts_of
 
-    async def work(place: _Place) -> "list[Report]":
-        from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
-
-        return await DamageReports(place.store, place.root).all()
+    async def work(opened: OpenStore) -> list[Report]:
+        return await DamageReports(opened.store, opened.root).all()
 
     found = [
-        one
-        for one in _run(metadata_url, admin_url, tls_directory, work)
-        if state in (None, str(one.stage)) and ledger_id in (None, one.ledger_id)
+        one for one in cluster.on_store(work) if state in (None, str(one.stage)) and ledger_id in (None, one.ledger_id)
     ]
     if as_json:
         print_json([facts_of(one) for one in found])
@@ -476,7 +395,7 @@ def list_reports(
         sys.exit(2)
 
 
-def _report_row(one: "Report") -> tuple[str, ...]:
+def _report_row(one: Report) -> tuple[str, ...]:
     ranges = [str(first) if first == last else f"{first} to {last}" for first, last in one.ranges[:3]]
     more = ", …" if len(one.ranges) > 3 else ""
     said = ": ".join(filter(None, (one.by, one.note)))
@@ -491,16 +410,12 @@ def _report_row(one: "Report") -> tuple[str, ...]:
     )
 
 
-def _move_report(report_id: str, to: str, note: str, where: tuple[str | None, str, str | None], as_json: bool) -> None:
-    from magnetar_core.bookkeeper.metadata.damage.rules import Stage, facts_of
+def _move_report(cluster: ChosenCluster, report_id: str, to: str, note: str, as_json: bool) -> None:
+    async def work(opened: OpenStore) -> Report:
+        reports = DamageReports(opened.store, opened.root)
+        return await reports.move(report_id, Stage(to), who(), note, opened.clock.wall_ms())
 
-    async def work(found: _Place) -> "Report":
-        from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
-
-        reports = DamageReports(found.store, found.root)
-        return await reports.move(report_id, Stage(to), who(), note, found.clock.wall_ms())
-
-    report = _run(*where, work)
+    report = cluster.on_store(work)
     if as_json:
         print_json(facts_of(report))
     else:
@@ -513,30 +428,24 @@ _note_option = click.option("--note", default="", help="What was found or done; 
 @reports.command()
 @click.argument("report_id", metavar="REPORT")
 @_note_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def acknowledge(
-    report_id: str, note: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def acknowledge(cluster: ChosenCluster, report_id: str, note: str, as_json: bool) -> None:
     """Say that somebody looks at REPORT.
 
     Example:  magnetar autorecovery reports acknowledge 7-data-loss-0f3a1b2c4d5e
     """
-    _move_report(report_id, "acknowledged", note, (metadata_url, admin_url, tls_directory), as_json)
+    _move_report(cluster, report_id, "acknowledged", note, as_json)
 
 
 @reports.command()
 @click.argument("report_id", metavar="REPORT")
 @_note_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def mend(
-    report_id: str, note: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def mend(cluster: ChosenCluster, report_id: str, note: str, as_json: bool) -> None:
     """Say that the damage of REPORT is mended, or given up. If it is met again, the report is open again.
 
     Example:  magnetar autorecovery reports mend 7-data-loss-0f3a1b2c4d5e
     """
-    _move_report(report_id, "mended", note, (metadata_url, admin_url, tls_directory), as_json)
+    _move_report(cluster, report_id, "mended", note, as_json)

@@ -3,31 +3,32 @@
 Exit codes: 0 done, 1 refused, wrongly asked or the metadata store is away, 2 the drain failed, 3 it is still under way.
 """
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
+from autorecovery.lifecycle import retirement
+from autorecovery.lifecycle.retirement import BookieLifecycle, DrainStatus, StillNeeded
 from magnetar.cli.common import output as show
+from magnetar.cli.common.chosen_cluster import ChosenCluster, with_cluster
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import (
-    admin_option,
     confirm,
     done,
     json_option,
-    metadata_of,
-    metadata_option,
     now_ms,
     print_json,
     who,
     yes_option,
 )
-
-if TYPE_CHECKING:
-    from autorecovery.lifecycle.retirement import BookieLifecycle, DrainStatus
-    from magnetar.inspect.inspector import Inspector
-    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Lifecycle, State
+from magnetar.inspect.inspector import Inspector
+from magnetar.processes.bookies.turning import turn_for_drain
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Lifecycle, State
+from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
+from magnetar_core.runtime.types import MagnetarError
 
 T = TypeVar("T")
 
@@ -53,8 +54,6 @@ class _Bookies(Guessing):
     """A group whose exit code after any error is that of a refusal: 2 says that a drain failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from magnetar_core.runtime.types import MagnetarError
-
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -72,33 +71,10 @@ def bookies() -> None:
     """
 
 
-class Place:
-    """Where the cluster is, as the options say."""
-
-    def __init__(self, metadata_url: str | None, admin_url: str, tls_directory: str | None) -> None:
-        self._url = metadata_of(metadata_url, admin_url)
-        self._tls_directory = tls_directory
-
-    def ask(self, work: "Callable[[Inspector], Awaitable[T]]", *, changes: bool = False) -> T:
-        import asyncio
-
-        from magnetar.inspect.inspector import inspecting
-
-        async def go() -> T:
-            async with inspecting(self._url, self._tls_directory, changes=changes) as inspector:
-                return await work(inspector)
-
-        return asyncio.run(go())
-
-    def lives(self, work: "Callable[[BookieLifecycle], Awaitable[T]]", *, changes: bool = False) -> T:
-        from autorecovery.lifecycle.retirement import BookieLifecycle
-
-        return self.ask(
-            lambda inspector: work(BookieLifecycle(inspector.store, inspector.root, inspector.clock)), changes=changes
-        )
-
-    def change(self, work: "Callable[[BookieLifecycle], Awaitable[T]]") -> T:
-        return self.lives(work, changes=True)
+def _lives(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaitable[T]], *, changes: bool = False) -> T:
+    return cluster.ask(
+        lambda inspector: work(BookieLifecycle(inspector.store, inspector.root, inspector.clock)), changes=changes
+    )
 
 
 bookie_argument: Final = click.argument("bookie_id", metavar="BOOKIE")
@@ -110,15 +86,14 @@ timeout_option: Final = click.option(
 
 
 @bookies.command("list")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def list_bookies(cluster: ChosenCluster, as_json: bool) -> None:
     """List the bookies that are there, and those that are away.
 
     Example:  magnetar bookies list
     """
-    found = Place(metadata_url, admin_url, tls_directory).ask(lambda inspector: inspector.bookies())
+    found = cluster.ask(lambda inspector: inspector.bookies())
     if as_json:
         print_json([one._asdict() for one in found])
         return
@@ -130,29 +105,18 @@ def list_bookies(metadata_url: str | None, admin_url: str, tls_directory: str | 
 @why_option
 @wait_option
 @timeout_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def drain(
-    bookie_id: str,
-    why: str,
-    wait: bool,
-    timeout_s: float | None,
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-    as_json: bool,
-) -> None:
+def drain(cluster: ChosenCluster, bookie_id: str, why: str, wait: bool, timeout_s: float | None, as_json: bool) -> None:
     """Copy everything that BOOKIE has to others; it takes no entries from now on, and still serves reads.
 
     The auditor of auto-recovery does it. A drain that failed is begun again by the same command.
 
     Example:  magnetar bookies drain 127.0.0.1:3183 --wait
     """
-    place = Place(metadata_url, admin_url, tls_directory)
-    found = place.change(lambda lives: lives.drain(bookie_id, who(), why))
+    found = _lives(cluster, lambda lives: lives.drain(bookie_id, who(), why), changes=True)
     if wait:
-        _wait(place, bookie_id, timeout_s, as_json)
+        _wait(cluster, bookie_id, timeout_s, as_json)
         return
     done(
         f"{bookie_id} is {found.state}; `magnetar bookies status {bookie_id} --wait` follows it",
@@ -164,31 +128,21 @@ def drain(
 @click.argument("bookie_id", metavar="[BOOKIE]", required=False)
 @wait_option
 @timeout_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def status(
-    bookie_id: str | None,
-    wait: bool,
-    timeout_s: float | None,
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-    as_json: bool,
-) -> None:
+def status(cluster: ChosenCluster, bookie_id: str | None, wait: bool, timeout_s: float | None, as_json: bool) -> None:
     """Show how far the drain of BOOKIE is; without BOOKIE: every bookie that is not active.
 
     Exit code 3 while a drain is under way, 2 if one has failed.
 
     Example:  magnetar bookies status 127.0.0.1:3183
     """
-    place = Place(metadata_url, admin_url, tls_directory)
     if wait:
         if bookie_id is None:
             raise click.UsageError("--wait needs a BOOKIE")
-        _wait(place, bookie_id, timeout_s, as_json)
+        _wait(cluster, bookie_id, timeout_s, as_json)
         return
-    found = place.lives(lambda lives: lives.status(bookie_id))
+    found = _lives(cluster, lambda lives: lives.status(bookie_id))
     if as_json:
         print_json([_facts(one) for one in found])
     else:
@@ -201,12 +155,9 @@ def status(
 @bookies.command()
 @bookie_argument
 @why_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def cancel(
-    bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def cancel(cluster: ChosenCluster, bookie_id: str, why: str, as_json: bool) -> None:
     """Make BOOKIE active again, during its drain or after it. Copies that were made stay.
 
     A bookie of Apache's that was turned read-only for the drain is made writable through its HTTP; if that fails, this
@@ -214,17 +165,13 @@ def cancel(
 
     Example:  magnetar bookies cancel 127.0.0.1:3183
     """
-    from autorecovery.lifecycle.retirement import BookieLifecycle
 
-    async def call_off(inspector: "Inspector") -> "tuple[Lifecycle, str]":
-        from magnetar.processes.bookies.turning import turn_for_drain
-        from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
-
+    async def call_off(inspector: Inspector) -> tuple[Lifecycle, str]:
         directory = BookieDirectory(inspector.store, inspector.root, inspector.clock)
         lives = BookieLifecycle(inspector.store, inspector.root, inspector.clock)
         return await lives.cancel(bookie_id, who(), why, functools.partial(turn_for_drain, directory))
 
-    found, todo = Place(metadata_url, admin_url, tls_directory).ask(call_off, changes=True)
+    found, todo = cluster.ask(call_off, changes=True)
     if todo:
         click.echo(f"magnetar: {todo}", err=True)
     facts = {"todo": todo} if todo else {}
@@ -234,33 +181,26 @@ def cancel(
 @bookies.command()
 @bookie_argument
 @why_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def finish(
-    bookie_id: str, why: str, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def finish(cluster: ChosenCluster, bookie_id: str, why: str, as_json: bool) -> None:
     """Mark BOOKIE as drained although its drain failed, after its bad ledgers were repaired or deleted.
 
     Refused while some ledger names it.
 
     Example:  magnetar bookies finish 127.0.0.1:3183
     """
-    place = Place(metadata_url, admin_url, tls_directory)
     with show.bar("ledgers") as drawn:
-        found = _or_refusal(lambda: place.change(lambda lives: lives.finish(bookie_id, who(), why, drawn.at)), as_json)
+        found = _or_refusal(cluster, lambda lives: lives.finish(bookie_id, who(), why, drawn.at), as_json)
     done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
 
 
 @bookies.command()
 @bookie_argument
 @yes_option
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def remove(
-    bookie_id: str, yes: bool, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool
-) -> None:
+def remove(cluster: ChosenCluster, bookie_id: str, yes: bool, as_json: bool) -> None:
     """Delete the cookie and the state of BOOKIE. Refused unless it is drained, stopped, and no ledger names it.
 
     One that was killed counts as stopped when its session has ended; this waits up to 45 seconds for that. A bookie
@@ -268,30 +208,24 @@ def remove(
 
     Example:  magnetar bookies remove 127.0.0.1:3183 --yes
     """
-    from autorecovery.lifecycle.retirement import SESSION_WAIT_S
-
     confirm(f"Remove bookie {bookie_id} from the cluster?", yes)
-    place = Place(metadata_url, admin_url, tls_directory)
 
     def waits(text: str) -> None:
         click.echo(text, err=True)
 
     with show.bar("ledgers") as drawn:
         _or_refusal(
-            lambda: place.change(
-                lambda lives: lives.remove(bookie_id, who(), drawn.at, wait_s=SESSION_WAIT_S, waits=waits)
-            ),
+            cluster,
+            lambda lives: lives.remove(bookie_id, who(), drawn.at, wait_s=retirement.SESSION_WAIT_S, waits=waits),
             as_json,
         )
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
 
 
-def _or_refusal(work: Callable[[], T], as_json: bool) -> T:
-    """With --json a refusal is JSON, too."""
-    from autorecovery.lifecycle.retirement import StillNeeded
-
+def _or_refusal(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaitable[T]], as_json: bool) -> T:
+    """The result of a change. With --json a refusal is JSON, too."""
     try:
-        return work()
+        return _lives(cluster, work, changes=True)
     except StillNeeded as error:
         if not as_json:
             raise
@@ -303,11 +237,10 @@ def _or_refusal(work: Callable[[], T], as_json: bool) -> T:
 # ------------------------------------------------------------------------------------------- waiting
 
 
-def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) -> None:
+def _wait(cluster: ChosenCluster, bookie_id: str, timeout_s: float | None, as_json: bool) -> None:
     """Follow a drain to its end; leaves with the exit code of how it ended."""
-    import asyncio
 
-    async def follow(lives: "BookieLifecycle") -> "DrainStatus":
+    async def follow(lives: BookieLifecycle) -> DrainStatus:
         loop = asyncio.get_running_loop()
         end_s = None if timeout_s is None else loop.time() + timeout_s
         pause_s = min(LOOK_FIRST_S, LOOK_S)
@@ -322,7 +255,7 @@ def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) 
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.2 * pause_s, LOOK_S)
 
-    found = place.lives(follow)
+    found = _lives(cluster, follow)
     if as_json:
         print_json(_facts(found))
     else:
@@ -332,13 +265,11 @@ def _wait(place: Place, bookie_id: str, timeout_s: float | None, as_json: bool) 
         raise click.exceptions.Exit(code)
 
 
-def _code_of(state: "State") -> int:
-    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
-
+def _code_of(state: State) -> int:
     return {State.DRAINING: UNDER_WAY, State.DRAINING_FAILED: FAILED}.get(state, 0)
 
 
-def _facts(found: "DrainStatus") -> dict[str, Any]:
+def _facts(found: DrainStatus) -> dict[str, Any]:
     life = found.lifecycle
     return {
         "bookie": found.bookie_id,
@@ -353,7 +284,7 @@ def _facts(found: "DrainStatus") -> dict[str, Any]:
     }
 
 
-def _show(found: "list[DrainStatus]") -> None:
+def _show(found: list[DrainStatus]) -> None:
     if not found:
         click.echo("every bookie is active")
         return
@@ -384,7 +315,7 @@ def _named(ledgers: Sequence[int]) -> str:
     return some + (f" and {len(ledgers) - LEDGERS_NAMED} more" if len(ledgers) > LEDGERS_NAMED else "")
 
 
-def _told(found: "DrainStatus") -> str:
+def _told(found: DrainStatus) -> str:
     if _code_of(found.lifecycle.state) != UNDER_WAY:
         return "-"
     progress = found.progress

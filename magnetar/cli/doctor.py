@@ -8,14 +8,30 @@
 Each question has its own time limit. A question that fails is noted with its reason; the others are asked all the same.
 """
 
+import asyncio
 import contextlib
+import email.utils
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import click
 
+from autorecovery.reporting.reports import read_problems
+from magnetar.cli.bookie.texts import lost_logs_text
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import admin_option, json_option, metadata_of, metadata_option, print_json, urls_of
+from magnetar.cli.common.options import (
+    admin_of,
+    admin_option,
+    json_option,
+    metadata_of,
+    metadata_option,
+    print_json,
+    urls_of,
+)
+from magnetar.inspect.access import CURRENT
+from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar.inspect.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
@@ -30,10 +46,20 @@ from magnetar.inspect.doctor_rules import (
     examine,
     exit_code,
 )
-
-if TYPE_CHECKING:
-    from magnetar.inspect.inspector import Inspector, KnownBookie, LedgerRecord
-    from magnetar_core.runtime.clock import Clock
+from magnetar.inspect.inspector import Inspector, KnownBookie, LedgerRecord, inspecting
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Stage
+from magnetar_core.bookkeeper.metadata.ledgers.doubts import DoubtRanges
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.http.request import ask
+from magnetar_core.runtime.process.daemon import new_clock
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
 
 T = TypeVar("T")
 
@@ -62,15 +88,8 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
 
 
-async def _troubles(inspector: "Inspector") -> dict[str, Any]:
+async def _troubles(inspector: Inspector) -> dict[str, Any]:
     """What auto-recovery could not do, and what was reported to people."""
-    from autorecovery.reporting.reports import read_problems
-    from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
-    from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
-    from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
-    from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Stage
-    from magnetar_core.bookkeeper.metadata.ledgers.doubts import DoubtRanges
-
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
     doubted = await DoubtRanges(store, root).told()
@@ -115,8 +134,6 @@ def doctor(
 
     Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
-    import asyncio
-
     with show.bar("looking") as drawn:
         rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
         facts = asyncio.run(rounds.facts(metadata_of(metadata_url, admin_url), tls_directory, urls_of(admin_url)))
@@ -161,17 +178,11 @@ class Rounds:
 
     async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
         """Raises ConfigurationError for a URL that cannot be read, or a folder that does not exist."""
-        import asyncio
-
         found = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
         known: dict[str, Any] = {name: value for part in found for name, value in part.items()}
         return ClusterFacts(metadata_url, unasked=tuple(self._unasked), **known)
 
     async def _ask(self, what: str, question: Awaitable[T], otherwise: T, limit_s: float) -> T:
-        import asyncio
-
-        from magnetar_core.runtime.types import MagnetarError
-
         try:
             async with asyncio.timeout(limit_s):
                 return await question
@@ -186,13 +197,7 @@ class Rounds:
     # ------------------------------------------------------------------- metadata store and bookies
 
     async def _stored(self, metadata_url: str, tls_directory: str | None) -> dict[str, Any]:
-        import asyncio
-        from contextlib import AsyncExitStack
-
-        from magnetar.inspect.inspector import inspecting
-        from magnetar_core.runtime.types import ConfigurationError, MagnetarError
-
-        async with AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(METADATA_TIMEOUT_S):
                     inspector = await stack.enter_async_context(inspecting(metadata_url, tls_directory))
@@ -215,18 +220,14 @@ class Rounds:
             return {"metadata_s": metadata_s, "silent_hosts": silent, "open_to_others": opened, "bookies": bookies,
                     **ledgers, **recovery, **placement}  # fmt: skip
 
-    async def _bookies(self, inspector: "Inspector") -> tuple[BookieFacts, ...] | None:
-        import asyncio
-
+    async def _bookies(self, inspector: Inspector) -> tuple[BookieFacts, ...] | None:
         registered = await self._ask("bookies", inspector.bookies(), None, METADATA_TIMEOUT_S)
         if registered is None:
             return None
         disks = await self._ask("disks of the bookies", inspector.cluster.spaces(), {}, DISKS_TIMEOUT_S)
         return tuple(await asyncio.gather(*(self._bookie(inspector, one, disks) for one in registered)))
 
-    async def _bookie(self, inspector: "Inspector", known: "KnownBookie", disks: dict[str, Any]) -> BookieFacts:
-        import asyncio
-
+    async def _bookie(self, inspector: Inspector, known: KnownBookie, disks: dict[str, Any]) -> BookieFacts:
         if known.state == "away":
             return BookieFacts(known.bookie_id, known.state, listens=await _listens(inspector, known.bookie_id))
         space = disks.get(known.bookie_id)
@@ -247,7 +248,7 @@ class Rounds:
             open_to_others=opened,
         )  # fmt: skip
 
-    async def _ledgers(self, inspector: "Inspector") -> dict[str, Any]:
+    async def _ledgers(self, inspector: Inspector) -> dict[str, Any]:
         began_s = inspector.clock.monotonic()
         ids = await self._ask("the list of ledgers", inspector.ledger_ids(), [], self._look_s)
         looked = ids[::-1][: self._ledgers_max]
@@ -271,7 +272,7 @@ class Rounds:
             ),
         }
 
-    async def _recovery(self, inspector: "Inspector") -> dict[str, Any]:
+    async def _recovery(self, inspector: Inspector) -> dict[str, Any]:
         info = await self._ask("auto-recovery", inspector.cluster.info(), None, METADATA_TIMEOUT_S)
         if info is None:
             return {}
@@ -288,12 +289,6 @@ class Rounds:
     # ----------------------------------------------------------------------- brokers and their topics
 
     async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
-        import asyncio
-
-        from magnetar.cli.common.options import admin_of
-        from magnetar.inspect.broker_admin import AdminError
-        from magnetar_core.runtime.process.daemon import new_clock
-
         if not admin_urls:
             admin_of("")  # says what is wrong
 
@@ -318,9 +313,7 @@ class Rounds:
         silent = tuple(Unasked(url, found) for url, found in told.items() if isinstance(found, str))
         return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size, **topics}
 
-    async def _topics(self, admin_url: str, clock: "Clock") -> dict[str, Any]:
-        import asyncio
-
+    async def _topics(self, admin_url: str, clock: Clock) -> dict[str, Any]:
         names: list[str] = []
         for namespace in self._namespaces:
             question = asyncio.to_thread(_admin(admin_url).topics, namespace)
@@ -338,7 +331,7 @@ class Rounds:
         return {"topics_left": len(names) - looked_at, "subscriptions": tuple(found)}
 
 
-async def _quickest_answer_s(inspector: "Inspector") -> float:
+async def _quickest_answer_s(inspector: Inspector) -> float:
     """The fastest of three answers: one slow answer proves nothing."""
     answers = []
     for _ in range(3):
@@ -348,11 +341,7 @@ async def _quickest_answer_s(inspector: "Inspector") -> float:
     return min(answers)
 
 
-async def _listens(inspector: "Inspector", bookie_id: str) -> bool:
-    import asyncio
-
-    from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
-
+async def _listens(inspector: Inspector, bookie_id: str) -> bool:
     try:
         async with asyncio.timeout(LISTEN_TIMEOUT_S):
             _, writer = await asyncio.open_connection(*await inspector.directory.address_of(bookie_id))
@@ -362,7 +351,7 @@ async def _listens(inspector: "Inspector", bookie_id: str) -> bool:
     return True
 
 
-def _ledger_facts(ledger_id: int, record: "LedgerRecord") -> LedgerFacts:
+def _ledger_facts(ledger_id: int, record: LedgerRecord) -> LedgerFacts:
     one = record.metadata
     assert one is not None, "the others are told of as unreadable"
     return LedgerFacts(ledger_id, one.write_quorum, one.segments, one.last_entry_id if one.is_closed else None)
@@ -372,20 +361,14 @@ def _ledger_facts(ledger_id: int, record: "LedgerRecord") -> LedgerFacts:
 
 
 def _admin(url: str) -> Any:
-    from magnetar.inspect.broker_admin import AdminClient
-
     return AdminClient(url, timeout_s=TIMEOUT_S)
 
 
-def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
+def _get(url: str, clock: Clock, timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
     """(status, JSON or text, how far its clock is ahead in seconds or None). Who asks is told over TLS only.
 
     Raises OSError.
     """
-    from magnetar.inspect.access import CURRENT
-    from magnetar_core.runtime.data.json_text import parse_json
-    from magnetar_core.runtime.http.request import ask
-
     deadline_s = clock.monotonic() + timeout_s
     answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
                  is_late=lambda: clock.monotonic() > deadline_s,
@@ -398,10 +381,8 @@ def _get(url: str, clock: "Clock", timeout_s: float = TIMEOUT_S) -> tuple[int, A
     return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
 
 
-def _ahead_s(date: str | None, clock: "Clock") -> float | None:
+def _ahead_s(date: str | None, clock: Clock) -> float | None:
     """How far the server's clock is ahead, from the Date of its answer, which has whole seconds only."""
-    import email.utils
-
     if date is None:
         return None
     try:
@@ -410,15 +391,9 @@ def _ahead_s(date: str | None, clock: "Clock") -> float | None:
         return None
 
 
-def _bookie_http(
-    url: str, bookie_id: str, clock: "Clock"
-) -> tuple[tuple[str, ...], str, tuple[str, ...], float | None]:
+def _bookie_http(url: str, bookie_id: str, clock: Clock) -> tuple[tuple[str, ...], str, tuple[str, ...], float | None]:
     """(why it is read-only, what it says of lost entry logs, its folders that are open to everybody, how far its clock
     is ahead); Apache's bookie tells the last only. Raises OSError."""
-    from urllib.parse import quote
-
-    from magnetar.cli.bookie.texts import lost_logs_text
-
     # Its address may be that of several bookies (`magnetar bookie --processes N`).
     status, found, skew_s = _get(f"{url}/api/v1/magnetar/status?bookie={quote(bookie_id)}", clock)
     held = found["state"]["reasons"] if status == 200 else {}
@@ -430,10 +405,6 @@ def _bookie_http(
 
 def _open_folders(metadata_url: str) -> tuple[str, ...]:
     """Of a standalone's folders, if they are on this machine, those in which every user of it may read."""
-    from pathlib import Path
-
-    from magnetar_core.runtime.files import OsFiles
-
     scheme, _, place = metadata_url.partition(":")
     if scheme != "rocksdb":
         return ()
@@ -447,7 +418,7 @@ def _open_folders(metadata_url: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _broker(broker_id: str, admin_url: str, clock: "Clock") -> BrokerFacts:
+def _broker(broker_id: str, admin_url: str, clock: Clock) -> BrokerFacts:
     """A broker's id is that of its plain port if it has one, else that of its port with TLS."""
     url = f"http://{broker_id}"
     try:
@@ -475,8 +446,6 @@ def _ensemble_size(admin_url: str) -> int:
 
 
 def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
-    from managed_ledger.compacted.entry import COMPACTION_CURSOR
-
     admin = _admin(admin_url)
     stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
     found = []

@@ -1,20 +1,18 @@
 """`magnetar ledgers`: they ask the metadata store and the bookies themselves, not a broker."""
 
-from collections.abc import Awaitable, Callable
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any
 
 import click
 
 from magnetar.cli.common import output as show
+from magnetar.cli.common.chosen_cluster import ChosenCluster, with_cluster
 from magnetar.cli.common.guesses import Guessing
-from magnetar.cli.common.options import admin_option, json_option, metadata_of, metadata_option, now_ms, print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
-    from magnetar.inspect.strays import Restored, Stray
-    from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
-
-T = TypeVar("T")
+from magnetar.cli.common.options import json_option, now_ms, print_json
+from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
+from magnetar.inspect.strays import Restored, Stray, StrayLedgers
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+from managed_ledger.topic_name import TopicName, TopicNameError
 
 # Entries that `ledgers show` reads without `--from` and `--to`; each is asked of every bookie that has it.
 ENTRIES_SHOWN = 20
@@ -30,27 +28,6 @@ STRAYS_SHOWN = 1_000
 _PREVIEW_BYTES = 48
 
 
-def _run(
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-    ask: "Callable[[Inspector], Awaitable[T]]",
-    *,
-    changes: bool = False,
-) -> T:
-    import asyncio
-
-    from magnetar.inspect.inspector import inspecting
-
-    url = metadata_of(metadata_url, admin_url)
-
-    async def go() -> T:
-        async with inspecting(url, tls_directory, changes=changes) as inspector:
-            return await ask(inspector)
-
-    return asyncio.run(go())
-
-
 # --------------------------------------------------------------------------------------- ledgers
 
 
@@ -60,19 +37,16 @@ def ledgers() -> None:
 
 
 @ledgers.command("list")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
 @click.option("--bookie", "bookie_id", help="Only those with copies on this bookie.")
-def list_ledgers(
-    metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool, bookie_id: str | None
-) -> None:
+def list_ledgers(cluster: ChosenCluster, as_json: bool, bookie_id: str | None) -> None:
     """All ledgers with state, size, quorums and bookies.
 
     Example:  magnetar ledgers list --bookie 127.0.0.1:3181
     """
 
-    async def ask(inspector: "Inspector") -> "dict[int, LedgerRecord]":
+    async def ask(inspector: Inspector) -> dict[int, LedgerRecord]:
         ids = await inspector.ledger_ids()
         found: dict[int, LedgerRecord] = {}
         with show.bar("ledgers", len(ids)) as drawn:
@@ -81,7 +55,7 @@ def list_ledgers(
                 drawn.at(at)
         return found
 
-    found = _run(metadata_url, admin_url, tls_directory, ask)
+    found = cluster.ask(ask)
     if bookie_id is not None:
         found = {
             ledger_id: one for ledger_id, one in found.items() if one.metadata and bookie_id in one.metadata.bookies()
@@ -101,7 +75,7 @@ def list_ledgers(
     )
 
 
-def _row(ledger_id: int, record: "LedgerRecord", now: int) -> tuple[str, ...]:
+def _row(ledger_id: int, record: LedgerRecord, now: int) -> tuple[str, ...]:
     one = record.metadata
     if one is None:
         return str(ledger_id), "unreadable", "", "", "", "", record.problem
@@ -116,7 +90,7 @@ def _row(ledger_id: int, record: "LedgerRecord", now: int) -> tuple[str, ...]:
     )
 
 
-def _facts(ledger_id: int, one: "LedgerMetadata", created_ms: int) -> dict[str, Any]:
+def _facts(ledger_id: int, one: LedgerMetadata, created_ms: int) -> dict[str, Any]:
     return {
         "ledger_id": ledger_id,
         "problem": None,
@@ -138,18 +112,10 @@ def _facts(ledger_id: int, one: "LedgerMetadata", created_ms: int) -> dict[str, 
 @click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
 @click.option("--to", "last", type=LEDGER_ID, help=f"Last entry; else the {ENTRIES_SHOWN - 1} behind the first.")
 @click.option("--all", "everything", is_flag=True, help="Every entry.")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
 def show_ledger(
-    ledger_id: int,
-    first: int,
-    last: int | None,
-    everything: bool,
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-    as_json: bool,
+    cluster: ChosenCluster, ledger_id: int, first: int, last: int | None, everything: bool, as_json: bool
 ) -> None:
     """What is in LEDGER_ID, entry by entry, from every bookie that should have it. Exit code 2 if a copy is not good.
 
@@ -158,7 +124,7 @@ def show_ledger(
     Example:  magnetar ledgers show 7 --from 100 --to 110
     """
 
-    async def ask(inspector: "Inspector") -> "tuple[LedgerMetadata, int, int, list[Copy], list[list[Copy]]]":
+    async def ask(inspector: Inspector) -> tuple[LedgerMetadata, int, int, list[Copy], list[list[Copy]]]:
         metadata, created_ms = await _record(inspector, ledger_id)
         end, silent = await inspector.last_entry(ledger_id, metadata)
         stop = end if everything else min(end, first + ENTRIES_SHOWN - 1 if last is None else last)
@@ -168,7 +134,7 @@ def show_ledger(
                 copies.append(await inspector.copies(ledger_id, entry_id, metadata))
         return metadata, created_ms, end, silent, copies
 
-    metadata, created_ms, end, silent, found = _run(metadata_url, admin_url, tls_directory, ask)
+    metadata, created_ms, end, silent, found = cluster.ask(ask)
     if as_json:
         print_json({**_facts(ledger_id, metadata, created_ms), "last_entry_there": end,
                     "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
@@ -180,13 +146,11 @@ def show_ledger(
         raise click.exceptions.Exit(2)
 
 
-async def _record(inspector: "Inspector", ledger_id: int) -> "tuple[LedgerMetadata, int]":
+async def _record(inspector: Inspector, ledger_id: int) -> tuple[LedgerMetadata, int]:
     """(what is recorded, when it was made or 0).
 
     Raises MagnetarError if there is no such ledger, or its record cannot be decoded.
     """
-    from magnetar_core.runtime.types import MagnetarError
-
     record = (await inspector.records_of([ledger_id])).get(ledger_id)
     if record is None:
         raise MagnetarError(f"there is no ledger {ledger_id}; `magnetar ledgers list` shows those there are")
@@ -195,7 +159,7 @@ async def _record(inspector: "Inspector", ledger_id: int) -> "tuple[LedgerMetada
     return record.metadata, record.created_ms
 
 
-def _show_record(ledger_id: int, metadata: "LedgerMetadata", created_ms: int, end: int, silent: "list[Copy]") -> None:
+def _show_record(ledger_id: int, metadata: LedgerMetadata, created_ms: int, end: int, silent: list[Copy]) -> None:
     rows = [
         ("ledger", str(ledger_id)),
         ("state", metadata.state.name.lower().replace("_", " ")),
@@ -214,7 +178,7 @@ def _show_record(ledger_id: int, metadata: "LedgerMetadata", created_ms: int, en
     click.echo()
 
 
-def _show_entries(first: int, end: int, found: "list[list[Copy]]") -> None:
+def _show_entries(first: int, end: int, found: list[list[Copy]]) -> None:
     cells = []
     for at, copies in enumerate(found):
         facts = _entry_facts(first + at, copies)
@@ -232,7 +196,7 @@ def _show_entries(first: int, end: int, found: "list[list[Copy]]") -> None:
         click.echo(f"… up to {end}: see --from, --to, --all")
 
 
-def _entry_facts(entry_id: int, copies: "list[Copy]") -> dict[str, Any]:
+def _entry_facts(entry_id: int, copies: list[Copy]) -> dict[str, Any]:
     good = next((copy.stored for copy in copies if copy.stored is not None), None)
     return {
         "entry_id": entry_id,
@@ -252,24 +216,14 @@ def _preview(data: bytes) -> str:
 @click.argument("ledger_id", type=LEDGER_ID)
 @click.argument("entry_id", type=LEDGER_ID)
 @click.option("-o", "--output", type=click.File("wb"), default="-", help="File to write to; else standard output.")
-@admin_option
-@metadata_option
-def read_entry(
-    ledger_id: int,
-    entry_id: int,
-    output: IO[bytes],
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
-) -> None:
+@with_cluster
+def read_entry(cluster: ChosenCluster, ledger_id: int, entry_id: int, output: IO[bytes]) -> None:
     """Write the payload of one entry, from the first bookie with a good copy.
 
     Example:  magnetar ledgers read 7 0 -o entry.bin
     """
 
-    async def ask(inspector: "Inspector") -> bytes:
-        from magnetar_core.runtime.types import MagnetarError
-
+    async def ask(inspector: Inspector) -> bytes:
         metadata, _ = await _record(inspector, ledger_id)
         copies = await inspector.copies(ledger_id, entry_id, metadata)
         for copy in copies:
@@ -278,7 +232,7 @@ def read_entry(
         told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
 
-    output.write(_run(metadata_url, admin_url, tls_directory, ask))
+    output.write(cluster.ask(ask))
 
 
 # ---------------------------------------------------------------------- ledgers that the metadata do not know
@@ -288,10 +242,9 @@ def read_entry(
 @click.option(
     "--limit", type=click.IntRange(min=1), default=STRAYS_SHOWN, show_default=True, help="Ledgers to look at."
 )
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
-def strays(limit: int, metadata_url: str | None, admin_url: str, tls_directory: str | None, as_json: bool) -> None:
+def strays(cluster: ChosenCluster, limit: int, as_json: bool) -> None:
     """Ledgers that bookies have and the metadata store does not, with what their first message says.
 
     Deleted ledgers that are not collected yet are among them. After old metadata were put back the others are those
@@ -299,9 +252,7 @@ def strays(limit: int, metadata_url: str | None, admin_url: str, tls_directory: 
 
     Example:  magnetar ledgers strays
     """
-    from magnetar.inspect.strays import StrayLedgers
-
-    found = _run(metadata_url, admin_url, tls_directory, lambda inspector: StrayLedgers(inspector).find(limit))
+    found = cluster.ask(lambda inspector: StrayLedgers(inspector).find(limit))
     if as_json:
         print_json({"ledgers": [_stray_facts(one) for one in found.found], "left": found.left,
                     "not_asked": dict(found.silent)})  # fmt: skip
@@ -321,7 +272,7 @@ def strays(limit: int, metadata_url: str | None, admin_url: str, tls_directory: 
         raise click.exceptions.Exit(2)
 
 
-def _stray_facts(one: "Stray") -> dict[str, Any]:
+def _stray_facts(one: Stray) -> dict[str, Any]:
     return {
         "ledger_id": one.ledger_id,
         "entries": None if one.entries < 0 else one.entries,
@@ -338,19 +289,16 @@ def _stray_facts(one: "Stray") -> dict[str, Any]:
 @click.option("--without", multiple=True, help="A bookie that is gone for good and need not be asked.")
 @click.option("--ensemble-size", type=click.IntRange(min=1), help="If it cannot be told from the copies.")
 @click.option("--unchecked", is_flag=True, help="The ledger was written without checksums (digest DUMMY).")
-@admin_option
-@metadata_option
+@with_cluster
 @json_option
 def restore_ledger(
+    cluster: ChosenCluster,
     ledger_id: int,
     topic_text: str | None,
     password: str,
     without: tuple[str, ...],
     ensemble_size: int | None,
     unchecked: bool,
-    metadata_url: str | None,
-    admin_url: str,
-    tls_directory: str | None,
     as_json: bool,
 ) -> None:
     """Give LEDGER_ID, which has no record in the metadata store, a closed one again, from what the bookies have.
@@ -360,16 +308,12 @@ def restore_ledger(
 
     Example:  magnetar ledgers restore 4711 --topic persistent://shop/orders/paid
     """
-    from magnetar.inspect.strays import StrayLedgers
-    from magnetar_core.runtime.types import ConfigurationError
-    from managed_ledger.topic_name import TopicName, TopicNameError
-
     try:
         topic = None if topic_text is None else TopicName.parse(topic_text)
     except TopicNameError as error:
         raise ConfigurationError(str(error)) from None
 
-    async def ask(inspector: "Inspector") -> "tuple[Restored, bool]":
+    async def ask(inspector: Inspector) -> tuple[Restored, bool]:
         found = StrayLedgers(inspector)
         if topic is not None:
             await found.check_brokers(topic)
@@ -379,7 +323,7 @@ def restore_ledger(
         )  # fmt: skip
         return made, topic is not None and await found.put_into(topic, ledger_id)
 
-    made, is_put = _run(metadata_url, admin_url, tls_directory, ask, changes=True)
+    made, is_put = cluster.ask(ask, changes=True)
     if as_json:
         print_json({**_facts(ledger_id, made.metadata, made.metadata.ctime_ms or 0), "restored": made.is_new,
                     "put_into": topic_text if is_put else None})  # fmt: skip

@@ -1,34 +1,49 @@
-"""The command `magnetar`. Each verb imports what it needs when it runs, so that `--help` answers at once."""
+"""The command `magnetar`: it knows the names of all commands, and imports the module of the one that is called."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from magnetar import __version__
-from magnetar.cli.autorecovery import autorecovery
-from magnetar.cli.bookie import bookie
-from magnetar.cli.bookies import bookies
-from magnetar.cli.common import output as show
 from magnetar.cli.common.access import access_options
-from magnetar.cli.common.guesses import Guessing
-from magnetar.cli.common.options import json_option, print_json, processes_option
-from magnetar.cli.doctor import doctor
-from magnetar.cli.ledgers import ledgers
-from magnetar.cli.messages.commands import consume, produce, read, tail
-from magnetar.cli.permissions import namespaces, topics  # with their commands about permissions
-from magnetar.cli.tenancy import brokers, schemas, tenants
-from magnetar.cli.tokens import tokens
-from magnetar.cli.topics import lag, subscriptions
-
-if TYPE_CHECKING:
-    from magnetar.processes.cluster import Cluster
-
-PORT = click.IntRange(0, 65535)
-AT_LEAST_ONE = click.IntRange(min=1)
+from magnetar.cli.common.later import Later, LaterGroup
+from magnetar_core.runtime.data.visible import visible
+from magnetar_core.runtime.process.own_packages import check_own_packages
+from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+_CLI = "magnetar.cli"
+
+COMMANDS = (
+    Later("standalone", f"{_CLI}.servers:standalone", "Run broker, bookies and metadata in one process."),
+    Later("broker", f"{_CLI}.servers:broker", "Run a broker, which serves topics to Pulsar clients."),
+    Later("bookie", f"{_CLI}.bookie:bookie", "Run a bookie, which stores ledgers and serves BookKeeper's protocol."),
+    Later("autorecovery", f"{_CLI}.autorecovery:autorecovery", "Restore missing copies of ledgers."),
+    Later("cluster", f"{_CLI}.cluster:cluster",
+          "A developer's cluster on this machine: ZooKeeper, bookies, brokers, each its own process."),
+    Later("topics", f"{_CLI}.permissions:topics", "List, create, inspect and delete topics."),
+    Later("subscriptions", f"{_CLI}.topics:subscriptions",
+          "List, create, seek and delete the subscriptions of a topic."),
+    Later("lag", f"{_CLI}.topics:lag", "Show the backlog of subscriptions, the largest first."),
+    Later("tenants", f"{_CLI}.tenancy:tenants", "List, show, create and delete tenants."),
+    Later("namespaces", f"{_CLI}.permissions:namespaces",
+          "List, show, create and delete namespaces, and set their policies."),
+    Later("schemas", f"{_CLI}.tenancy:schemas", "List, show, upload and delete schemas of topics."),
+    Later("brokers", f"{_CLI}.tenancy:brokers", "Inspect the brokers of the cluster."),
+    Later("bookies", f"{_CLI}.bookies:bookies", "Bookies of a cluster, and taking one out of it."),
+    Later("ledgers", f"{_CLI}.ledgers:ledgers",
+          "Ledgers of a cluster: what stands in the metadata, and what the bookies have."),
+    Later("doctor", f"{_CLI}.doctor:doctor", "Check a cluster, and report what is wrong and what to do about it."),
+    Later("tokens", f"{_CLI}.tokens:tokens",
+          "Tokens for clients of a broker that authenticates them, and the secret they are signed with."),
+    Later("produce", f"{_CLI}.messages.commands:produce", "Publish messages to TOPIC; returns when all are on disk."),
+    Later("consume", f"{_CLI}.messages.commands:consume", "Receive messages from TOPIC and acknowledge them."),
+    Later("read", f"{_CLI}.messages.commands:read", "Print the messages of TOPIC without acknowledging them."),
+    Later("tail", f"{_CLI}.messages.commands:tail",
+          "Print the last messages of TOPIC (of each partition) without acknowledging them."),
+)  # fmt: skip
 
 
 def _answered() -> str:
@@ -37,14 +52,10 @@ def _answered() -> str:
     return "" if asked is None else str(asked.ANSWERED.get())
 
 
-class _Commands(Guessing):
+class _Commands(LaterGroup):
     """Turns our errors into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from magnetar_core.runtime.data.visible import visible
-        from magnetar_core.runtime.process.own_packages import check_own_packages
-        from magnetar_core.runtime.types import ConfigurationError, MagnetarError
-
         try:
             check_own_packages()
             return super().invoke(ctx)
@@ -59,7 +70,7 @@ class _Commands(Guessing):
             ctx.exit(2)
 
 
-@click.group(cls=_Commands, context_settings=CONTEXT)
+@click.group(cls=_Commands, later=COMMANDS, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="magnetar")
 @access_options
 def main() -> None:
@@ -76,181 +87,6 @@ def version() -> None:
     Example:  magnetar version
     """
     click.echo(f"magnetar, version {__version__}")
-
-
-config_option = click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
-)
-
-
-@main.command()
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), default=Path("data"), show_default=True,
-              help="Folder for all stored data.")  # fmt: skip
-@config_option
-@click.option("--bookies", type=AT_LEAST_ONE, default=1, show_default=True,
-              help="Bookies in this process; their ports start at 3181.")  # fmt: skip
-@click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
-@click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
-@click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
-@click.option("--processes", metavar="N", help="Refused: a standalone is one process.")
-@click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
-              help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
-@click.option("--forget-doubt", is_flag=True,
-              help="Give up ledgers that are newer than the metadata (see `magnetar doctor`).")  # fmt: skip
-def standalone(
-    data: Path,
-    config: Path | None,
-    bookies: int,
-    port: int | None,
-    web_port: int | None,
-    bookie_port: int | None,
-    processes: str | None,
-    secure: Path | None,
-    forget_doubt: bool,
-) -> None:
-    """Run broker, bookies and metadata in one process.
-
-    Clients connect to pulsar://127.0.0.1:6650. Data survive a crash: a message is acknowledged when it is on disk.
-
-    Example:  magnetar standalone --data ./data
-    """
-    from magnetar.processes.standalone import run_standalone
-
-    if processes is not None:
-        raise click.UsageError(
-            "a standalone is one process; `magnetar bookie --processes N` and `magnetar broker --processes N` with a "
-            "ZooKeeper use more cores"
-        )
-    sys.exit(
-        run_standalone(
-            data,
-            config,
-            bookies=bookies,
-            service_port=port,
-            web_port=web_port,
-            first_bookie_port=bookie_port,
-            secure=secure,
-            forget_doubt=forget_doubt,
-        )
-    )
-
-
-main.add_command(bookie)
-main.add_command(autorecovery)
-main.add_command(tokens)
-
-
-@main.command()
-@config_option
-@processes_option
-def broker(config: Path | None, processes: str | None) -> None:
-    """Run a broker, which serves topics to Pulsar clients.
-
-    With --processes N it is a service of N brokers, each with ports of its own, and one HTTP address.
-
-    Example:  magnetar broker --config broker.conf
-    """
-    from magnetar.processes.servers import run_broker
-
-    sys.exit(run_broker(config, processes))
-
-
-# --------------------------------------------------------------------------------------- cluster
-
-
-@main.group(cls=Guessing)
-def cluster() -> None:
-    """A developer's cluster on this machine: ZooKeeper, bookies, brokers, each its own process."""
-
-
-directory_option = click.option(
-    "--directory", type=click.Path(path_type=Path, file_okay=False), default=Path("cluster"), show_default=True,
-    help="Folder of the cluster: configuration, logs and data of each process.",
-)  # fmt: skip
-
-
-@cluster.command()
-@directory_option
-@click.option("--bookies", type=AT_LEAST_ONE, default=3, show_default=True, help="Number of bookies.")
-@click.option("--brokers", type=AT_LEAST_ONE, default=2, show_default=True, help="Number of brokers.")
-@click.option(
-    "--copies", type=AT_LEAST_ONE, default=2, show_default=True, help="Copies of each message, all confirmed."
-)
-@click.option("--free-ports", is_flag=True, help="Take any free ports instead of 2181, 3181…, 6650…, 6750…, 8080….")
-def up(directory: Path, bookies: int, brokers: int, copies: int, free_ports: bool) -> None:
-    """Start the cluster; if it exists, start the processes that do not run.
-
-    Example:  magnetar cluster up --bookies 3 --brokers 2
-    """
-    from magnetar.processes.cluster import Cluster
-
-    made = Cluster(directory, copies=copies)
-    with show.bar("the processes start"):
-        made.up(bookies=bookies, brokers=brokers, free_ports=free_ports)
-    _show_cluster(made)
-
-
-@cluster.command()
-@directory_option
-def down(directory: Path) -> None:
-    """Stop all processes of the cluster. Its data stay.
-
-    Example:  magnetar cluster down
-    """
-    from magnetar.processes.cluster import Cluster
-
-    with show.bar("the processes stop"):
-        Cluster(directory).down()
-    click.echo("stopped")
-
-
-@cluster.command()
-@directory_option
-@json_option
-def status(directory: Path, as_json: bool) -> None:
-    """Show the processes of the cluster and their ports. Exit code 2 if one does not run.
-
-    Example:  magnetar cluster status
-    """
-    from magnetar.processes.cluster import Cluster
-
-    found = Cluster(directory)
-    if as_json:
-        members = [
-            {"name": one.name, "kind": one.kind, "running": found.is_running(one.name), "pid": one.pid,
-             "port": one.port, "http_port": one.web_port or None, "grpc_port": one.grpc_port or None}
-            for one in found.state.members
-        ]  # fmt: skip
-        print_json({"service_url": found.service_url, "admin_urls": found.admin_urls, "metadata": found.metadata_url,
-                    "grpc_addresses": found.grpc_addresses, "processes": members})  # fmt: skip
-    else:
-        _show_cluster(found)
-    if not all(found.is_running(one.name) for one in found.state.members):
-        sys.exit(2)
-
-
-def _show_cluster(found: "Cluster") -> None:
-    rows = []
-    for member in found.state.members:
-        ports = f"{member.port}" + (f", HTTP {member.web_port}" if member.web_port else "")
-        ports += f", gRPC {member.grpc_port}" if member.grpc_port else ""
-        rows.append((member.name, "running" if found.is_running(member.name) else "stopped", str(member.pid), ports))
-    show.table(("process", "state", "pid", "port"), rows)
-    click.echo(f"service URL {found.service_url}, metadata {found.metadata_url}, logs in {found.directory}/*/log")
-    if found.grpc_addresses:
-        click.echo(f"topic API {','.join(found.grpc_addresses)}")
-    if found.dashboard_url:
-        click.echo(f"dashboard {found.dashboard_url}")
-
-
-for _command in (
-    topics, subscriptions, lag, tenants, namespaces, schemas, brokers, bookies, ledgers, doctor, produce, consume, read,
-    tail,
-):  # fmt: skip
-    main.add_command(_command)
-
-
-# ------------------------------------------------------------------------------------- completion
 
 
 @main.command()

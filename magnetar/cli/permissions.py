@@ -6,9 +6,10 @@ from urllib.parse import quote
 import click
 
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import admin_of, admin_option, done, json_option, print_json, topic_argument
+from magnetar.cli.common.options import done, json_option, print_json, topic_argument, with_admin
 from magnetar.cli.tenancy import namespaces
 from magnetar.cli.topics import topics
+from magnetar.inspect.broker_admin import AdminClient
 
 __all__ = ["namespaces", "topics"]
 
@@ -43,13 +44,12 @@ def _show(found: dict[str, list[str]], as_json: bool, head: tuple[str, str]) -> 
 @click.argument("namespace")
 @click.option("--subscriptions", is_flag=True, help="Show which roles may use subscriptions instead.")
 @json_option
-@admin_option
-def namespace_permissions(namespace: str, subscriptions: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def namespace_permissions(admin: AdminClient, namespace: str, subscriptions: bool, as_json: bool) -> None:
     """Show what roles may do in NAMESPACE.
 
     Example:  magnetar namespaces permissions public/default
     """
-    admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/permissions"
     if subscriptions:
         _show(admin.call("GET", f"{path}/subscription"), as_json, ("subscription", "roles"))
@@ -62,13 +62,12 @@ def namespace_permissions(namespace: str, subscriptions: bool, as_json: bool, ad
 @click.argument("role")
 @_allow_option
 @json_option
-@admin_option
-def grant_namespace(namespace: str, role: str, permissions: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+@with_admin
+def grant_namespace(admin: AdminClient, namespace: str, role: str, permissions: tuple[str, ...], as_json: bool) -> None:
     """Grant ROLE permissions on all topics of NAMESPACE.
 
     Example:  magnetar namespaces grant public/default shop --allow produce --allow consume
     """
-    admin = admin_of(admin_url)
     admin.call("POST", f"{admin.namespace_path(namespace)}/permissions/{_role(role)}", list(permissions))
     done("granted", as_json, namespace=namespace, role=role, permissions=list(permissions))
 
@@ -77,13 +76,12 @@ def grant_namespace(namespace: str, role: str, permissions: tuple[str, ...], as_
 @click.argument("namespace")
 @click.argument("role")
 @json_option
-@admin_option
-def revoke_namespace(namespace: str, role: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def revoke_namespace(admin: AdminClient, namespace: str, role: str, as_json: bool) -> None:
     """Revoke all permissions of ROLE on NAMESPACE; those on single topics stay.
 
     Example:  magnetar namespaces revoke public/default shop
     """
-    admin = admin_of(admin_url)
     admin.call("DELETE", f"{admin.namespace_path(namespace)}/permissions/{_role(role)}")
     done("revoked", as_json, namespace=namespace, role=role)
 
@@ -93,15 +91,14 @@ def revoke_namespace(namespace: str, role: str, as_json: bool, admin_url: str) -
 @click.argument("subscription")
 @click.argument("roles", nargs=-1, required=True)
 @json_option
-@admin_option
+@with_admin
 def grant_subscription(
-    namespace: str, subscription: str, roles: tuple[str, ...], as_json: bool, admin_url: str
+    admin: AdminClient, namespace: str, subscription: str, roles: tuple[str, ...], as_json: bool
 ) -> None:
     """Let only ROLES use SUBSCRIPTION of the topics of NAMESPACE. They need the permission consume, too.
 
     Example:  magnetar namespaces grant-subscription public/default billing shop
     """
-    admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/permissions/subscription/{_subscription(subscription)}"
     admin.call("POST", path, list(roles))
     done("granted", as_json, namespace=namespace, subscription=subscription, roles=list(roles))
@@ -112,13 +109,12 @@ def grant_subscription(
 @click.argument("subscription")
 @click.argument("role")
 @json_option
-@admin_option
-def revoke_subscription(namespace: str, subscription: str, role: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def revoke_subscription(admin: AdminClient, namespace: str, subscription: str, role: str, as_json: bool) -> None:
     """Take ROLE from those that may use SUBSCRIPTION. When the last one is gone, all that may consume may use it.
 
     Example:  magnetar namespaces revoke-subscription public/default billing shop
     """
-    admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/permissions/{_subscription(subscription)}/{_role(role)}"
     admin.call("DELETE", path)
     done("revoked", as_json, namespace=namespace, subscription=subscription, role=role)
@@ -130,13 +126,12 @@ def revoke_subscription(namespace: str, subscription: str, role: str, as_json: b
 @topics.command("permissions")
 @topic_argument
 @json_option
-@admin_option
-def topic_permissions(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def topic_permissions(admin: AdminClient, topic: str, as_json: bool) -> None:
     """Show what roles may do with TOPIC, those with permissions on its namespace included.
 
     Example:  magnetar topics permissions orders
     """
-    admin = admin_of(admin_url)
     _show(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/permissions"), as_json, ("role", "permissions"))
 
 
@@ -145,13 +140,12 @@ def topic_permissions(topic: str, as_json: bool, admin_url: str) -> None:
 @click.argument("role")
 @_allow_option
 @json_option
-@admin_option
-def grant_topic(topic: str, role: str, permissions: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+@with_admin
+def grant_topic(admin: AdminClient, topic: str, role: str, permissions: tuple[str, ...], as_json: bool) -> None:
     """Grant ROLE permissions on TOPIC and its partitions.
 
     Example:  magnetar topics grant orders shop --allow produce
     """
-    admin = admin_of(admin_url)
     admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/permissions/{_role(role)}", list(permissions))
     done("granted", as_json, topic=topic, role=role, permissions=list(permissions))
 
@@ -160,12 +154,11 @@ def grant_topic(topic: str, role: str, permissions: tuple[str, ...], as_json: bo
 @topic_argument
 @click.argument("role")
 @json_option
-@admin_option
-def revoke_topic(topic: str, role: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def revoke_topic(admin: AdminClient, topic: str, role: str, as_json: bool) -> None:
     """Revoke the permissions of ROLE on TOPIC; those on its namespace stay.
 
     Example:  magnetar topics revoke orders shop
     """
-    admin = admin_of(admin_url)
     admin.call("DELETE", f"/admin/v2/{admin.path_of(topic)}/permissions/{_role(role)}")
     done("revoked", as_json, topic=topic, role=role)

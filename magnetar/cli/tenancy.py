@@ -11,8 +11,6 @@ import click
 from magnetar.cli.common import output as show
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import (
-    admin_of,
-    admin_option,
     confirm,
     done,
     json_option,
@@ -20,9 +18,11 @@ from magnetar.cli.common.options import (
     policy_value,
     print_json,
     topic_argument,
+    with_admin,
     yes_option,
 )
-from magnetar.inspect.broker_admin import AdminError
+from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar_core.runtime.data.json_text import parse_json
 
 _V2 = "/admin/v2"
 
@@ -53,25 +53,25 @@ def tenants() -> None:
 
 @tenants.command("list")
 @json_option
-@admin_option
-def list_tenants(as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_tenants(admin: AdminClient, as_json: bool) -> None:
     """List the tenants.
 
     Example:  magnetar tenants list
     """
-    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/tenants")), as_json)
+    _lines(sorted(admin.call("GET", f"{_V2}/tenants")), as_json)
 
 
 @tenants.command("show")
 @click.argument("tenant")
 @json_option
-@admin_option
-def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def show_tenant(admin: AdminClient, tenant: str, as_json: bool) -> None:
     """Show the admin roles of TENANT and the clusters that it may use.
 
     Example:  magnetar tenants show public
     """
-    _facts(admin_of(admin_url).call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json)
+    _facts(admin.call("GET", f"{_V2}/tenants/{quote(tenant, safe='')}"), as_json)
 
 
 @tenants.command("create")
@@ -81,15 +81,14 @@ def show_tenant(tenant: str, as_json: bool, admin_url: str) -> None:
 @click.option("--cluster", "clusters", multiple=True,
               help="A cluster that the tenant may use; may be given more than once. Default: all known.")  # fmt: skip
 @json_option
-@admin_option
+@with_admin
 def create_tenant(
-    tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], as_json: bool, admin_url: str
+    admin: AdminClient, tenant: str, roles: tuple[str, ...], clusters: tuple[str, ...], as_json: bool
 ) -> None:
     """Create TENANT.
 
     Example:  magnetar tenants create shop
     """
-    admin = admin_of(admin_url)
     allowed = list(clusters) or admin.call("GET", f"{_V2}/clusters")
     body = {"adminRoles": list(roles), "allowedClusters": allowed}
     admin.call("PUT", f"{_V2}/tenants/{quote(tenant, safe='')}", body)
@@ -102,13 +101,12 @@ def create_tenant(
               help="A role that may administer the tenant; may be given more than once. Replaces the roles of before; "
                    "without one, only super users may.")  # fmt: skip
 @json_option
-@admin_option
-def update_tenant(tenant: str, roles: tuple[str, ...], as_json: bool, admin_url: str) -> None:
+@with_admin
+def update_tenant(admin: AdminClient, tenant: str, roles: tuple[str, ...], as_json: bool) -> None:
     """Set the roles that may administer TENANT.
 
     Example:  magnetar tenants update public --admin-role operations
     """
-    admin = admin_of(admin_url)
     path = f"{_V2}/tenants/{quote(tenant, safe='')}"
     body = {"adminRoles": list(roles), "allowedClusters": admin.call("GET", path)["allowedClusters"]}
     admin.call("POST", path, body)
@@ -119,14 +117,14 @@ def update_tenant(tenant: str, roles: tuple[str, ...], as_json: bool, admin_url:
 @click.argument("tenant")
 @yes_option
 @json_option
-@admin_option
-def delete_tenant(tenant: str, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def delete_tenant(admin: AdminClient, tenant: str, yes: bool, as_json: bool) -> None:
     """Delete TENANT, which must have no namespaces. Asks first, unless --yes is given.
 
     Example:  magnetar tenants delete shop --yes
     """
     confirm(f"Delete tenant {tenant}?", yes)
-    admin_of(admin_url).call("DELETE", f"{_V2}/tenants/{quote(tenant, safe='')}")
+    admin.call("DELETE", f"{_V2}/tenants/{quote(tenant, safe='')}")
     done("deleted", as_json, tenant=tenant)
 
 
@@ -141,25 +139,24 @@ def namespaces() -> None:
 @namespaces.command("list")
 @click.argument("tenant", default="public")
 @json_option
-@admin_option
-def list_namespaces(tenant: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_namespaces(admin: AdminClient, tenant: str, as_json: bool) -> None:
     """List the namespaces of TENANT (public).
 
     Example:  magnetar namespaces list public
     """
-    _lines(sorted(admin_of(admin_url).call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json)
+    _lines(sorted(admin.call("GET", f"{_V2}/namespaces/{quote(tenant, safe='')}")), as_json)
 
 
 @namespaces.command("show")
 @click.argument("namespace")
 @json_option
-@admin_option
-def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def show_namespace(admin: AdminClient, namespace: str, as_json: bool) -> None:
     """Show the policies of NAMESPACE.
 
     Example:  magnetar namespaces show public/default
     """
-    admin = admin_of(admin_url)
     found = admin.call("GET", admin.namespace_path(namespace))
     if not as_json:
         found = {name: value for name, value in found.items() if value not in (None, {}, [], "")}
@@ -171,14 +168,13 @@ def show_namespace(namespace: str, as_json: bool, admin_url: str) -> None:
 @click.option("--bundles", type=click.IntRange(min=1),
               help="Number of bundles, in which brokers share topics. Default: the broker's setting.")  # fmt: skip
 @json_option
-@admin_option
-def create_namespace(namespace: str, bundles: int | None, as_json: bool, admin_url: str) -> None:
+@with_admin
+def create_namespace(admin: AdminClient, namespace: str, bundles: int | None, as_json: bool) -> None:
     """Create NAMESPACE (tenant/namespace).
 
     Example:  magnetar namespaces create public/orders
     """
     body = {"bundles": {"numBundles": bundles}} if bundles else None
-    admin = admin_of(admin_url)
     admin.call("PUT", admin.namespace_path(namespace), body)
     done("created", as_json, namespace=namespace)
 
@@ -187,27 +183,25 @@ def create_namespace(namespace: str, bundles: int | None, as_json: bool, admin_u
 @click.argument("namespace")
 @yes_option
 @json_option
-@admin_option
-def delete_namespace(namespace: str, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def delete_namespace(admin: AdminClient, namespace: str, yes: bool, as_json: bool) -> None:
     """Delete NAMESPACE, which must have no topics. Asks first, unless --yes is given.
 
     Example:  magnetar namespaces delete public/orders --yes
     """
     confirm(f"Delete namespace {namespace} with its policies?", yes)
-    admin = admin_of(admin_url)
     admin.call("DELETE", admin.namespace_path(namespace))
     done("deleted", as_json, namespace=namespace)
 
 
 @namespaces.command("unload")
 @click.argument("namespace")
-@admin_option
-def unload_namespace(namespace: str, admin_url: str) -> None:
+@with_admin
+def unload_namespace(admin: AdminClient, namespace: str) -> None:
     """Unload all topics of NAMESPACE from their brokers; the brokers assign them again at the next lookup.
 
     Example:  magnetar namespaces unload public/default
     """
-    admin = admin_of(admin_url)
     admin.call("PUT", admin.namespace_path(namespace) + "/unload")
     click.echo("unloaded")
 
@@ -215,13 +209,12 @@ def unload_namespace(namespace: str, admin_url: str) -> None:
 @namespaces.command("get-policy")
 @click.argument("namespace")
 @click.argument("policy")
-@admin_option
-def get_policy(namespace: str, policy: str, admin_url: str) -> None:
+@with_admin
+def get_policy(admin: AdminClient, namespace: str, policy: str) -> None:
     """Show POLICY of NAMESPACE as JSON. POLICY is the name in the admin API.
 
     Example:  magnetar namespaces get-policy public/default retention
     """
-    admin = admin_of(admin_url)
     print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"))
 
 
@@ -229,14 +222,13 @@ def get_policy(namespace: str, policy: str, admin_url: str) -> None:
 @click.argument("namespace")
 @click.argument("policy")
 @click.argument("value")
-@admin_option
-def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
+@with_admin
+def set_policy(admin: AdminClient, namespace: str, policy: str, value: str) -> None:
     """Set POLICY of NAMESPACE to VALUE, which is JSON; null removes the policy.
 
     Example:  magnetar namespaces set-policy public/default deduplication true
     """
     body = policy_value(value)
-    admin = admin_of(admin_url)
     path = f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"
     if body is None:
         admin.call("DELETE", path)
@@ -251,13 +243,13 @@ def set_policy(namespace: str, policy: str, value: str, admin_url: str) -> None:
               help="Minutes to keep acknowledged messages; -1: forever.")  # fmt: skip
 @click.option("--megabytes", type=click.IntRange(min=-1), default=-1, show_default=True,
               help="Megabytes to keep at most; -1: no limit.")  # fmt: skip
-@admin_option
-def set_retention(namespace: str, minutes: int, megabytes: int, admin_url: str) -> None:
+@with_admin
+def set_retention(admin: AdminClient, namespace: str, minutes: int, megabytes: int) -> None:
     """Set how long NAMESPACE keeps messages that every subscription has acknowledged.
 
     Example:  magnetar namespaces set-retention public/default --minutes 1440
     """
-    admin_of(admin_url).set_retention(namespace, minutes=minutes, megabytes=megabytes)
+    admin.set_retention(namespace, minutes=minutes, megabytes=megabytes)
     click.echo("set")
 
 
@@ -272,13 +264,12 @@ def schemas() -> None:
 @schemas.command("list")
 @topic_argument
 @json_option
-@admin_option
-def list_schemas(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_schemas(admin: AdminClient, topic: str, as_json: bool) -> None:
     """List all versions of the schema of TOPIC.
 
     Example:  magnetar schemas list orders
     """
-    admin = admin_of(admin_url)
     found = admin.call("GET", f"{admin.schema_path(topic)}/schemas")["getSchemaResponses"]
     if as_json:
         print_json(found)
@@ -297,15 +288,12 @@ def _short(text: str) -> str:
 @topic_argument
 @click.option("--version", type=click.IntRange(min=0), help="Version to show. Default: the newest.")
 @json_option
-@admin_option
-def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) -> None:
+@with_admin
+def show_schema(admin: AdminClient, topic: str, version: int | None, as_json: bool) -> None:
     """Show the schema of TOPIC.
 
     Example:  magnetar schemas show orders
     """
-    from magnetar_core.runtime.data.json_text import parse_json
-
-    admin = admin_of(admin_url)
     found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
     if as_json:
         print_json(found)
@@ -323,8 +311,8 @@ def show_schema(topic: str, version: int | None, as_json: bool, admin_url: str) 
 @click.option("--type", "kind", type=click.Choice(["AVRO", "JSON", "STRING", "BYTES"], case_sensitive=False),
               default="AVRO", show_default=True, help="Type of the schema.")  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check whether the schema is compatible. Exit code 2 if not.")
-@admin_option
-def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str) -> None:
+@with_admin
+def upload_schema(admin: AdminClient, topic: str, file: Path, kind: str, check: bool) -> None:
     """Upload the schema in FILE to TOPIC (an Avro definition as JSON; - is standard input).
 
     Example:  magnetar schemas upload orders order.avsc
@@ -334,7 +322,6 @@ def upload_schema(topic: str, file: Path, kind: str, check: bool, admin_url: str
             definition = source.read()
     except (OSError, UnicodeDecodeError) as error:
         raise AdminError(f"cannot read {file}: {error}") from None
-    admin = admin_of(admin_url)
     body = {"type": kind.upper(), "schema": definition, "properties": {}}
     if check:
         found = admin.call("POST", f"{admin.schema_path(topic)}/compatibility", body)
@@ -358,14 +345,13 @@ def _version(found: Any) -> str:
 @topic_argument
 @yes_option
 @json_option
-@admin_option
-def delete_schema(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def delete_schema(admin: AdminClient, topic: str, yes: bool, as_json: bool) -> None:
     """Delete the schema of TOPIC. Messages keep the number of their schema version. Asks first, unless --yes is given.
 
     Example:  magnetar schemas delete orders --yes
     """
     confirm(f"Delete the schema of {topic}?", yes)
-    admin = admin_of(admin_url)
     admin.call("DELETE", f"{admin.schema_path(topic)}/schema")
     done("deleted", as_json, topic=topic)
 
@@ -380,13 +366,12 @@ def brokers() -> None:
 
 @brokers.command("list")
 @json_option
-@admin_option
-def list_brokers(as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_brokers(admin: AdminClient, as_json: bool) -> None:
     """List the active brokers and the leader among them.
 
     Example:  magnetar brokers list
     """
-    admin = admin_of(admin_url)
     names = sorted(admin.call("GET", f"{_V2}/brokers"))
     leader = admin.call("GET", f"{_V2}/brokers/leaderBroker").get("brokerId")
     if as_json:
@@ -397,15 +382,15 @@ def list_brokers(as_json: bool, admin_url: str) -> None:
 
 @brokers.command("health")
 @json_option
-@admin_option
-def health(as_json: bool, admin_url: str) -> None:
+@with_admin
+def health(admin: AdminClient, as_json: bool) -> None:
     """Check a broker: it writes a message and reads it back. Exit code 2 if that fails.
 
     Example:  magnetar brokers health
     """
     try:
         with show.bar("the broker writes and reads"):
-            said = admin_of(admin_url).call("GET", f"{_V2}/brokers/health")
+            said = admin.call("GET", f"{_V2}/brokers/health")
     except AdminError as error:
         if as_json:
             print_json({"healthy": False, "reason": str(error)})
@@ -416,13 +401,13 @@ def health(as_json: bool, admin_url: str) -> None:
 @brokers.command("config")
 @click.argument("name", default="")
 @json_option
-@admin_option
-def config(name: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def config(admin: AdminClient, name: str, as_json: bool) -> None:
     """Show the effective settings of a broker; with NAME, only settings whose name contains it.
 
     Example:  magnetar brokers config ledger
     """
-    found = admin_of(admin_url).call("GET", f"{_V2}/brokers/configuration/runtime")
+    found = admin.call("GET", f"{_V2}/brokers/configuration/runtime")
     chosen = {key: value for key, value in found.items() if name.lower() in key.lower()}
     if as_json:
         print_json(chosen)
@@ -432,10 +417,10 @@ def config(name: str, as_json: bool, admin_url: str) -> None:
 
 
 @brokers.command("metrics")
-@admin_option
-def metrics(admin_url: str) -> None:
+@with_admin
+def metrics(admin: AdminClient) -> None:
     """Show the metrics of a broker in the format of Prometheus.
 
     Example:  magnetar brokers metrics
     """
-    click.echo(str(admin_of(admin_url).call("GET", "/metrics")), nl=False)
+    click.echo(str(admin.call("GET", "/metrics")), nl=False)

@@ -8,6 +8,9 @@ from typing import Final
 import click
 
 from magnetar.cli.common.options import done, json_option, now_ms, print_json
+from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.security.sources import read_source
+from magnetar_core.security.tokens import sign
 
 # What `openssl rand 32` makes, and HS256 asks for.
 _SECRET_BYTES: Final = 32
@@ -42,8 +45,6 @@ def create_secret_key(file: Path, as_json: bool) -> None:
 
     Example:  magnetar tokens create-secret-key token.key
     """
-    from magnetar_core.runtime.types import ConfigurationError
-
     try:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
             target.write(secrets.token_bytes(_SECRET_BYTES))
@@ -75,10 +76,6 @@ def create(
 
     Example:  magnetar tokens create shop --secret-key keys/token.key --expires 7d
     """
-    from magnetar_core.runtime.types import ConfigurationError
-    from magnetar_core.security.sources import read_source
-    from magnetar_core.security.tokens import sign
-
     if (secret_key is None) == (private_key is None):
         raise click.UsageError("give one of --secret-key and --private-key")
     if not role.strip():

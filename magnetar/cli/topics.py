@@ -1,7 +1,7 @@
 """`magnetar topics`, `subscriptions` and `lag`: show and change topics and subscriptions through a broker."""
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -9,8 +9,6 @@ import click
 from magnetar.cli.common import output as show
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import (
-    admin_of,
-    admin_option,
     complete_topics,
     confirm,
     done,
@@ -19,6 +17,7 @@ from magnetar.cli.common.options import (
     policy_value,
     print_json,
     topic_argument,
+    with_admin,
     yes_option,
 )
 from magnetar.cli.messages import entries
@@ -32,11 +31,10 @@ from magnetar.cli.messages.places import (
     place_of,
     subscription_path,
 )
+from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.data.visible import visible
+from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.message_id import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from magnetar.inspect.broker_admin import AdminClient
 
 # How often a compaction is asked for its end.
 LOOK_S: Final = 0.2
@@ -50,13 +48,12 @@ def topics() -> None:
 @topics.command("list")
 @click.argument("namespace", default="public/default")
 @json_option
-@admin_option
-def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_topics(admin: AdminClient, namespace: str, as_json: bool) -> None:
     """List the topics of NAMESPACE (public/default).
 
     Example:  magnetar topics list public/default
     """
-    admin = admin_of(admin_url)
     partitioned_names, plain = admin.whole_topics(namespace)
     partitioned = {name: admin.partitions(name) for name in partitioned_names}
     if as_json:
@@ -73,26 +70,25 @@ def list_topics(namespace: str, as_json: bool, admin_url: str) -> None:
 @click.option("-p", "--partitions", type=click.IntRange(min=0), default=0, show_default=True,
               help="Number of partitions; 0 creates a topic without partitions.")  # fmt: skip
 @json_option
-@admin_option
-def create_topic(topic: str, partitions: int, as_json: bool, admin_url: str) -> None:
+@with_admin
+def create_topic(admin: AdminClient, topic: str, partitions: int, as_json: bool) -> None:
     """Create TOPIC.
 
     Example:  magnetar topics create orders --partitions 4
     """
-    admin_of(admin_url).create_topic(topic, partitions)
+    admin.create_topic(topic, partitions)
     done("created", as_json, topic=topic, partitions=partitions)
 
 
 @topics.command("set-partitions")
 @topic_argument
 @click.argument("partitions", type=click.IntRange(min=1))
-@admin_option
-def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
+@with_admin
+def set_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
     """Increase the number of partitions of TOPIC to PARTITIONS. It cannot be reduced later.
 
     Example:  magnetar topics set-partitions orders 8
     """
-    admin = admin_of(admin_url)
     admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/partitions", partitions)
     click.echo(f"{topic} has {partitions} partitions")
 
@@ -102,27 +98,27 @@ def set_partitions(topic: str, partitions: int, admin_url: str) -> None:
 @click.option("--force", is_flag=True, help="Delete it even if producers or consumers are connected.")
 @yes_option
 @json_option
-@admin_option
-def delete_topic(topic: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def delete_topic(admin: AdminClient, topic: str, force: bool, yes: bool, as_json: bool) -> None:
     """Delete TOPIC with all its partitions and data. Asks first, unless --yes or --force is given.
 
     Example:  magnetar topics delete orders --yes
     """
     confirm(f"Delete {topic} with all its messages and subscriptions?", yes or force)
-    admin_of(admin_url).delete_topic(topic, force=force)
+    admin.delete_topic(topic, force=force)
     done("deleted", as_json, topic=topic)
 
 
 @topics.command("stats")
 @topic_argument
 @json_option
-@admin_option
-def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def topic_stats(admin: AdminClient, topic: str, as_json: bool) -> None:
     """Show the producers, subscriptions and size of TOPIC.
 
     Example:  magnetar topics stats orders
     """
-    stats = admin_of(admin_url).stats(topic)
+    stats = admin.stats(topic)
     if as_json:
         print_json(stats)
         return
@@ -141,13 +137,12 @@ def topic_stats(topic: str, as_json: bool, admin_url: str) -> None:
 @topics.command("ledgers")
 @topic_argument
 @json_option
-@admin_option
-def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def topic_ledgers(admin: AdminClient, topic: str, as_json: bool) -> None:
     """Show the ledgers and cursors of TOPIC (one partition).
 
     Example:  magnetar topics ledgers orders
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
     if as_json:
@@ -175,13 +170,12 @@ def topic_ledgers(topic: str, as_json: bool, admin_url: str) -> None:
 @topics.command("lookup")
 @topic_argument
 @json_option
-@admin_option
-def lookup(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def lookup(admin: AdminClient, topic: str, as_json: bool) -> None:
     """Show which broker serves TOPIC (each of its partitions).
 
     Example:  magnetar topics lookup orders
     """
-    admin = admin_of(admin_url)
     found = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
     if as_json:
         print_json(found)
@@ -192,13 +186,12 @@ def lookup(topic: str, as_json: bool, admin_url: str) -> None:
 @topics.command("last-id")
 @topic_argument
 @json_option
-@admin_option
-def last_id(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def last_id(admin: AdminClient, topic: str, as_json: bool) -> None:
     """Show the id of the last message of TOPIC (one partition).
 
     Example:  magnetar topics last-id orders
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
     if as_json:
@@ -209,13 +202,12 @@ def last_id(topic: str, as_json: bool, admin_url: str) -> None:
 
 @topics.command("unload")
 @topic_argument
-@admin_option
-def unload(topic: str, admin_url: str) -> None:
+@with_admin
+def unload(admin: AdminClient, topic: str) -> None:
     """Unload TOPIC from its broker; a broker loads it again at the next lookup. Clients reconnect by themselves.
 
     Example:  magnetar topics unload orders
     """
-    admin = admin_of(admin_url)
     for name in admin.partition_names(topic):
         admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/unload")
     click.echo("unloaded")
@@ -225,13 +217,12 @@ def unload(topic: str, admin_url: str) -> None:
 @topic_argument
 @click.argument("policy")
 @click.option("--applied", is_flag=True, help="What is in force: own, else the namespace's, else the setting.")
-@admin_option
-def get_policy(topic: str, policy: str, applied: bool, admin_url: str) -> None:
+@with_admin
+def get_policy(admin: AdminClient, topic: str, policy: str, applied: bool) -> None:
     """Show POLICY of TOPIC as JSON. POLICY is the name in the admin API.
 
     Example:  magnetar topics get-policy orders retention --applied
     """
-    admin = admin_of(admin_url)
     query = "?applied=true" if applied else ""
     print_json(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}{query}"))
 
@@ -240,14 +231,13 @@ def get_policy(topic: str, policy: str, applied: bool, admin_url: str) -> None:
 @topic_argument
 @click.argument("policy")
 @click.argument("value")
-@admin_option
-def set_policy(topic: str, policy: str, value: str, admin_url: str) -> None:
+@with_admin
+def set_policy(admin: AdminClient, topic: str, policy: str, value: str) -> None:
     """Set POLICY of TOPIC to VALUE, which is JSON; null removes the policy.
 
     Example:  magnetar topics set-policy orders maxConsumers 10
     """
     body = policy_value(value)
-    admin = admin_of(admin_url)
     path = f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}"
     if body is None:
         admin.call("DELETE", path)
@@ -260,13 +250,12 @@ def set_policy(topic: str, policy: str, value: str, admin_url: str) -> None:
 @topic_argument
 @click.option("--wait", is_flag=True, help="Return when the compaction has ended; exit code 2 if it failed.")
 @json_option
-@admin_option
-def compact(topic: str, wait: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def compact(admin: AdminClient, topic: str, wait: bool, as_json: bool) -> None:
     """Compact TOPIC: readers that ask for it get the last message of each key only. Nothing is deleted by this.
 
     Example:  magnetar topics compact orders --wait
     """
-    admin = admin_of(admin_url)
     for name in admin.partition_names(topic):
         admin.call("PUT", f"/admin/v2/{admin.path_of(name)}/compaction")
     if not wait:
@@ -284,7 +273,7 @@ def compact(topic: str, wait: bool, as_json: bool, admin_url: str) -> None:
         click.echo("compacted")
 
 
-def _compacted(admin: "AdminClient", name: str) -> dict[str, Any]:
+def _compacted(admin: AdminClient, name: str) -> dict[str, Any]:
     """What became of the compaction, when it has ended."""
     while True:
         found: dict[str, Any] = admin.call("GET", f"/admin/v2/{admin.path_of(name)}/compaction")
@@ -296,13 +285,12 @@ def _compacted(admin: "AdminClient", name: str) -> dict[str, Any]:
 @topics.command("terminate")
 @topic_argument
 @click.confirmation_option(prompt="No message can ever be written to it again. Continue?")
-@admin_option
-def terminate(topic: str, admin_url: str) -> None:
+@with_admin
+def terminate(admin: AdminClient, topic: str) -> None:
     """Terminate TOPIC: its messages can still be read, but no more can be written.
 
     Example:  magnetar topics terminate orders --yes
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
     click.echo(f"terminated; the last message is {id_of(found)}")
@@ -332,13 +320,12 @@ subscriptions.add_command(entries.properties)
 @subscriptions.command("list")
 @topic_argument
 @json_option
-@admin_option
-def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def list_subscriptions(admin: AdminClient, topic: str, as_json: bool) -> None:
     """List the subscriptions of TOPIC.
 
     Example:  magnetar subscriptions list orders
     """
-    admin = admin_of(admin_url)
     found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
     if as_json:
         print_json(found)
@@ -352,13 +339,12 @@ def list_subscriptions(topic: str, as_json: bool, admin_url: str) -> None:
 @click.argument("name")
 @click.option("--from", "start", default="latest", show_default=True, help=PLACE_HELP)
 @json_option
-@admin_option
-def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def create_subscription(admin: AdminClient, topic: str, name: str, start: str, as_json: bool) -> None:
     """Create subscription NAME on TOPIC; from then on the topic keeps messages for it.
 
     Example:  magnetar subscriptions create orders billing --from earliest
     """
-    admin = admin_of(admin_url)
     create_at(admin, topic, name, place_of(start, now_ms()))
     done("created", as_json, topic=topic, subscription=name, start=start)
 
@@ -369,14 +355,13 @@ def create_subscription(topic: str, name: str, start: str, as_json: bool, admin_
 @click.option("--force", is_flag=True, help="Delete it even if consumers are connected.")
 @yes_option
 @json_option
-@admin_option
-def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def delete_subscription(admin: AdminClient, topic: str, name: str, force: bool, yes: bool, as_json: bool) -> None:
     """Delete subscription NAME of TOPIC and its position. Asks first, unless --yes or --force is given.
 
     Example:  magnetar subscriptions delete orders billing --yes
     """
     confirm(f"Delete subscription {name} of {topic} with its position?", yes or force)
-    admin = admin_of(admin_url)
     admin.call("DELETE", f"{subscription_path(admin, topic, name)}?force={str(force).lower()}")
     done("deleted", as_json, topic=topic, subscription=name)
 
@@ -385,8 +370,8 @@ def delete_subscription(topic: str, name: str, force: bool, yes: bool, as_json: 
 @topic_argument
 @click.argument("name")
 @click.argument("place")
-@admin_option
-def seek(topic: str, name: str, place: str, admin_url: str) -> None:
+@with_admin
+def seek(admin: AdminClient, topic: str, name: str, place: str) -> None:
     """Move subscription NAME of TOPIC to PLACE.
 
     PLACE is earliest, latest, a message id as the commands show it (the subscription continues with this message and
@@ -394,7 +379,6 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
 
     Example:  magnetar subscriptions seek orders billing 2h
     """
-    admin = admin_of(admin_url)
     path = f"{subscription_path(admin, topic, name)}/resetcursor"
     where = place_of(place, now_ms())
     if isinstance(where, int):
@@ -414,13 +398,12 @@ def seek(topic: str, name: str, place: str, admin_url: str) -> None:
 @topic_argument
 @click.argument("name")
 @click.argument("count", type=click.IntRange(min=1))
-@admin_option
-def skip(topic: str, name: str, count: int, admin_url: str) -> None:
+@with_admin
+def skip(admin: AdminClient, topic: str, name: str, count: int) -> None:
     """Skip COUNT entries of the subscription NAME of TOPIC (one partition): they count as acknowledged.
 
     Example:  magnetar subscriptions skip orders billing 10
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     admin.call("POST", f"{subscription_path(admin, topic, name)}/skip/{count}")
     click.echo(f"{count} skipped")
@@ -430,15 +413,12 @@ def skip(topic: str, name: str, count: int, admin_url: str) -> None:
 @topic_argument
 @click.argument("name")
 @click.argument("seconds", type=click.IntRange(min=1))
-@admin_option
-def expire(topic: str, name: str, seconds: int, admin_url: str) -> None:
+@with_admin
+def expire(admin: AdminClient, topic: str, name: str, seconds: int) -> None:
     """Skip what is older than SECONDS in the subscription NAME of TOPIC: it counts as acknowledged.
 
     Example:  magnetar subscriptions expire orders billing 3600
     """
-    from magnetar.inspect.broker_admin import AdminError
-
-    admin = admin_of(admin_url)
     try:
         admin.call("POST", f"{subscription_path(admin, topic, name)}/expireMessages/{seconds}")
     except AdminError as error:
@@ -452,13 +432,12 @@ def expire(topic: str, name: str, seconds: int, admin_url: str) -> None:
 @subscriptions.command("clear")
 @topic_argument
 @click.argument("name")
-@admin_option
-def clear(topic: str, name: str, admin_url: str) -> None:
+@with_admin
+def clear(admin: AdminClient, topic: str, name: str) -> None:
     """Acknowledge all messages of TOPIC for subscription NAME.
 
     Example:  magnetar subscriptions clear orders billing
     """
-    admin = admin_of(admin_url)
     admin.call("POST", subscription_path(admin, topic, name) + "/skip_all")
     click.echo(f"{name} has no backlog")
 
@@ -472,13 +451,12 @@ def clear(topic: str, name: str, admin_url: str) -> None:
               help="Namespace whose topics are shown if no TOPIC is given.")  # fmt: skip
 @click.option("--partitions", is_flag=True, help="Show each partition separately.")
 @json_option
-@admin_option
-def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def lag(admin: AdminClient, topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: bool) -> None:
     """Show the backlog of subscriptions, the largest first. It counts entries; an entry may be a batch of messages.
 
     Example:  magnetar lag orders --partitions
     """
-    admin = admin_of(admin_url)
     names = list(topics_)
     if not names:
         partitioned, plain = admin.whole_topics(namespace)
@@ -499,9 +477,7 @@ def lag(topics_: tuple[str, ...], namespace: str, partitions: bool, as_json: boo
     show.table(("topic", "subscription", "type", "backlog", "unacknowledged", "consumers", ""), rows)
 
 
-def _lags(admin: Any, topic: str, partitions: bool) -> list[dict[str, Any]]:
-    from managed_ledger.compacted.entry import COMPACTION_CURSOR
-
+def _lags(admin: AdminClient, topic: str, partitions: bool) -> list[dict[str, Any]]:
     found = []
     for name in admin.partition_names(topic) if partitions else [topic]:
         for subscription, facts in admin.stats(name)["subscriptions"].items():

@@ -8,33 +8,47 @@ from pathlib import Path
 
 import click
 
-from magnetar.cli.bookie.cluster import cluster
-from magnetar.cli.bookie.config import config as show_config
-from magnetar.cli.bookie.cookies import cookies
-from magnetar.cli.bookie.info import info
-from magnetar.cli.bookie.ledger import ledger
-from magnetar.cli.bookie.ledgers import ledgers
-from magnetar.cli.bookie.listing import list_bookies
-from magnetar.cli.bookie.metrics import metrics
-from magnetar.cli.bookie.readonly import readonly
-from magnetar.cli.bookie.status import status
-from magnetar.cli.bookie.storage.compaction import compact, resume_compaction, suspend_compaction
-from magnetar.cli.bookie.storage.disks import disks
-from magnetar.cli.bookie.storage.flush import flush
-from magnetar.cli.bookie.storage.gc import gc
-from magnetar.cli.bookie.storage.marks import marks
-from magnetar.cli.bookie.storage.rebuild_index import rebuild_index
-from magnetar.cli.bookie.storage.sanity import sanity
-from magnetar.cli.bookie.storage.scrub import scrub
-from magnetar.cli.common.options import processes_option
+from magnetar.cli.common.later import Later, LaterGroup
+from magnetar.cli.common.options import config_option, processes_option
 
-__all__ = ["bookie"]
+_HERE = "magnetar.cli.bookie"
+
+COMMANDS = (
+    # how a bookie is
+    Later("status", f"{_HERE}.status:status", "Show the state of the bookie and of its components."),
+    Later("info", f"{_HERE}.info:info", "Show free and total space of the bookie's ledger directories."),
+    Later("sanity", f"{_HERE}.storage.sanity:sanity",
+          "Check the bookie: it writes and reads a little in each directory."),
+    Later("disks", f"{_HERE}.storage.disks:disks",
+          "Show the directories of the bookie, their usage and their content."),
+    Later("marks", f"{_HERE}.storage.marks:marks",
+          "Show up to where each journal has been flushed to the ledger storage (last log mark)."),
+    Later("config", f"{_HERE}.config:config", "Show the effective settings of the bookie."),
+    Later("metrics", f"{_HERE}.metrics:metrics", "Show the metrics of the bookie in the format of Prometheus."),
+    # the cluster
+    Later("list", f"{_HERE}.listing:list_bookies", "List the available bookies of the cluster."),
+    Later("cluster", f"{_HERE}.cluster:cluster",
+          "Show the cluster: its bookies, which of them do not answer, the auditor, missing copies, drains."),
+    Later("cookies", f"{_HERE}.cookies:cookies", "Show which directories belong to which bookie of the cluster."),
+    # what it does
+    Later("readonly", f"{_HERE}.readonly:readonly", "Make the bookie read-only (on) or writable (off)."),
+    Later("gc", f"{_HERE}.storage.gc:gc", "Show the state of garbage collection."),
+    Later("compact", f"{_HERE}.storage.compaction:compact", "Compact entry logs or the index now."),
+    Later("suspend-compaction", f"{_HERE}.storage.compaction:suspend_compaction",
+          "Suspend compaction of entry logs until it is resumed or the bookie restarts."),
+    Later("resume-compaction", f"{_HERE}.storage.compaction:resume_compaction", "Resume compaction of entry logs."),
+    Later("flush", f"{_HERE}.storage.flush:flush", "Flush the write cache to entry logs now."),
+    Later("scrub", f"{_HERE}.storage.scrub:scrub", "Show the state of the check of all entries on the disks."),
+    # ledgers and their index
+    Later("ledgers", f"{_HERE}.ledgers:ledgers", "List the ledgers of the cluster."),
+    Later("ledger", f"{_HERE}.ledger:ledger", "Show, read or delete one ledger of the cluster."),
+    Later("rebuild-index", f"{_HERE}.storage.rebuild_index:rebuild_index",
+          "Rebuild the index from the entry logs, if entries are missing from it or their locations are wrong."),
+)  # fmt: skip
 
 
-@click.group(invoke_without_command=True)
-@click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
-)
+@click.group(cls=LaterGroup, later=COMMANDS, invoke_without_command=True)
+@config_option
 @processes_option
 @click.pass_context
 def bookie(context: click.Context, config: Path | None, processes: str | None) -> None:
@@ -54,16 +68,3 @@ def bookie(context: click.Context, config: Path | None, processes: str | None) -
     from magnetar.processes.servers import run_bookie
 
     sys.exit(run_bookie(config, processes))
-
-
-for _command in (
-    # how a bookie is
-    status, info, sanity, disks, marks, show_config, metrics,
-    # the cluster
-    list_bookies, cluster, cookies,
-    # what it does
-    readonly, gc, compact, suspend_compaction, resume_compaction, flush, scrub,
-    # ledgers and their index
-    ledgers, ledger, rebuild_index,
-):  # fmt: skip
-    bookie.add_command(_command)

@@ -1,14 +1,14 @@
 """What the commands share that ask a running bookie: options, client, waiting."""
 
-from typing import TYPE_CHECKING, Any
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from magnetar.cli.common.options import F
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
-
+from magnetar.inspect.bookie_admin import BookieAdmin, BookieAdminError
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
@@ -17,25 +17,23 @@ LOOK_S = 0.5
 LOOK_FIRST_S = 0.02
 
 
-def remote(command: F) -> F:
-    """The options of a command that asks a bookie."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print the bookie's answer as JSON.")(command)
+def remote(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that asks a bookie. *command* gets a BookieAdmin as its first argument, not the URL."""
+
+    @functools.wraps(command)
+    def run(admin_url: str, **options: Any) -> None:
+        command(BookieAdmin(admin_url), **options)
+
+    run = click.option("--json", "as_json", is_flag=True, help="Print the bookie's answer as JSON.")(run)
     return click.option(
         "--admin-url", default=ADMIN_URL, show_default=True, envvar="MAGNETAR_BOOKIE_ADMIN_URL",
         help="HTTP address of the bookie (httpServerEnabled, httpServerPort).",
-    )(command)  # fmt: skip
+    )(run)  # fmt: skip
 
 
 def wait_option(command: F) -> F:
     """`--wait`, for a command that starts a long operation."""
     return click.option("--wait", is_flag=True, help="Wait until the operation has ended.")(command)
-
-
-def admin_of(url: str) -> "BookieAdmin":
-    """A client of the HTTP admin at *url*."""
-    from magnetar.inspect.bookie_admin import BookieAdmin
-
-    return BookieAdmin(url)
 
 
 class Pauses:
@@ -45,16 +43,12 @@ class Pauses:
         self._next_s = LOOK_FIRST_S
 
     def wait(self) -> None:
-        import time
-
         time.sleep(min(self._next_s, LOOK_S))
         self._next_s *= 2
 
 
-def if_there(admin: "BookieAdmin", path: str) -> Any:
+def if_there(admin: BookieAdmin, path: str) -> Any:
     """The answer of the admin; None if it does not know the path, as other versions of the admin may not."""
-    from magnetar.inspect.bookie_admin import BookieAdminError
-
     try:
         return admin.get(path)
     except BookieAdminError as error:

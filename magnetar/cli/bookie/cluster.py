@@ -2,18 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, if_there, remote
+from magnetar.cli.bookie.asking import if_there, remote
 from magnetar.cli.bookie.texts import SPACE, space_cells
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
-
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 # What `--json` repeats of the management interface's overview; its bookies and its history are left out.
 _OF_OVERVIEW: Final = ("is_enabled", "lost_bookie_delay_s", "auditor", "nodes", "under_replicated")
@@ -24,12 +21,11 @@ _REASONS_TOLD: Final = 5
 
 @click.command()
 @remote
-def cluster(admin_url: str, as_json: bool) -> None:
+def cluster(admin: BookieAdmin, as_json: bool) -> None:
     """Show the cluster: its bookies, which of them do not answer, the auditor, missing copies, drains.
 
     Example:  magnetar bookie cluster
     """
-    admin = admin_of(admin_url)
     found = admin.get("bookie/cluster_info")
     with show.bar("bookies are asked"):
         silent, away = _missing_bookies(admin)
@@ -52,7 +48,7 @@ def cluster(admin_url: str, as_json: bool) -> None:
     )  # fmt: skip
 
 
-def _missing_bookies(admin: "BookieAdmin") -> tuple[dict[str, str], list[str]]:
+def _missing_bookies(admin: BookieAdmin) -> tuple[dict[str, str], list[str]]:
     """(bookies that are registered and do not answer, with what is known of why; bookies that are known and away)"""
     registered = {name for kind in ("rw", "ro") for name in admin.get("bookie/list_bookies", type=kind)}
     spaces = if_there(admin, "bookie/list_bookie_info") if registered else None

@@ -2,19 +2,22 @@
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from bookie.disks.cookie import decode
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
+from magnetar_core.runtime.types import Corruption
 
 
 @click.command()
 @remote
-def cookies(admin_url: str, as_json: bool) -> None:
+def cookies(admin: BookieAdmin, as_json: bool) -> None:
     """Show which directories belong to which bookie of the cluster.
 
     Example:  magnetar bookie cookies
     """
-    found = admin_of(admin_url).get("bookie/cookies")
+    found = admin.get("bookie/cookies")
     if as_json:
         print_json(found)
         return
@@ -23,9 +26,6 @@ def cookies(admin_url: str, as_json: bool) -> None:
 
 
 def _cookie_cells(text: str) -> tuple[str, str, str]:
-    from bookie.disks.cookie import decode
-    from magnetar_core.runtime.types import Corruption
-
     try:
         cookie = decode(text.encode(), "the cookie")
     except Corruption as error:

@@ -2,19 +2,20 @@
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
 @remote
-def info(admin_url: str, as_json: bool) -> None:
+def info(admin: BookieAdmin, as_json: bool) -> None:
     """Show free and total space of the bookie's ledger directories.
 
     Example:  magnetar bookie info
     """
-    found = admin_of(admin_url).get("bookie/info")
+    found = admin.get("bookie/info")
     if as_json:
         print_json(found)
         return

@@ -1,11 +1,15 @@
 """`magnetar bookie ledger`: shows, reads and deletes one ledger of the cluster."""
 
+import base64
+import json
+
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import printable, quorums
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import confirm, now_ms, print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 ENTRIES_PER_PAGE = 1_000
 LEDGER_ID = click.IntRange(min=0)
@@ -19,17 +23,15 @@ def ledger() -> None:
 @ledger.command("show")
 @click.argument("ledger_id", type=LEDGER_ID)
 @remote
-def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
+def show_ledger(admin: BookieAdmin, ledger_id: int, as_json: bool) -> None:
     """Show the metadata of LEDGER_ID.
 
     Example:  magnetar bookie ledger show 7
     """
-    found = admin_of(admin_url).get("ledger/metadata", ledger_id=ledger_id)
+    found = admin.get("ledger/metadata", ledger_id=ledger_id)
     if as_json:
         print_json(found)
         return
-    import base64
-
     (record,) = found.values()
     rows = [
         ("ledger", str(record["ledgerId"])),
@@ -56,14 +58,11 @@ def show_ledger(ledger_id: int, admin_url: str, as_json: bool) -> None:
 @click.option("--from", "first", type=LEDGER_ID, default=0, show_default=True, help="First entry.")
 @click.option("--to", "last", type=LEDGER_ID, help="Last entry. Default: the last confirmed entry.")
 @remote
-def read_ledger(ledger_id: int, first: int, last: int | None, admin_url: str, as_json: bool) -> None:
+def read_ledger(admin: BookieAdmin, ledger_id: int, first: int, last: int | None, as_json: bool) -> None:
     """Print the entries of LEDGER_ID. Bytes that are not ASCII are shown as a replacement character.
 
     Example:  magnetar bookie ledger read 7 --from 0 --to 9
     """
-    import json
-
-    admin = admin_of(admin_url)
     number = 1
     while True:
         page = admin.get("ledger/read", ledger_id=ledger_id, start_entry_id=first, end_entry_id=last, page=number)
@@ -80,11 +79,11 @@ def read_ledger(ledger_id: int, first: int, last: int | None, admin_url: str, as
 @click.argument("ledger_id", type=LEDGER_ID)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote
-def delete_ledger(ledger_id: int, yes: bool, admin_url: str, as_json: bool) -> None:
+def delete_ledger(admin: BookieAdmin, ledger_id: int, yes: bool, as_json: bool) -> None:
     """Delete LEDGER_ID from the cluster. Messages of a topic in it are lost.
 
     Example:  magnetar bookie ledger delete 7
     """
     confirm(f"Delete ledger {ledger_id} from the cluster, with all its entries?", yes)
-    said = admin_of(admin_url).delete("ledger/delete", ledger_id=ledger_id)
+    said = admin.delete("ledger/delete", ledger_id=ledger_id)
     print_json(said) if as_json else click.echo(said)

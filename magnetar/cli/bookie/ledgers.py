@@ -1,18 +1,15 @@
 """`magnetar bookie ledgers`."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import quorums
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import now_ms, print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
-
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 LEDGERS_PER_ANSWER = 10_000
 
@@ -21,12 +18,11 @@ LEDGERS_PER_ANSWER = 10_000
 @click.option("--here", is_flag=True, help="List only ledgers with copies on this bookie.")
 @click.option("--metadata", is_flag=True, help="Show state, size, quorums and bookies of each ledger.")
 @remote
-def ledgers(here: bool, metadata: bool, admin_url: str, as_json: bool) -> None:
+def ledgers(admin: BookieAdmin, here: bool, metadata: bool, as_json: bool) -> None:
     """List the ledgers of the cluster.
 
     Example:  magnetar bookie ledgers --metadata
     """
-    admin = admin_of(admin_url)
     if here and metadata:
         raise click.UsageError("--here and --metadata do not go together; look at one with `ledger show`")
     if here:
@@ -48,14 +44,14 @@ def ledgers(here: bool, metadata: bool, admin_url: str, as_json: bool) -> None:
             click.echo(str(ledger_id))
 
 
-def _local_ledgers(admin: "BookieAdmin") -> Iterator[int]:
+def _local_ledgers(admin: BookieAdmin) -> Iterator[int]:
     first = 0
     while found := admin.get("magnetar/ledgers", first=first, count=LEDGERS_PER_ANSWER):
         yield from found
         first = found[-1] + 1
 
 
-def _pages(admin: "BookieAdmin", path: str, **query: object) -> Iterator[dict[str, Any]]:
+def _pages(admin: BookieAdmin, path: str, **query: object) -> Iterator[dict[str, Any]]:
     number = 1
     while page := admin.get(path, page=number, **query):
         yield page

@@ -2,21 +2,21 @@
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import space_cells
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command("list")
 @click.option("--space", is_flag=True, help="Show the disk space of each bookie.")
 @remote
-def list_bookies(space: bool, admin_url: str, as_json: bool) -> None:
+def list_bookies(admin: BookieAdmin, space: bool, as_json: bool) -> None:
     """List the available bookies of the cluster.
 
     Example:  magnetar bookie list --space
     """
-    admin = admin_of(admin_url)
     found = {
         mode: admin.get("bookie/list_bookies", type=kind, print_hostnames=True)
         for kind, mode in (("rw", "writable"), ("ro", "read-only"))

@@ -2,7 +2,8 @@
 
 import click
 
-from magnetar.cli.bookie.asking import ADMIN_URL, admin_of
+from magnetar.cli.bookie.asking import ADMIN_URL
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
@@ -18,4 +19,4 @@ def metrics(admin_url: str) -> None:
 
     Example:  magnetar bookie metrics
     """
-    click.echo(admin_of(admin_url).text("/metrics"), nl=False)
+    click.echo(BookieAdmin(admin_url).text("/metrics"), nl=False)

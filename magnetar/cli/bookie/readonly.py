@@ -1,15 +1,12 @@
 """`magnetar bookie readonly`."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import if_there, remote
 from magnetar.cli.common.options import print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
-
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 # What ends each reason for being read-only.
 _ENDS: Final = {
@@ -26,7 +23,7 @@ _ENDS: Final = {
 @click.argument("switch", type=click.Choice(["on", "off"]), required=False)
 @click.option("--detail", default="", help="A short explanation, which others can see.")
 @remote
-def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> None:
+def readonly(admin: BookieAdmin, switch: str | None, detail: str, as_json: bool) -> None:
     """Make the bookie read-only (on) or writable (off). This survives restarts. Without SWITCH: show the state.
 
     Other reasons are not touched; the remaining ones are shown, each with what ends it. `magnetar bookies drain` takes
@@ -34,7 +31,6 @@ def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> 
 
     Example:  magnetar bookie readonly on --detail maintenance
     """
-    admin = admin_of(admin_url)
     if switch is not None:
         body: dict[str, Any] = {"readOnly": switch == "on"}
         if detail:  # left out otherwise: then Apache's bookie understands the request, too
@@ -51,14 +47,7 @@ def readonly(switch: str | None, detail: str, admin_url: str, as_json: bool) -> 
         click.echo(f"  {reason}{f' ({text})' if text else ''}: {_ENDS.get(reason, 'see the log of the bookie')}")
 
 
-def _reasons(admin: "BookieAdmin") -> dict[str, str]:
+def _reasons(admin: BookieAdmin) -> Any:
     """Why the bookie is read-only. Apache's bookie does not report that."""
-    from magnetar.inspect.bookie_admin import BookieAdminError
-
-    try:
-        found: dict[str, str] = admin.get("magnetar/status")["state"]["reasons"]
-    except BookieAdminError as error:
-        if error.status != 404:
-            raise
-        return {}
-    return found
+    found = if_there(admin, "magnetar/status")
+    return {} if found is None else found["state"]["reasons"]

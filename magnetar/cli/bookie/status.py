@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import (
     doubt_text,
     logs_text,
@@ -16,16 +16,17 @@ from magnetar.cli.bookie.texts import (
 )
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import now_ms, print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
 @remote
-def status(admin_url: str, as_json: bool) -> None:
+def status(admin: BookieAdmin, as_json: bool) -> None:
     """Show the state of the bookie and of its components. Exit code 2 if it does not serve.
 
     Example:  magnetar bookie status
     """
-    found = admin_of(admin_url).get("magnetar/status")
+    found = admin.get("magnetar/status")
     if as_json:
         print_json(found)
     else:

@@ -1,1 +1,1 @@
-"""What commands share: who the caller is, options, tables, and hints for names of other tools."""
+"""What commands share: who the caller is, options and what they open, output, names, and late imports."""

@@ -59,8 +59,8 @@ def _set_access(
     hosts: str | None,
 ) -> None:
     if not any((profile, token, user, trust, certificate, key, any_host, hosts)):
-        return  # nothing is imported for a command that needs none of this
-    from magnetar.inspect.access import CURRENT, Access, read_profile
+        return
+    from magnetar.inspect.access import CURRENT, Access, read_profile  # TLS comes with it
 
     access, addresses = Access(), {}
     if profile is not None:
@@ -83,8 +83,12 @@ def _set_access(
     former = CURRENT.set(access)
     context = click.get_current_context()
     context.call_on_close(lambda: CURRENT.reset(former))
-    if addresses:
-        context.default_map = _for_each_command(context.command, addresses)
+    name = context.invoked_subcommand
+    if addresses and name is not None:
+        assert isinstance(context.command, click.Group)
+        _, command, _ = context.command.resolve_command(context, [name])
+        assert command is not None, "click has found it before"
+        context.default_map = {name: _for_each_command(command, addresses)}
 
 
 def _for_each_command(command: click.Command, values: dict[str, str]) -> dict[str, Any]:

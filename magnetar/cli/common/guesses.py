@@ -181,7 +181,11 @@ class Guessing(click.Group):
     """A group that understands other names of its commands."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, ALIASES.get(self._own_name(ctx), {}).get(cmd_name, cmd_name))
+        return super().get_command(ctx, self.meant(ctx, cmd_name))
+
+    def meant(self, ctx: click.Context, name: str) -> str:
+        """Our name of the command that was typed as *name*."""
+        return ALIASES.get(self._own_name(ctx), {}).get(name, name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,17 +1,21 @@
 """Shared by the commands: options, questions to the user, and answers as JSON for scripts."""
 
+import functools
+import getpass
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import click
 
+from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar_core.runtime.clock import LoopClock
+from magnetar_core.runtime.config import parse_processes
 from magnetar_core.runtime.types import MagnetarError
-
-if TYPE_CHECKING:
-    from magnetar.inspect.broker_admin import AdminClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,6 +27,12 @@ COMPLETION_S: Final = 1.0
 # Time for a broker to say where its metadata are; a slower broker is skipped.
 METADATA_ASK_S: Final = 5.0
 
+AT_LEAST_ONE: Final = click.IntRange(min=1)
+
+config_option: Final = click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="File of name=value lines, with Apache's names."
+)
+
 
 def admin_option(command: F) -> F:
     return click.option(
@@ -31,10 +41,28 @@ def admin_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def urls_of(text: str) -> list[str]:
+    """The addresses in a list with commas."""
+    return [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
+
+
+def admin_of(url: str) -> AdminClient:
+    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if there is none in it."""
+    return AdminClient(urls_of(url))
+
+
+def with_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """The option --admin-url. *command* gets an AdminClient as its first argument, not the URL."""
+
+    @functools.wraps(command)
+    def run(admin_url: str, **options: Any) -> None:
+        command(admin_of(admin_url), **options)
+
+    return admin_option(run)
+
+
 def check_processes(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
     """The value of --processes. Raises BadParameter."""
-    from magnetar_core.runtime.config import parse_processes
-
     if text is not None:
         try:
             parse_processes(text)
@@ -83,8 +111,6 @@ def done(text: str, as_json: bool, **facts: Any) -> None:
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names for the shell: topics of public/default, or of the namespace that was typed; none if no broker answers."""
-    from magnetar.inspect.broker_admin import AdminClient, AdminError
-
     namespace, typed = "public/default", incomplete
     prefix = ""
     if incomplete.count("/") >= 2:
@@ -121,8 +147,6 @@ def metadata_of(metadata_url: str | None, admin_url: str) -> str:
 
     Raises MagnetarError if a broker keeps its metadata in a folder that is not on this machine.
     """
-    from magnetar.inspect.broker_admin import AdminClient, AdminError
-
     if metadata_url is not None:
         return metadata_url
     for url in urls_of(admin_url):
@@ -146,35 +170,16 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="As JSON, for scripts.")(command)
 
 
-def urls_of(text: str) -> list[str]:
-    """The addresses in a list with commas."""
-    return [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
-
-
-def admin_of(url: str) -> "AdminClient":
-    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if there is none in it."""
-    from magnetar.inspect.broker_admin import AdminClient
-
-    return AdminClient(urls_of(url))
-
-
 def print_json(value: Any) -> None:
-    import json
-
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def now_ms() -> int:
-    from magnetar_core.runtime.clock import LoopClock
-
     return LoopClock().wall_ms()
 
 
 def who() -> str:
     """The person at the keyboard, for those who read the state later."""
-    import getpass
-    import socket
-
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without a name for its user
@@ -187,6 +192,4 @@ def policy_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        from magnetar.inspect.broker_admin import AdminError
-
         raise AdminError(f"{text!r} is not JSON ({error}); texts need quotes: '\"text\"'") from None

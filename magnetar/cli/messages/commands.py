@@ -1,21 +1,24 @@
 """`magnetar produce`, `consume`, `read` and `tail`: messages, for people and for scripts."""
 
+import base64
 import contextlib
 import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import click
 
 from magnetar.cli.common import output as show
-from magnetar.cli.common.options import F, admin_of, admin_option, now_ms, service_option, topic_argument
+from magnetar.cli.common.options import F, admin_of, admin_option, now_ms, service_option, topic_argument, with_admin
+from magnetar.cli.messages import client as message_client
+from magnetar.cli.messages.client import ClientError, TopicSchema
 from magnetar.cli.messages.places import PLACE_HELP, create_at, place_of, shown_id
+from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
-
-if TYPE_CHECKING:
-    from magnetar.cli.messages.client import TopicSchema
 
 COUNT: Final = click.IntRange(min=0)
 
@@ -35,9 +38,7 @@ def value_options(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
-def _schema_of(admin_url: str, topic: str) -> "TopicSchema":
-    from magnetar.cli.messages.client import TopicSchema
-
+def _schema_of(admin_url: str, topic: str) -> TopicSchema:
     return TopicSchema(admin_of(admin_url), topic)
 
 
@@ -73,8 +74,6 @@ def produce(
 
     Example:  magnetar produce my-topic -m hello -m world
     """
-    from magnetar.cli.messages.client import ClientError, client_of, publish
-
     if separator is not None and (not separator or key is not None):
         raise click.UsageError("--key-separator must not be empty, and cannot be used with --key")
     first: list[bytes] = []
@@ -86,10 +85,10 @@ def produce(
     if with_schema:
         schema, encode = _schema_of(admin_url, topic).writer()
     took = _stopwatch()
-    with client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
+    with message_client.client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
         lines = itertools.chain((one.encode() for one in messages), _lines(first, file, drawn))
         keyed = (_keyed(line, separator, key) for line in lines)
-        found = publish(client, topic, ((one, encode(payload)) for one, payload in keyed), told, schema)
+        found = message_client.publish(client, topic, ((one, encode(payload)) for one, payload in keyed), told, schema)
     if as_json:
         _print_line(
             {
@@ -122,8 +121,6 @@ def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | N
     """(key, payload) of a message. Raises ClientError for a key that is not UTF-8."""
     if separator is None:
         return key, line
-    from magnetar.cli.messages.client import ClientError
-
     before, found, behind = line.partition(separator.encode())
     if not found:
         return None, line
@@ -195,8 +192,6 @@ def consume(
 
     Example:  magnetar consume my-topic -s my-subscription -n 10
     """
-    from magnetar.cli.messages.client import client_of, consumed
-
     place = place_of(position, now_ms())
     if place not in (EARLIEST, LATEST):
         _make_subscription(admin_url, topic, subscription, place)
@@ -204,9 +199,11 @@ def consume(
     received, payload_bytes, last = 0, 0, None
     took = _stopwatch()
     with (
-        client_of(service_url) as client,
+        message_client.client_of(service_url) as client,
         contextlib.suppress(KeyboardInterrupt),
-        contextlib.closing(consumed(client, topic, subscription, kind, place == LATEST, count)) as messages,
+        contextlib.closing(
+            message_client.consumed(client, topic, subscription, kind, place == LATEST, count)
+        ) as messages,
     ):
         for message in messages:
             if not quiet:
@@ -223,8 +220,6 @@ def consume(
 
 def _make_subscription(admin_url: str, topic: str, subscription: str, place: MessageId | int) -> None:
     """Create the subscription, unless it exists: then it continues at its position."""
-    from magnetar.inspect.broker_admin import AdminError
-
     try:
         create_at(admin_of(admin_url), topic, subscription, place)
     except AdminError as error:
@@ -257,8 +252,6 @@ def read(
 
     Example:  magnetar read my-topic
     """
-    from magnetar.cli.messages import client as message_client
-
     place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
@@ -272,18 +265,16 @@ def read(
 @click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="Number of last messages to print.")
 @click.option("-f", "--follow", is_flag=True, help="Then wait for new messages.")
 @value_options
-@admin_option
+@with_admin
 @service_option
-def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_url: str, service_url: str) -> None:
+def tail(admin: AdminClient, topic: str, count: int, follow: bool, as_json: bool, raw: bool, service_url: str) -> None:
     """Print the last messages of TOPIC (of each partition) without acknowledging them.
 
     Example:  magnetar tail my-topic -n 3 -f
     """
-    from magnetar.cli.messages.client import client_of, last_messages
-
-    schema = None if raw else _schema_of(admin_url, topic)
-    with client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        for message in last_messages(client, admin_of(admin_url), topic, count, follow):
+    schema = None if raw else TopicSchema(admin, topic)
+    with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
+        for message in message_client.last_messages(client, admin, topic, count, follow):
             _show(message, as_json, schema)
 
 
@@ -292,22 +283,16 @@ def tail(topic: str, count: int, follow: bool, as_json: bool, raw: bool, admin_u
 
 def _stopwatch() -> Callable[[], float]:
     """Seconds since now, to the millisecond."""
-    from magnetar_core.runtime.clock import LoopClock
-
     clock = LoopClock()
     began_s = clock.monotonic()
     return lambda: round(clock.monotonic() - began_s, 3)
 
 
 def _print_line(value: Any) -> None:
-    import json
-
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> None:
-    import json
-
+def _show(message: Any, as_json: bool, schema: TopicSchema | None = None) -> None:
     data, key = message.data(), message.partition_key()
     value = None if schema is None else schema.decode(message)
     try:
@@ -315,8 +300,6 @@ def _show(message: Any, as_json: bool, schema: "TopicSchema | None" = None) -> N
     except UnicodeDecodeError:
         text = None
     if as_json:
-        import base64
-
         found = {
             "id": shown_id(message.message_id()),
             "topic": message.topic_name(),

@@ -4,27 +4,29 @@ They ask a broker over HTTP, so they need no client and consume nothing. Message
 is encrypted, or a part of a message, is shown as it is stored.
 """
 
+import base64
+import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import (
-    admin_of,
-    admin_option,
     confirm,
     done,
     json_option,
     print_json,
     topic_argument,
+    with_admin,
     yes_option,
 )
+from magnetar.cli.messages.commands import properties_of
 from magnetar.cli.messages.places import PlaceError, json_of, must_be_one, subscription_path
-
-if TYPE_CHECKING:
-    from magnetar.inspect.broker_admin import AdminClient
-    from managed_ledger.message_id import MessageId
+from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar_core.runtime.types import Corruption
+from managed_ledger.message_id import MessageId
+from managed_ledger.messages import iterate_batch
 
 _PREFIX: Final = "x-pulsar-"
 
@@ -34,15 +36,12 @@ _PREFIX: Final = "x-pulsar-"
 @click.argument("name")
 @click.option("-n", "count", type=click.IntRange(min=1), default=1, show_default=True, help="How many entries.")
 @json_option
-@admin_option
-def peek(topic: str, name: str, count: int, as_json: bool, admin_url: str) -> None:
+@with_admin
+def peek(admin: AdminClient, topic: str, name: str, count: int, as_json: bool) -> None:
     """Show the next entries that the subscription NAME of TOPIC (one partition) has before it; none is acknowledged.
 
     Example:  magnetar topics peek orders billing -n 3
     """
-    from magnetar.inspect.broker_admin import AdminError
-
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     found = []
     for number in range(1, count + 1):
@@ -59,13 +58,12 @@ def peek(topic: str, name: str, count: int, as_json: bool, admin_url: str) -> No
 @topic_argument
 @click.argument("message_id", metavar="ID")
 @json_option
-@admin_option
-def get_message(topic: str, message_id: str, as_json: bool, admin_url: str) -> None:
+@with_admin
+def get_message(admin: AdminClient, topic: str, message_id: str, as_json: bool) -> None:
     """Show the entry of TOPIC (one partition) that has the ID, as the commands show ids: 12:1.
 
     Example:  magnetar topics get-message orders 12:1
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     one = _id(message_id)
     _show([_entry(admin, f"/admin/v2/{admin.path_of(topic)}/ledger/{one.ledger_id}/entry/{one.entry_id}")], as_json)
@@ -77,13 +75,12 @@ def get_message(topic: str, message_id: str, as_json: bool, admin_url: str) -> N
               help="From which end of the topic entries are counted.")  # fmt: skip
 @click.option("-n", "number", type=click.IntRange(min=1), default=1, show_default=True, help="Which entry, from 1.")
 @json_option
-@admin_option
-def examine(topic: str, start: str, number: int, as_json: bool, admin_url: str) -> None:
+@with_admin
+def examine(admin: AdminClient, topic: str, start: str, number: int, as_json: bool) -> None:
     """Show one entry of TOPIC (one partition) by its place, whatever subscriptions have consumed.
 
     Example:  magnetar topics examine orders --from earliest
     """
-    admin = admin_of(admin_url)
     must_be_one(admin, topic)
     path = f"/admin/v2/{admin.path_of(topic)}/examinemessage?initialPosition={start}&messagePosition={number}"
     _show([_entry(admin, path)], as_json)
@@ -93,8 +90,8 @@ def examine(topic: str, start: str, number: int, as_json: bool, admin_url: str) 
 @topic_argument
 @yes_option
 @json_option
-@admin_option
-def truncate(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
+@with_admin
+def truncate(admin: AdminClient, topic: str, yes: bool, as_json: bool) -> None:
     """Remove the messages of TOPIC: all subscriptions go to the end, and all ledgers but the present one are deleted.
 
     Asks first, unless --yes is given.
@@ -102,7 +99,6 @@ def truncate(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
     Example:  magnetar topics truncate orders --yes
     """
     confirm(f"Remove the messages of {topic}, also for subscriptions that have not consumed them?", yes)
-    admin = admin_of(admin_url)
     admin.call("DELETE", f"/admin/v2/{admin.path_of(topic)}/truncate")
     done("truncated", as_json, topic=topic)
 
@@ -112,13 +108,12 @@ def truncate(topic: str, yes: bool, as_json: bool, admin_url: str) -> None:
 @click.argument("name")
 @click.option("--from", "start", metavar="ID", help="Begin at this entry, not at the first that is not acknowledged.")
 @json_option
-@admin_option
-def analyze_backlog(topic: str, name: str, start: str | None, as_json: bool, admin_url: str) -> None:
+@with_admin
+def analyze_backlog(admin: AdminClient, topic: str, name: str, start: str | None, as_json: bool) -> None:
     """Count what the subscription NAME of TOPIC has not acknowledged, by reading it; each partition on its own.
 
     Example:  magnetar topics analyze-backlog orders billing
     """
-    admin = admin_of(admin_url)
     if start is not None:
         must_be_one(admin, topic)
     body = None if start is None else json_of(_id(start))
@@ -149,17 +144,14 @@ def analyze_backlog(topic: str, name: str, start: str | None, as_json: bool, adm
 @click.option("--set", "given", metavar="KEY=VALUE", multiple=True, help="Set one; can be repeated. Others stay.")
 @click.option("--remove", "going", metavar="KEY", multiple=True, help="Remove one; can be repeated.")
 @json_option
-@admin_option
+@with_admin
 def properties(
-    topic: str, name: str, given: tuple[str, ...], going: tuple[str, ...], as_json: bool, admin_url: str
+    admin: AdminClient, topic: str, name: str, given: tuple[str, ...], going: tuple[str, ...], as_json: bool
 ) -> None:
     """Show the properties of the subscription NAME of TOPIC, after changing some.
 
     Example:  magnetar subscriptions properties orders billing --set team=money
     """
-    from magnetar.cli.messages.commands import properties_of
-
-    admin = admin_of(admin_url)
     path = f"{subscription_path(admin, topic, name)}/properties"
     found: dict[str, str] = admin.call("GET", path)
     if given or going:
@@ -175,17 +167,15 @@ def properties(
 # ------------------------------------------------------------------------------------ entries
 
 
-def _id(text: str) -> "MessageId":
+def _id(text: str) -> MessageId:
     """Raises PlaceError."""
-    from managed_ledger.message_id import MessageId
-
     try:
         return MessageId.parse(text)
     except ValueError:
         raise PlaceError(f"{text!r} is no id of a message: write ledger:entry, 12:1") from None
 
 
-def _entry(admin: "AdminClient", path: str) -> dict[str, Any]:
+def _entry(admin: AdminClient, path: str) -> dict[str, Any]:
     """An entry as it is shown. Raises AdminError."""
     answer = admin.answer("GET", path)
     return entry_of({name.lower(): value for name, value in answer.headers.items()}, answer.body)
@@ -193,7 +183,6 @@ def _entry(admin: "AdminClient", path: str) -> dict[str, Any]:
 
 def entry_of(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     """What an answer with an entry says; names of *headers* are in lower case."""
-    import json
 
     def told(name: str) -> str | None:
         return headers.get(_PREFIX + name)
@@ -216,9 +205,6 @@ def entry_of(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 
 def _batch(body: bytes, count: int) -> list[dict[str, Any]]:
     """The messages of a batch; one, as it is stored, if they cannot be told apart."""
-    from magnetar_core.runtime.types import Corruption
-    from managed_ledger.messages import iterate_batch
-
     found = []
     try:
         for message in iterate_batch(body, count):
@@ -239,8 +225,6 @@ def _message(key: str | None, properties: Mapping[str, str], value: bytes) -> di
     try:
         found["value"] = value.decode()
     except UnicodeDecodeError:
-        import base64
-
         found["value_base64"] = base64.b64encode(value).decode()
     return found
 

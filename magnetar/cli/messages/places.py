@@ -1,7 +1,9 @@
 """Places in a topic: read from any form that users type, and shown in one form."""
 
 import re
+from datetime import datetime
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
@@ -39,8 +41,6 @@ def place_of(text: str, now_ms: int) -> MessageId | int:
         pass
     if found := _AGO.fullmatch(text):
         return now_ms - int(found[1]) * _UNITS_MS[found[2]]
-    from datetime import datetime
-
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
@@ -68,8 +68,6 @@ def shown_id(message_id: Any) -> str:
 
 
 def subscription_path(admin: Admin, topic: str, name: str) -> str:
-    from urllib.parse import quote
-
     return f"/admin/v2/{admin.path_of(topic)}/subscription/{quote(name, safe='')}"
 
 

@@ -2,10 +2,11 @@
 
 import click
 
-from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.storage.gc import collect
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
@@ -14,7 +15,7 @@ from magnetar.cli.common.options import print_json
 @click.option("--index", is_flag=True, help="Compact the index of entry locations.")
 @wait_option
 @remote
-def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+def compact(admin: BookieAdmin, minor: bool, major: bool, index: bool, wait: bool, as_json: bool) -> None:
     """Compact entry logs or the index now. Without an option: entry logs, minor and major.
 
     Example:  magnetar bookie compact --major --wait
@@ -23,9 +24,8 @@ def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, a
         raise click.UsageError("--index cannot be used with --minor or --major: they compact entry logs")
     if not index:
         both = not (minor or major)
-        collect(admin_url, as_json, wait, minor=minor or both, major=major or both)
+        collect(admin, as_json, wait, minor=minor or both, major=major or both)
         return
-    admin = admin_of(admin_url)
     paths = list(admin.get("bookie/entry_location_compact"))
     body = {"entryLocationRocksDBCompact": True, "entryLocations": ",".join(paths)}
     said = admin.put("bookie/entry_location_compact", body)
@@ -43,29 +43,28 @@ def compact(minor: bool, major: bool, index: bool, wait: bool, admin_url: str, a
 @click.option("--minor", is_flag=True, help="Only minor compactions.")
 @click.option("--major", is_flag=True, help="Only major compactions.")
 @remote
-def suspend_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+def suspend_compaction(admin: BookieAdmin, minor: bool, major: bool, as_json: bool) -> None:
     """Suspend compaction of entry logs until it is resumed or the bookie restarts.
 
     Example:  magnetar bookie suspend-compaction --major
     """
-    _switch_compaction("suspend", minor, major, admin_url, as_json)
+    _switch_compaction(admin, "suspend", minor, major, as_json)
 
 
 @click.command("resume-compaction")
 @click.option("--minor", is_flag=True, help="Only minor compactions.")
 @click.option("--major", is_flag=True, help="Only major compactions.")
 @remote
-def resume_compaction(minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+def resume_compaction(admin: BookieAdmin, minor: bool, major: bool, as_json: bool) -> None:
     """Resume compaction of entry logs.
 
     Example:  magnetar bookie resume-compaction
     """
-    _switch_compaction("resume", minor, major, admin_url, as_json)
+    _switch_compaction(admin, "resume", minor, major, as_json)
 
 
-def _switch_compaction(verb: str, minor: bool, major: bool, admin_url: str, as_json: bool) -> None:
+def _switch_compaction(admin: BookieAdmin, verb: str, minor: bool, major: bool, as_json: bool) -> None:
     both = not (minor or major)
-    admin = admin_of(admin_url)
     admin.put(f"bookie/gc/{verb}_compaction", {f"{verb}Minor": minor or both, f"{verb}Major": major or both})
     found = admin.get("bookie/gc/suspend_compaction")
     if as_json:

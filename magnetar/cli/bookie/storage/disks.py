@@ -4,21 +4,21 @@ from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.bookie.texts import show_disks
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
 @click.option("--files", is_flag=True, help="List the files in the directories, too.")
 @remote
-def disks(files: bool, admin_url: str, as_json: bool) -> None:
+def disks(admin: BookieAdmin, files: bool, as_json: bool) -> None:
     """Show the directories of the bookie, their usage and their content.
 
     Example:  magnetar bookie disks --files
     """
-    admin = admin_of(admin_url)
     found: dict[str, Any] = {"disks": admin.get("magnetar/status")["info"]["disks"]}
     if files:
         found["files"] = admin.get("magnetar/disk_files")

@@ -1,30 +1,28 @@
 """`magnetar bookie gc`: shows the state of garbage collection, and starts one."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import doubt_text, logs_text
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import confirm, now_ms, print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.group(invoke_without_command=True)
 @remote
 @click.pass_context
-def gc(context: click.Context, admin_url: str, as_json: bool) -> None:
+def gc(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     """Show the state of garbage collection. With `run`: collect now.
 
     Example:  magnetar bookie gc
     """
     if context.invoked_subcommand is not None:
         return
-    found = admin_of(admin_url).get("magnetar/status")["gc"]
+    found = admin.get("magnetar/status")["gc"]
     if as_json:
         print_json(found)
     else:
@@ -72,25 +70,24 @@ def _compaction_text(gc: dict[str, Any], kind: str, now: int) -> str:
 )
 @wait_option
 @remote
-def run_gc(minor: bool, major: bool, accept_listing: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+def run_gc(admin: BookieAdmin, minor: bool, major: bool, accept_listing: bool, wait: bool, as_json: bool) -> None:
     """Collect garbage now.
 
     Example:  magnetar bookie gc run --wait
     """
-    collect(admin_url, as_json, wait, minor=minor, major=major, accept_listing=accept_listing)
+    collect(admin, as_json, wait, minor=minor, major=major, accept_listing=accept_listing)
 
 
 @gc.command("forget-doubt")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @remote
-def forget_doubt(yes: bool, admin_url: str, as_json: bool) -> None:
+def forget_doubt(admin: BookieAdmin, yes: bool, as_json: bool) -> None:
     """Give up the ledgers of this bookie that are newer than the metadata: the next rounds delete them.
 
     Look with `magnetar ledgers strays` first, and save with `magnetar ledgers restore` what is needed.
 
     Example:  magnetar bookie gc forget-doubt
     """
-    admin = admin_of(admin_url)
     count = admin.get("magnetar/ledger_doubts")["ledgers"]
     confirm(f"Give up {count} ledgers of this bookie that have no record in the metadata store?", yes)
     said = admin.delete("magnetar/ledger_doubts")
@@ -98,9 +95,8 @@ def forget_doubt(yes: bool, admin_url: str, as_json: bool) -> None:
 
 
 def collect(
-    admin_url: str, as_json: bool, wait: bool, *, minor: bool, major: bool, accept_listing: bool = False
+    admin: BookieAdmin, as_json: bool, wait: bool, *, minor: bool, major: bool, accept_listing: bool = False
 ) -> None:
-    admin = admin_of(admin_url)
     before = admin.get("magnetar/status")["gc"]["rounds"] if wait else 0
     body = {"forceMinor": minor, "forceMajor": major}
     if accept_listing:
@@ -115,7 +111,7 @@ def collect(
         sys.exit(2)
 
 
-def _wait_for_gc(admin: "BookieAdmin", rounds_before: int) -> dict[str, Any]:
+def _wait_for_gc(admin: BookieAdmin, rounds_before: int) -> dict[str, Any]:
     pauses = Pauses()
     with show.bar("garbage collection") as drawn:
         while True:

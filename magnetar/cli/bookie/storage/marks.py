@@ -2,19 +2,20 @@
 
 import click
 
-from magnetar.cli.bookie.asking import admin_of, remote
+from magnetar.cli.bookie.asking import remote
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.command()
 @remote
-def marks(admin_url: str, as_json: bool) -> None:
+def marks(admin: BookieAdmin, as_json: bool) -> None:
     """Show up to where each journal has been flushed to the ledger storage (last log mark).
 
     Example:  magnetar bookie marks
     """
-    found = admin_of(admin_url).get("magnetar/status")["marks"]
+    found = admin.get("magnetar/status")["marks"]
     if as_json:
         print_json(found)
         return

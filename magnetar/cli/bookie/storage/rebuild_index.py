@@ -2,17 +2,19 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import printable, rebuild_text
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import confirm, now_ms, print_json
-
-if TYPE_CHECKING:
-    from magnetar.inspect.bookie_admin import BookieAdmin
+from magnetar.inspect.bookie_admin import BookieAdmin
+from magnetar.processes.bookies.rebuild import OfflineRebuild
+from magnetar.processes.bookies.settings import read_bookie_settings
+from magnetar_core.runtime.files import OsFiles
+from magnetar_core.runtime.process.daemon import new_clock
 
 
 @click.command("rebuild-index")
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @wait_option
 @remote
-def rebuild_index(config: Path | None, ledgers_too: bool, yes: bool, wait: bool, admin_url: str, as_json: bool) -> None:
+def rebuild_index(
+    admin: BookieAdmin, config: Path | None, ledgers_too: bool, yes: bool, wait: bool, as_json: bool
+) -> None:
     """Rebuild the index from the entry logs, if entries are missing from it or their locations are wrong.
 
     A running bookie compares its whole index with its logs while it serves; --wait shows the progress. With --config
@@ -38,18 +42,17 @@ def rebuild_index(config: Path | None, ledgers_too: bool, yes: bool, wait: bool,
     if config is None:
         if ledgers_too:
             raise click.UsageError("--ledgers-too needs --config: a bookie that runs has its ledgers in memory")
-        _rebuild_online(admin_url, as_json, yes, wait)
+        _rebuild_online(admin, as_json, yes, wait)
         return
     if as_json:
         raise click.UsageError("--json shows what a bookie says that runs; with --config none is asked")
     _rebuild_offline(config, ledgers_too, yes)
 
 
-def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> None:
-    admin = admin_of(admin_url)
+def _rebuild_online(admin: BookieAdmin, as_json: bool, yes: bool, wait: bool) -> None:
     found = admin.get("magnetar/rebuild_index")
     if not found["running"]:
-        confirm(f"Compare the index of the bookie at {admin_url} with its logs, and fence all its ledgers?", yes)
+        confirm(f"Compare the index of the bookie at {admin.url} with its logs, and fence all its ledgers?", yes)
         found = admin.put("magnetar/rebuild_index")
     if wait:
         found = _wait_for_rebuild(admin, found)
@@ -58,7 +61,7 @@ def _rebuild_online(admin_url: str, as_json: bool, yes: bool, wait: bool) -> Non
         sys.exit(2)
 
 
-def _wait_for_rebuild(admin: "BookieAdmin", found: dict[str, Any]) -> dict[str, Any]:
+def _wait_for_rebuild(admin: BookieAdmin, found: dict[str, Any]) -> dict[str, Any]:
     pauses = Pauses()
     with show.bar("index") as drawn:
         while found["running"]:
@@ -94,11 +97,6 @@ def _show_rebuild(found: dict[str, Any]) -> None:
 
 
 def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:
-    from magnetar.processes.bookies.rebuild import OfflineRebuild
-    from magnetar.processes.bookies.settings import read_bookie_settings
-    from magnetar_core.runtime.files import OsFiles
-    from magnetar_core.runtime.process.daemon import new_clock
-
     settings = read_bookie_settings(config)
     rebuild = OfflineRebuild(settings, OsFiles(), new_clock())
     is_doubtful = False

@@ -5,23 +5,24 @@ from typing import Any
 
 import click
 
-from magnetar.cli.bookie.asking import Pauses, admin_of, remote, wait_option
+from magnetar.cli.bookie.asking import Pauses, remote, wait_option
 from magnetar.cli.bookie.texts import scrub_text
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import now_ms, print_json
+from magnetar.inspect.bookie_admin import BookieAdmin
 
 
 @click.group(invoke_without_command=True)
 @remote
 @click.pass_context
-def scrub(context: click.Context, admin_url: str, as_json: bool) -> None:
+def scrub(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     """Show the state of the check of all entries on the disks. With `run`: start one now.
 
     Example:  magnetar bookie scrub
     """
     if context.invoked_subcommand is not None:
         return
-    found = admin_of(admin_url).get("magnetar/scrub")
+    found = admin.get("magnetar/scrub")
     if as_json:
         print_json(found)
     else:
@@ -51,12 +52,11 @@ def _show_scrub(scrub: dict[str, Any]) -> None:
 @scrub.command("run")
 @wait_option
 @remote
-def run_scrub(wait: bool, admin_url: str, as_json: bool) -> None:
+def run_scrub(admin: BookieAdmin, wait: bool, as_json: bool) -> None:
     """Read and check all entries now, at the usual rate. With --wait: exit code 2 if entries are lost.
 
     Example:  magnetar bookie scrub run --wait
     """
-    admin = admin_of(admin_url)
     admin.put("magnetar/scrub")
     found = admin.get("magnetar/scrub")
     if wait:
