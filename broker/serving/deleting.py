@@ -88,7 +88,7 @@ class Deleting:
         await self._forget_policies(name)
 
     async def _forget_schema(self, name: TopicName) -> None:
-        """A topic that is made later under the same name takes any schema. A partition has that of its topic."""
+        """A partition has the schema of its topic."""
         if name.partition >= 0:
             return
         try:

@@ -111,6 +111,15 @@ def test_work_that_fails_keeps_nobody_from_theirs() -> None:
 # ------------------------------------------------------------------------------------ a connection
 
 
+def test_who_has_not_left_yet_gets_nothing_any_more() -> None:
+    """Else an entry would go from one consumer of a lost connection to the next, and be counted as delivered again."""
+    connection, _ = connected()
+    before = connection.is_writable
+    steps = connection.on_lost()
+    assert (before, connection.is_writable) == (True, False)
+    assert list(steps) == []
+
+
 def test_a_connection_stops_after_the_command_with_which_its_slice_is_over() -> None:
     connection, outbox = connected()
     left = [4]
