@@ -59,8 +59,9 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 --timeout 7200 -m crash tests/crash
 
-sim: $(VENV)/dev ## delivery over many short ledgers, and what was compacted: 2,000 runs of drawn events each (minutes); SEED=n repeats one
-	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py tests/simulation/test_compacted_sim.py
+sim: $(VENV)/dev ## delivery over many short ledgers, what was compacted, who has which bundle: 2,000 runs of drawn events each (minutes); SEED=n repeats one
+	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py tests/simulation/test_compacted_sim.py \
+	tests/simulation/test_ownership_sim.py
 
 abuse: $(VENV)/dev ## hostile clients of each role at every port, drawn: ten minutes; MAGNETAR_ABUSE_SEED repeats a run
 	MAGNETAR_ABUSE_INPUTS=5000 MAGNETAR_ABUSE_RESULTS=out/abuse.json $(BIN)/python -m pytest tests/abuse

@@ -14,7 +14,7 @@ Nothing is decided here, and what is found may be wrong a moment later: ownershi
 import asyncio
 import ssl
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from broker.ownership.rules import BrokerAddress
@@ -32,6 +32,9 @@ ANSWER_S: Final = 2.0
 VALID_S: Final = 0.2
 HANGS_VALID_S: Final = 1.0
 
+# Brokers of which it is kept what they showed; a cluster has some dozen.
+KEPT_MAX: Final = 1_000
+
 _PING: Final = command(wire.BaseCommand.PING)
 
 
@@ -45,6 +48,16 @@ class Sign(Enum):
     """It cannot be reached; it, its machine or this one may be slow."""
     HANGS = "hangs"
     """It takes connections and says nothing."""
+
+
+class Probes(Protocol):
+    """Whether other brokers live."""
+
+    async def sign(self, broker: BrokerAddress) -> Sign: ...
+
+    async def is_gone(self, broker: BrokerAddress) -> bool: ...
+
+    def forget(self, broker: BrokerAddress) -> None: ...
 
 
 class Prober:
@@ -70,13 +83,22 @@ class Prober:
         urls = [url for url in (broker.native_url, broker.http_url or broker.https_url) if url]
         return len(urls) == 2 and all(await asyncio.gather(*map(_refuses, urls)))
 
+    @property
+    def kept(self) -> int:
+        """Brokers of which it is kept what they showed."""
+        return len(self._found)
+
     def forget(self, broker: BrokerAddress) -> None:
         """Ask it again the next time."""
         self._found.pop(broker.native_url, None)
 
     async def _ask(self, url: str) -> Sign:
         sign = await self._shown(url)
-        self._found[url] = (self._clock.monotonic(), sign)
+        now_s = self._clock.monotonic()
+        if len(self._found) >= KEPT_MAX:
+            fresh_s = now_s - HANGS_VALID_S
+            self._found = {url: seen for url, seen in self._found.items() if seen[0] > fresh_s}
+        self._found[url] = (now_s, sign)
         return sign
 
     async def _shown(self, url: str) -> Sign:

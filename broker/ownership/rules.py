@@ -63,6 +63,17 @@ class Located(NamedTuple):
     """With `redirect`: the flag of the repeated lookup."""
 
 
+def session_has_time(now_s: float, last_answer_s: float, session_timeout_s: float) -> bool:
+    """Whether our session cannot have ended yet; seconds of one monotonic clock (the session rule).
+
+    A session ends when the metadata store has not heard from the broker for the session's time. Counted from the
+    sending of the last request that was answered, by the broker's own clock, that moment is never after the store's: a
+    broker that stops acknowledging then has stopped before another one can take over. (Fencing is the second guard,
+    behind this rule.)
+    """
+    return now_s - last_answer_s < session_timeout_s
+
+
 class Ownership(Protocol):
     """Knows and acquires the bundles of this broker, and finds the owners of others."""
 

@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from broker.names import COORDINATORS, Bundles
-from broker.ownership.anti_affinity import domains_path
-from broker.ownership.isolation import isolation_path
+from broker.ownership.placing.anti_affinity import domains_path
+from broker.ownership.placing.isolation import isolation_path
 from broker.policies.namespace import (
     CLUSTER_FLAGS,
     RESOURCE_GROUP,

@@ -6,15 +6,15 @@
     /admin/clusters/<cluster>/namespaceIsolationPolicies   which brokers are for which namespaces
 
 The nodes are Apache's, so that brokers of both kinds know the same. Isolation policies are in force
-(`broker.ownership.isolation`), and so are failure domains with `failureDomainsEnabled`
-(`broker.ownership.anti_affinity`); the rest is only kept, as there is one cluster.
+(`broker.ownership.placing.isolation`), and so are failure domains with `failureDomainsEnabled`
+(`broker.ownership.placing.anti_affinity`); the rest is only kept, as there is one cluster.
 """
 
 import contextlib
 from typing import Any, Final
 
-from broker.ownership.anti_affinity import domains_path
-from broker.ownership.isolation import MIN_AVAILABLE, is_pattern, isolation_path, isolation_policy
+from broker.ownership.placing.anti_affinity import domains_path
+from broker.ownership.placing.isolation import MIN_AVAILABLE, is_pattern, isolation_path, isolation_policy
 from broker.policies.rules import NotAnObject
 from broker.policies.values import NotAValue
 from broker.records.json_records import InvalidRecord, JsonRecords, NoRecord, RecordExists, parse_record, to_json

@@ -10,9 +10,8 @@ destination.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from broker.broker import Broker
@@ -75,7 +74,9 @@ class BundleWork:
             log.info("%s stays whole: %s finds no place to cut it", bundle, algorithm)
             return []
         after = before.cut(found)
-        parts = await self._ownership.split(bundle, after, lambda: self._broker.cut_namespace(namespace, before, after))
+        parts = await self._ownership.keeper.split(
+            bundle, after, lambda: self._broker.cut_namespace(namespace, before, after)
+        )
         self.on_changed()
         if unload:
             await asyncio.gather(*(self.unload(part) for part in parts))
@@ -114,7 +115,7 @@ class BundleWork:
 
     async def unload(self, bundle: str) -> None:
         """Give a bundle of this broker back. Raises NotReady, MetadataError."""
-        await self._ownership.unload(bundle, lambda: self._broker.opening.unload_bundle(bundle))
+        await self._ownership.keeper.unload(bundle, lambda: self._broker.opening.unload_bundle(bundle))
         self.on_changed()
 
     async def move(self, bundle: str, destination: BrokerAddress) -> None:
@@ -129,7 +130,7 @@ class BundleWork:
             return
         asking = asyncio.ensure_future(self.hand_over(name, bundle, destination))
         await asyncio.sleep(0)  # it is under way when the bundle is given back
-        with self._promised(bundle, destination):
+        with self._ownership.promised(bundle, destination):
             try:
                 await self.unload(bundle)
             except BaseException:
@@ -139,20 +140,11 @@ class BundleWork:
             # Apache's brokers do not wait for the end of an unload, but answer that we have the bundle.
             await self.hand_over(name, bundle, destination)
 
-    @contextlib.contextmanager
-    def _promised(self, bundle: str, destination: BrokerAddress) -> Iterator[None]:
-        """Until the end whoever asks this broker for a topic of the bundle is sent to *destination*."""
-        self._ownership.promised[bundle] = destination
-        try:
-            yield
-        finally:
-            self._ownership.promised.pop(bundle, None)
-
     async def move_from(self, owner: BrokerAddress, bundle: str, destination: BrokerAddress) -> None:
         """Have a bundle of another broker given to a third one, or to this one."""
         name = await self._name_in(bundle)
         url = f"{self._asks.web_url(owner)}/admin/v2/namespaces/{bundle}/unload"
-        with self._promised(bundle, destination):
+        with self._ownership.promised(bundle, destination):
             if await self._asks.try_ask("PUT", url, bundle) and name is not None:
                 await self.hand_over(name, bundle, destination)
 

@@ -121,7 +121,7 @@ async def _cut(broker: Broker, ownership: BundleOwnership, bundle: str, hashes: 
     found = even_cuts(text, hashes, min(math.ceil(len(hashes) / TOPICS_MAX), max(parts_max, 1)))
     if found and text in before.ranges:
         after = before.cut(found)
-        await ownership.split(bundle, after, lambda: broker.cut_namespace(namespace, before, after))
+        await ownership.keeper.split(bundle, after, lambda: broker.cut_namespace(namespace, before, after))
 
 
 async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection[str]) -> NextBroker:
@@ -130,7 +130,7 @@ async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection
     if not takers:
         return NOT_KNOWN
     try:
-        found = await ownership.better_broker(bundle)
+        found = await ownership.finder.better_broker(bundle)
     except (NoBrokerAvailable, MetadataError, Corruption):
         return NOT_KNOWN
     if found is None or found[0] not in takers:
@@ -143,6 +143,6 @@ async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection
 
 async def _give(broker: Broker, ownership: BundleOwnership, bundle: str, successor: NextBroker) -> None:
     try:
-        await ownership.unload(bundle, partial(broker.opening.unload_bundle, bundle, successor))
+        await ownership.keeper.unload(bundle, partial(broker.opening.unload_bundle, bundle, successor))
     except (BrokerError, MetadataError, Corruption) as error:
         log.warning("%s could not be handed over: %s", bundle, error)

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.ownership.isolation import candidates, host_of
 from broker.ownership.load.averages import (
     BROKER_AVERAGES,
     BUNDLE_DATA,
@@ -33,6 +32,7 @@ from broker.ownership.load.bundle_placement import PLACEMENTS, Asked, destinatio
 from broker.ownership.load.report import BrokerLoad, BundleLoad, encode_load
 from broker.ownership.load.shedding import SHEDDERS, Cluster, Shed, Shedder, SheddingSettings, shedding_settings
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placing.isolation import candidates, host_of
 from broker.ownership.rules import BrokerAddress
 from broker.records.json_records import parse_record, to_json
 from broker.settings.config import ONE_BUNDLE
@@ -169,7 +169,7 @@ class LoadManager:
         )
         if due:
             self._is_changed = False
-            await self._ownership.tell_load(self.encoded(load))
+            await self._ownership.members.tell_load(self.encoded(load))
             self._told = load
         return due
 
@@ -178,14 +178,14 @@ class LoadManager:
     async def _rounds(self) -> None:
         while True:
             await self._clock.sleep(self._config.shedding_interval_minutes * MINUTE_S)
-            if self._ownership.is_leader and (self._config.shedding or self._config.auto_split):
+            if self._ownership.members.is_leader and (self._config.shedding or self._config.auto_split):
                 await attempt("balancing the load of the brokers", self.balance())
 
     async def _average_rounds(self) -> None:
         due_s = 0.0
         while True:
             await self._clock.sleep(self._config.shedding_interval_minutes * MINUTE_S)
-            if not self._ownership.is_leader:
+            if not self._ownership.members.is_leader:
                 self._averages, self._written = {}, set()
                 continue
             now_s = self._clock.monotonic()
@@ -196,7 +196,7 @@ class LoadManager:
 
     async def sample(self) -> None:
         """Take what all bundles pass now into their averages. Raises MetadataError, Corruption."""
-        found = await self._ownership.loaded_brokers()
+        found = await self._ownership.members.loaded_brokers()
         samples = loads_of_bundles({broker_id: load for broker_id, (_, load) in found.items()})
         self._averages = {
             bundle: (self._averages.get(bundle) or await self._stored_average(bundle)).with_sample(load)
@@ -206,7 +206,7 @@ class LoadManager:
     async def write_averages(self) -> None:
         """Write them, of the busiest bundles and of all brokers. Raises MetadataError, Corruption."""
         store, averages = self._broker.store, self._averages
-        found = await self._ownership.loaded_brokers()
+        found = await self._ownership.members.loaded_brokers()
         for bundle in busiest(averages, self._config.stored_averages):
             await store.put(f"{BUNDLE_DATA}/{bundle}", to_json(encode_bundle(averages[bundle])))
             self._written.add(bundle)
@@ -231,13 +231,13 @@ class LoadManager:
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""
         self._balancer.use(balance_limits(self._config))
-        found = await self._ownership.loaded_brokers()
+        found = await self._ownership.members.loaded_brokers()
         loads = {broker_id: load for broker_id, (_, load) in found.items()}
         addresses = {broker_id: address for broker_id, (address, _) in found.items()}
         if self._config.auto_split:
             await self._split(loads, addresses)
         if self._config.shedding:
-            policies = await self._ownership.isolation()
+            policies = await self._ownership.ranking.isolation()
             hosts = {broker_id: host_of(broker_id) for broker_id in loads}
 
             def may_serve(bundle: str, broker_id: str) -> bool:
@@ -275,7 +275,7 @@ class LoadManager:
             to = self._place(shed, cluster, settings, may_serve)
             if to is None:
                 log.info("%s stays on %s: %s", shed.bundle, shed.source, "the placement strategy has no other broker")
-            elif not await self._ownership.may_move(shed.bundle, shed.source, to):
+            elif not await self._ownership.ranking.may_move(shed.bundle, shed.source, to):
                 log.info("%s stays: its anti-affinity group would be less apart on %s", shed.bundle, to)
             else:
                 if await self._move(Move(shed.bundle, shed.source, to), loads, addresses):
@@ -307,7 +307,7 @@ class LoadManager:
             move = self._balancer.next_move(
                 loads, self._clock.wall_ms(), lambda one, broker: one not in kept and may_serve(one, broker)
             )
-            if move is None or await self._ownership.may_move(move.bundle, move.source, move.destination):
+            if move is None or await self._ownership.ranking.may_move(move.bundle, move.source, move.destination):
                 return move
             log.info("%s stays: its anti-affinity group would be less apart on %s", move.bundle, move.destination)
             kept.add(move.bundle)

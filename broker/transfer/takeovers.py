@@ -16,7 +16,8 @@ from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.ownership.ownership import BROKERS, BundleOwnership
+from broker.ownership.membership import BROKERS
+from broker.ownership.ownership import BundleOwnership
 from broker.ownership.probing import Sign
 from broker.ownership.rules import BrokerAddress
 from broker.transfer.rosters.log import OtherLogs, OwnLog
@@ -102,7 +103,7 @@ class Takeovers:
             self._others = OtherLogs(own_id, config, store, bookkeeper, clock)
 
     def start(self) -> None:
-        self._ownership.on_awaited = self.prepare
+        self._ownership.finder.on_awaited = self.prepare
         if self._own_log is not None and self._others is not None:
             self._own_log.start()
             self._others.start()
@@ -110,7 +111,7 @@ class Takeovers:
             self._tasks.spawn(self._watch(self._others), "watch the other brokers")
 
     async def stop(self) -> None:
-        self._ownership.on_awaited = lambda topic: None
+        self._ownership.finder.on_awaited = lambda topic: None
         self._stop_watching()
         await self._tasks.cancel()
         if self._own_log is not None and self._others is not None:
@@ -140,7 +141,7 @@ class Takeovers:
     def _serves(self) -> dict[str, int] | None:
         """What the own log tells, the same object as long as nothing changes; nothing new while bundles are given away,
         whose takers read it."""
-        if self._ownership.is_leaving:
+        if self._ownership.members.is_leaving:
             return None
         topics, now_s = self._broker.topics, self._clock.monotonic()
         if now_s >= self._rates_due_s:
@@ -165,7 +166,7 @@ class Takeovers:
         while True:
             pause_s = LOOK_S * max(1.0, len(others.known) / LOOKED_AT_QUICKLY)
             await self._bell.until(lambda: self._is_list_stale, self._clock, pause_s)
-            if self._ownership.is_leaving:
+            if self._ownership.members.is_leaving:
                 return
             try:
                 await self._look(others)
@@ -198,7 +199,7 @@ class Takeovers:
                     is_dead = await self._is_dead(former)
                     refusing = address if sign is Sign.REFUSES and former == address else None
                     self._tasks.spawn(self._take_over(traffic, is_dead, refusing), f"take over from {broker_id}")
-            elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.is_leader and address is None:
+            elif now_s - self._gone[broker_id] > FORGOTTEN_S and self._ownership.members.is_leader and address is None:
                 del self._gone[broker_id]
                 await others.remove(broker_id)
 
@@ -210,7 +211,7 @@ class Takeovers:
         """
         for broker_id, address in addresses.items():
             if address is not None and broker_id not in self._asked:
-                asked = self._tasks.spawn(self._ownership.sign_of(address), f"ask {broker_id}", awaited=True)
+                asked = self._tasks.spawn(self._ownership.probes.sign(address), f"ask {broker_id}", awaited=True)
                 self._asked[broker_id] = asked
         if self._asked:
             await asyncio.wait(self._asked.values(), timeout=QUICKLY_S)
@@ -277,7 +278,7 @@ class Takeovers:
         own, whatever its log says.
         """
         await self._clock.sleep(LOOK_S)
-        if not await self._ownership.is_gone(owner):
+        if not await self._ownership.probes.is_gone(owner):
             return
         topics: list[TopicName] = []
         try:
@@ -291,14 +292,14 @@ class Takeovers:
 
     async def _would_take(self, bundle: str) -> bool:
         try:
-            return await self._ownership.would_take(bundle)
+            return await self._ownership.finder.would_take(bundle)
         except MagnetarError as error:
             log.info("%s is left to its clients: %s", bundle, error)
             return False
 
     async def _take(self, bundle: str, topics: Iterable[TopicName]) -> None:
         try:
-            is_ours = await self._ownership.take_when_free(bundle, FREE_S)
+            is_ours = await self._ownership.finder.take_when_free(bundle, FREE_S)
         except MagnetarError as error:
             log.info("%s is left to its clients: %s", bundle, error)
             is_ours = False

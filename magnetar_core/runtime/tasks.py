@@ -114,8 +114,8 @@ class Tasks:
     def __init__(self, owner: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
         self._owner = owner
         self.on_failure = on_failure
-        # None while there are none: a topic has five of these objects, and an empty set takes 216 bytes.
-        self._tasks: set[asyncio.Task[Any]] | None = None
+        # In order: a simulation has to repeat itself. None while there are none: a topic has five of these objects.
+        self._tasks: dict[asyncio.Task[Any], None] | None = None
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
@@ -126,8 +126,8 @@ class Tasks:
         assert not self._closed, f"{self._owner} is stopped"
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}/{name}")
         if self._tasks is None:
-            self._tasks = set()
-        self._tasks.add(task)
+            self._tasks = {}
+        self._tasks[task] = None
         task.add_done_callback(self._ended if awaited else self._done)
         return task
 
@@ -150,7 +150,7 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         assert self._tasks is not None, f"{task.get_name()} ended twice"
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not self._tasks:
             self._tasks = None
 

@@ -12,7 +12,8 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from bookie.disks import cookie
-from broker.ownership.bundle_assignment import (
+from broker.ownership.load.report import decode_load, encode_load
+from broker.ownership.nodes import (
     decode_broker,
     decode_leader,
     decode_owner,
@@ -20,7 +21,6 @@ from broker.ownership.bundle_assignment import (
     encode_leader,
     encode_owner,
 )
-from broker.ownership.load.report import decode_load, encode_load
 from broker.ownership.rules import BrokerAddress
 from broker.policies.namespace import new_cluster, new_policies, parse_policies
 from broker.records.json_records import to_json

@@ -68,7 +68,7 @@ class BrokersApi:
         return json_answer(sorted(await self._ownership.brokers()))
 
     async def leader(self, request: web.Request) -> web.Response:
-        broker_id, url = await self._ownership.leader()
+        broker_id, url = await self._ownership.members.leader()
         if not broker_id:
             raise Refused(404, "Couldn't find leader broker")
         return json_answer({"brokerId": broker_id, "serviceUrl": url})

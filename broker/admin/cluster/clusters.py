@@ -8,8 +8,8 @@ from aiohttp import web
 from broker.admin.http import ADMIN, Refused, as_object, body_of, done, json_answer, object_of
 from broker.admin.rights import Routes
 from broker.broker import Broker
-from broker.ownership.isolation import IsolationPolicy, isolation_policy
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placing.isolation import IsolationPolicy, isolation_policy
 from broker.security.authorization import Operation
 from broker.tenancy.clusters import ClusterRecords
 

@@ -56,7 +56,7 @@ class LoadApi:
         if not self._broker.config.load_balancer:
             return done()
         load = self._load.encoded(await self._load.measure())
-        return json_answer(parse_json(self._ownership.report_of(load)))
+        return json_answer(parse_json(self._ownership.members.report_of(load)))
 
     async def default(self, request: web.Request) -> web.Response:
         return json_answer(await self._quota(f"{QUOTAS}/default") or DEFAULT_QUOTA)

@@ -73,7 +73,7 @@ class BundlesApi:
             if destination is None:
                 raise Refused(409, "Not allowed unload namespace bundle to inactive destination broker")
             owner = await self._ownership.owner_of(bundle)
-            if owner not in (None, self._ownership.address) and self._ownership.is_leader:
+            if owner not in (None, self._ownership.address) and self._ownership.members.is_leader:
                 # Apache's brokers send such a call to the leader: it must not go back to them.
                 await self._work.move_from(owner, bundle, destination)
                 return done()
@@ -103,7 +103,7 @@ class BundlesApi:
         elif not _are_positions(positions):
             raise Refused(400, f"the body is a list of at most {POSITIONS_MAX} whole numbers: where the bundle is cut")
         bundle = await self._chosen(request)
-        if not await self._is_here(request, bundle) and not await self._ownership.acquire(bundle):
+        if not await self._is_here(request, bundle) and not await self._ownership.keeper.acquire(bundle):
             raise Refused(503, f"Namespace bundle {bundle} was taken by another broker a moment ago; retry")
         unload = request.query.get("unload") == "true"
         await self._work.split(bundle, algorithm, positions=positions, unload=unload)

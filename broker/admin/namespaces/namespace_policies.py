@@ -22,7 +22,7 @@ from broker.admin.http import (
     word_answer,
 )
 from broker.admin.rights import Routes
-from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP
+from broker.ownership.placing.anti_affinity import ANTI_AFFINITY_GROUP
 from broker.policies.namespace import RESOURCE_GROUP
 from broker.policies.rules import NO_CONTENT, NOTHING, QUOTAS, UNSET
 from broker.policies.values import bookie_affinity

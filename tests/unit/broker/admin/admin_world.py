@@ -120,7 +120,7 @@ class AdminWorld:
         machine, or that are asked all at once, may leave one of them without any."""
         bundles = await sides[0].broker.bundles_of(namespace)
         for number, bundle in enumerate(bundles.ranges):
-            assert await sides[number % len(sides)].ownership.acquire(f"{namespace}/{bundle}")
+            assert await sides[number % len(sides)].ownership.keeper.acquire(f"{namespace}/{bundle}")
         assert all(side.ownership.owned_bundles for side in sides)
 
     async def call(

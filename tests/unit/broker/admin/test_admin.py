@@ -92,7 +92,7 @@ async def test_a_free_bundle_is_offered_to_the_broker_whose_turn_it_is(world: Ad
 
 async def test_a_dead_owner_without_successor_is_503(world: AdminWorld) -> None:
     a, b = await world.side(), await world.side()
-    b.ownership.takeover_wait_s = 0.05
+    b.ownership.finder.takeover_wait_s = 0.05
     await owned_by(world, a, "t")
     await a.broker.server.stop_listening()
     found = await world.call(b, "GET", f"{TOPICS}/t/stats")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -11,14 +11,17 @@ import pytest
 
 from broker.errors import TopicNotFound
 from broker.names import Bundles
-from broker.ownership import ownership, probing
-from broker.ownership.bundle_assignment import encode_owner, preference
-from broker.ownership.isolation import isolation_path
+from broker.ownership import finding, probing
+from broker.ownership.entries import Entries
 from broker.ownership.load.report import BrokerLoad, BundleLoad, encode_load
-from broker.ownership.ownership import BROKERS, LEADER, BundleOwnership
+from broker.ownership.membership import BROKERS, LEADER
+from broker.ownership.nodes import encode_owner
+from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placing.isolation import isolation_path
+from broker.ownership.placing.preference import preference
 from broker.ownership.rules import BrokerAddress, NoBrokerAvailable
 from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, Node, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, Node, OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
@@ -63,8 +66,13 @@ class Side:
         self.store = store
         self.lost: list[list[str]] = []
         self.expired = 0
+        self.faults = FaultyStore(store)
+        self.bundles: Bundles | None = BUNDLES
+        """What the namespace has now; None: it is deleted."""
+        self.before_bundles_are_read: Callable[[], Awaitable[None]] | None = None
         self.ownership = BundleOwnership(
-            store, LoopClock(), bundles_of=bundles_of, version="0.1.0", cluster="lab",
+            self.faults, LoopClock(), bundles_of=bundles_of, bundles_now=self._bundles_now, version="0.1.0",
+            cluster="lab",
             on_expired=self._on_expired if stops else None,
         )  # fmt: skip
         self.ownership.watch_lost(self.lost.append)
@@ -73,17 +81,20 @@ class Side:
         self.id = f"{host}:{port + 1}"
         await self.ownership.start(self.id, BrokerAddress(f"pulsar://127.0.0.1:{port}", "", f"http://{self.id}"))
 
+    async def _bundles_now(self, namespace: str) -> Bundles:
+        if self.before_bundles_are_read is not None:
+            await self.before_bundles_are_read()
+        if self.bundles is None:
+            raise TopicNotFound("Namespace not found")
+        return self.bundles
+
     def _on_expired(self) -> None:
         self.expired += 1
 
     async def die(self) -> None:
         """Its process does nothing any more, and its session ends."""
-        own = self.ownership
-        for cancel in (own._cancel_session, own._cancel_leader, *own._owned.values()):
-            assert cancel is not None
-            cancel()
-        await own._tasks.cancel()
-        self.store.expire()
+        await self.store.close()
+        await self.ownership._tasks.cancel()
 
     async def take(self, topic: TopicName) -> None:
         assert (await self.ownership.locate(topic, authoritative=True)).here
@@ -174,7 +185,7 @@ async def test_whoever_is_asked_the_brokers_get_as_many_bundles_of_the_namespace
             assert found.broker is not None
             told.add(found.broker.service_url)
             if found.here:  # nobody has them while the others are asked for
-                await asked.ownership.unload(BUNDLES.bundle_of(topic), _nothing)
+                await asked.ownership.keeper.unload(BUNDLES.bundle_of(topic), _nothing)
         chosen.append(told)
     (url_a, url_b) = (side.ownership.address.service_url for side in (a, b))
     assert sorted(chosen, key=str) == sorted([{url_a}, {url_b}, {url_b}], key=str)
@@ -267,7 +278,7 @@ async def test_a_lookup_waits_until_the_session_of_a_dead_owner_ends(world: Brok
 async def test_topics_that_wait_for_a_dead_owner_are_told(world: Brokers) -> None:
     dead, a = await world.side(world.dead_port()), await world.side()
     told: list[TopicName] = []
-    a.ownership.on_awaited = told.append
+    a.ownership.finder.on_awaited = told.append
     await dead.take(TOPICS[0])
     waiting = [asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))]
     await eventually(lambda: _equal(told, [TOPICS[0]]))
@@ -276,13 +287,13 @@ async def test_topics_that_wait_for_a_dead_owner_are_told(world: Brokers) -> Non
     await eventually(lambda: _equal(told, [TOPICS[0], another]))
     await dead.store.close()
     assert all([(await one).here for one in waiting])
-    assert (a.ownership._asked, a.ownership._away) == ({}, set())
+    assert a.ownership.under_way == []
 
 
 async def test_a_topic_whose_owner_lives_or_that_another_will_take_is_not_told(world: Brokers) -> None:
     dead, a, b = await world.side(world.dead_port()), await world.side(), await world.side()
     told: list[TopicName] = []
-    a.ownership.on_awaited = b.ownership.on_awaited = told.append
+    a.ownership.finder.on_awaited = b.ownership.finder.on_awaited = told.append
     await b.take(TOPICS[1])
     assert not (await a.ownership.locate(TOPICS[1], authoritative=False)).here
     await dead.take(TOPICS[0])
@@ -298,7 +309,7 @@ async def test_a_topic_whose_owner_lives_or_that_another_will_take_is_not_told(w
 
 async def test_who_waits_too_long_is_told_which_broker_does_not_answer(world: Brokers) -> None:
     dead, a = await world.side(world.dead_port()), await world.side()
-    a.ownership.takeover_wait_s = 0.05
+    a.ownership.finder.takeover_wait_s = 0.05
     await dead.take(TOPICS[0])
     with pytest.raises(NoBrokerAvailable, match=f"{dead.ownership.address.service_url} does not answer"):
         await a.ownership.locate(TOPICS[0], authoritative=False)
@@ -329,10 +340,10 @@ async def test_a_lookup_that_came_later_waits_longer(world: Brokers) -> None:
     """Those that wait for the same bundle share the work, not the end of the first one's patience."""
     dead, a = await world.side(world.dead_port()), await world.side()
     await dead.take(TOPICS[0])
-    a.ownership.takeover_wait_s = 0.2
+    a.ownership.finder.takeover_wait_s = 0.2
     first = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
     await asyncio.sleep(0.1)
-    a.ownership.takeover_wait_s = 20.0
+    a.ownership.finder.takeover_wait_s = 20.0
     second = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=False))
     with pytest.raises(NoBrokerAvailable):
         await first
@@ -362,7 +373,7 @@ async def test_an_owner_that_did_not_answer_once_is_asked_again(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was too busy for a moment; nothing about its node changes."""
-    monkeypatch.setattr(ownership, "PROBE_AGAIN_S", 0.05)
+    monkeypatch.setattr(finding, "PROBE_AGAIN_S", 0.05)
     port = world.dead_port()
     busy, a = await world.side(port), await world.side()
     await busy.take(TOPICS[0])
@@ -375,14 +386,14 @@ async def test_an_owner_that_did_not_answer_once_is_asked_again(
 async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "QUICKLY_S", 0.02)
+    monkeypatch.setattr(finding, "QUICKLY_S", 0.02)
     monkeypatch.setattr(probing, "ANSWER_S", 0.1)
     port = world.dead_port()
     hangs, a = await world.side(port), await world.side()
     await hangs.take(TOPICS[0])
     world.hang(port)
     awaited: list[TopicName] = []
-    a.ownership.on_awaited = awaited.append
+    a.ownership.finder.on_awaited = awaited.append
     waiting = asyncio.create_task(a.ownership.locate(TOPICS[0], authoritative=True))
     await eventually(lambda: _equal(awaited, [TOPICS[0]]))
     assert not waiting.done()
@@ -393,7 +404,7 @@ async def test_an_owner_that_hangs_is_waited_for_until_its_session_ends(
 async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_asked(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "QUICKLY_S", 0.02)
+    monkeypatch.setattr(finding, "QUICKLY_S", 0.02)
     monkeypatch.setattr(probing, "ANSWER_S", 3_600.0)
     port = world.dead_port()
     hangs, a = await world.side(port), await world.side()
@@ -409,7 +420,7 @@ async def test_the_end_of_a_session_is_seen_while_its_broker_is_still_being_aske
 async def test_an_owner_that_hung_for_a_moment_is_found_where_it_is(
     world: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "PROBE_AGAIN_S", 0.05)
+    monkeypatch.setattr(finding, "PROBE_AGAIN_S", 0.05)
     monkeypatch.setattr(probing, "ANSWER_S", 0.1)
     monkeypatch.setattr(probing, "HANGS_VALID_S", 0.05)
     port = world.dead_port()
@@ -478,11 +489,9 @@ async def _own_again(world: Brokers, side: Side, bundles: Sequence[str]) -> bool
     return [await world.owner(one) for one in bundles] == [side.ownership.address.service_url] * len(bundles)
 
 
-async def test_what_another_broker_took_meanwhile_is_lost_and_nothing_else(
-    world: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+async def test_what_another_broker_took_meanwhile_is_lost_and_nothing_else(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
+    a.ownership.members.retry_s = 0.01
     for topic in TOPICS[:3]:
         await a.take(topic)
     is_away = True
@@ -504,11 +513,9 @@ async def test_what_another_broker_took_meanwhile_is_lost_and_nothing_else(
     assert (b.lost, b.ownership.owns(TOPICS[1])) == ([], True)
 
 
-async def test_a_second_session_that_ends_while_the_first_is_taken_up_loses_nothing(
-    world: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+async def test_a_second_session_that_ends_while_the_first_is_taken_up_loses_nothing(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
+    a.ownership.members.retry_s = 0.01
     for topic in TOPICS[:3]:
         await a.take(topic)
     claims = 0
@@ -529,18 +536,98 @@ async def test_a_second_session_that_ends_while_the_first_is_taken_up_loses_noth
 
 async def test_a_session_that_ends_while_a_bundle_is_taken_leaves_it_ours_in_the_next(world: Brokers) -> None:
     a = await world.side()
-    bundles_now = a.ownership._bundles_now
 
-    async def expiring(namespace: str) -> Bundles:
+    async def expire() -> None:
         if await world.owner(ALL[0]) is not None and not a.ownership.owned_bundles:
-            a.ownership._bundles_now = bundles_now
+            a.before_bundles_are_read = None
             a.store.expire()
-        return await bundles_now(namespace)
 
-    a.ownership._bundles_now = expiring
+    a.before_bundles_are_read = expire
     await a.take(TOPICS[0])
     await eventually(lambda: _own_again(world, a, ALL[:1]))
     assert a.lost == []
+
+
+async def test_a_bundle_that_another_broker_has_split_meanwhile_is_not_taken_up_again(world: Brokers) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    a.bundles = BUNDLES.cut([1 << 29])
+    a.store.expire()
+    await eventually(lambda: a.lost == [[ALL[0]]])
+    await eventually(lambda: _is_free(world, ALL[0]))
+    assert not a.ownership.owns(TOPICS[0])
+
+
+async def test_a_namespace_that_was_deleted_meanwhile_is_not_taken_up_again(world: Brokers) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    a.bundles = None
+    a.store.expire()
+    await eventually(lambda: a.lost == [[ALL[0]]])
+    await eventually(lambda: _is_free(world, ALL[0]))
+
+
+async def test_the_node_of_a_bundle_that_is_cut_while_it_is_taken_up_again_goes(world: Brokers) -> None:
+    a = await world.side()
+    await a.take(TOPICS[0])
+    after = BUNDLES.cut([1 << 29])
+    taking, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(what: str, path: str) -> None:
+        if what == "put" and path == f"/namespace/{ALL[0]}":
+            taking.set()
+            await goes_on.wait()
+
+    async def store() -> None:
+        a.bundles = after
+
+    a.faults.on_step = wait
+    a.store.expire()
+    await taking.wait()
+    assert len(await a.ownership.keeper.split(ALL[0], after, store)) == 2
+    goes_on.set()
+    await eventually(lambda: a.ownership.under_way == [])
+    assert await _is_free(world, ALL[0])
+    assert a.ownership.owns(TOPICS[0])
+
+
+async def test_a_split_whose_end_nobody_knows_is_looked_at_until_it_is_known(world: Brokers) -> None:
+    a = await world.side()
+    a.ownership.members.retry_s = 0.01
+    await a.take(TOPICS[0])
+    after = BUNDLES.cut([1 << 29])
+    reads = iter([StoreUnavailable("away"), StoreUnavailable("away")])
+
+    async def fail() -> None:
+        for error in reads:
+            raise error
+
+    async def store() -> None:
+        a.bundles = after
+        a.before_bundles_are_read = fail
+        raise OutcomeUnknown("the answer was lost")
+
+    assert len(await a.ownership.keeper.split(ALL[0], after, store)) == 2
+    assert (a.ownership.owns(TOPICS[0]), a.lost) == (True, [])
+
+
+async def test_a_node_for_a_bundle_that_does_not_exist_goes_also_where_it_cannot_be_removed_at_once(
+    world: Brokers,
+) -> None:
+    a = await world.side()
+    a.ownership.members.retry_s = 0.01
+    a.bundles = BUNDLES.cut([1 << 29])
+    failures = iter([StoreUnavailable("away"), StoreUnavailable("away")])
+
+    async def fail(what: str, path: str) -> None:
+        if what == "delete":
+            for error in failures:
+                raise error
+
+    a.faults.on_step = fail
+    assert not await a.ownership.keeper.acquire(ALL[0])
+    assert not await _is_free(world, ALL[0])
+    await eventually(lambda: _is_free(world, ALL[0]))
 
 
 async def test_a_broker_that_is_leaving_takes_nothing_up_again(world: Brokers) -> None:
@@ -588,11 +675,9 @@ async def _registered(side: Side, ids: set[str]) -> bool:
     return set(await side.ownership.brokers()) == ids
 
 
-async def test_one_who_cannot_register_again_at_once_tries_until_he_can(
-    world: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+async def test_one_who_cannot_register_again_at_once_tries_until_he_can(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
+    a.ownership.members.retry_s = 0.01
     failures = iter([StoreUnavailable("away"), StoreUnavailable("away")])
 
     def fail(_: str) -> None:
@@ -622,7 +707,7 @@ async def test_an_unloaded_bundle_is_free_after_its_topics_are_closed(world: Bro
         steps.append(json.loads(node.value)["disabled"])
         steps.append(a.ownership.owns(TOPICS[0]))  # takes no clients any more
 
-    await a.ownership.unload(ALL[0], close_topics)
+    await a.ownership.keeper.unload(ALL[0], close_topics)
     assert steps == [True, False]
     assert await world.owner(ALL[0]) is None
     assert a.ownership.owned_bundles == []
@@ -638,7 +723,7 @@ async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: Brokers) 
     async def close_topics() -> None:
         await closed.wait()
 
-    unloading = asyncio.create_task(a.ownership.unload(ALL[0], close_topics))
+    unloading = asyncio.create_task(a.ownership.keeper.unload(ALL[0], close_topics))
     await asyncio.sleep(0.01)
     lookups = [asyncio.create_task(side.ownership.locate(TOPICS[0], authoritative=True)) for side in (a, b)]
     await asyncio.sleep(0.02)
@@ -652,14 +737,14 @@ async def test_lookups_wait_for_a_bundle_that_is_being_unloaded(world: Brokers) 
 
 async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
-    a.ownership.takeover_wait_s = b.ownership.takeover_wait_s = 0.02
+    a.ownership.finder.takeover_wait_s = b.ownership.finder.takeover_wait_s = 0.02
     await a.take(TOPICS[0])
     closed = asyncio.Event()
 
     async def close_topics() -> None:
         await closed.wait()
 
-    unloading = asyncio.create_task(a.ownership.unload(ALL[0], close_topics))
+    unloading = asyncio.create_task(a.ownership.keeper.unload(ALL[0], close_topics))
     await asyncio.sleep(0.01)
     for side in (a, b):
         with pytest.raises(NoBrokerAvailable, match=f"{ALL[0]} is being unloaded"):
@@ -672,10 +757,10 @@ async def test_a_lookup_does_not_wait_for_ever_for_an_unload(world: Brokers) -> 
 async def test_an_unload_goes_on_when_nobody_knows_whether_it_was_announced(world: Brokers, answer: LostAnswer) -> None:
     """Else the bundle would stay ours, and others would wait for it as for one that is being given back."""
     a, b = await world.side(), await world.side()
-    b.ownership.takeover_wait_s = 0.02
+    b.ownership.finder.takeover_wait_s = 0.02
     await a.take(TOPICS[0])
     a.store.lose_next_answer(answer)
-    await a.ownership.unload(ALL[0], _nothing)
+    await a.ownership.keeper.unload(ALL[0], _nothing)
     assert not a.ownership.owns(TOPICS[0])
     await b.take(TOPICS[0])
 
@@ -690,10 +775,10 @@ async def test_two_unloads_at_once_close_the_topics_once(world: Brokers) -> None
         closings += 1
         await asyncio.sleep(0.01)
 
-    await asyncio.gather(*(a.ownership.unload(ALL[0], close_topics) for _ in range(3)))
+    await asyncio.gather(*(a.ownership.keeper.unload(ALL[0], close_topics) for _ in range(3)))
     assert closings == 1
     assert await world.owner(ALL[0]) is None
-    await a.ownership.unload(ALL[0], close_topics)  # not ours: nothing to do
+    await a.ownership.keeper.unload(ALL[0], close_topics)  # not ours: nothing to do
     assert closings == 1
 
 
@@ -705,7 +790,7 @@ async def test_an_unload_that_outlives_the_session_leaves_the_next_owner_alone(w
         a.store.expire()
         await b.take(TOPICS[0])
 
-    await a.ownership.unload(ALL[0], close_topics)
+    await a.ownership.keeper.unload(ALL[0], close_topics)
     await asyncio.sleep(0.01)
     assert await world.owner(ALL[0]) == b.ownership.address.service_url
     assert b.ownership.owns(TOPICS[0])
@@ -720,22 +805,20 @@ async def test_a_bundle_whose_topics_do_not_close_is_given_back_and_reported(wor
         raise RuntimeError("a topic hangs")
 
     with pytest.raises(RuntimeError):
-        await a.ownership.unload(ALL[0], close_topics)
+        await a.ownership.keeper.unload(ALL[0], close_topics)
     assert a.lost == [[ALL[0]]]
     await b.take(TOPICS[0])
 
 
-async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(
-    world: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("broker.ownership.ownership._RETRY_S", 0.01)
+async def test_a_node_that_cannot_be_removed_at_once_is_removed_later(world: Brokers) -> None:
     a = await world.side()
+    a.ownership.members.retry_s = 0.01
     await a.take(TOPICS[0])
 
     async def close_topics() -> None:
         a.store.lose_next_answer(LostAnswer.NOT_APPLIED)
 
-    await a.ownership.unload(ALL[0], close_topics)
+    await a.ownership.keeper.unload(ALL[0], close_topics)
     assert not a.ownership.owns(TOPICS[0])
     await eventually(lambda: _is_free(world, ALL[0]))
 
@@ -748,11 +831,11 @@ async def test_who_stops_gives_everything_back(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
     await a.take(TOPICS[0])
     await a.take(TOPICS[1])
-    assert a.ownership.is_leader
+    assert a.ownership.members.is_leader
     await a.ownership.stop()
     assert await world.root.children(f"/namespace/{NAMESPACE}") == []
     assert list(await b.ownership.brokers()) == [b.id]
-    await eventually(lambda: b.ownership.is_leader)
+    await eventually(lambda: b.ownership.members.is_leader)
 
 
 async def test_who_stops_without_a_metadata_store_asks_it_once(world: Brokers) -> None:
@@ -765,7 +848,7 @@ async def test_who_stops_without_a_metadata_store_asks_it_once(world: Brokers) -
         asked.append(path)
         raise StoreUnavailable("no server answers")
 
-    a.ownership._store = FaultyStore(a.store, away)
+    a.faults.on_step = away
     await a.ownership.stop()
     assert len(asked) == 1, "each would wait as long as a session lives"
 
@@ -775,27 +858,27 @@ async def test_who_stops_without_a_metadata_store_asks_it_once(world: Brokers) -
 
 async def test_the_first_broker_leads_until_its_session_ends(world: Brokers) -> None:
     a, b = await world.side(), await world.side()
-    assert (a.ownership.is_leader, b.ownership.is_leader) == (True, False)
-    assert await b.ownership.leader() == (a.id, f"http://{a.id}")
+    assert (a.ownership.members.is_leader, b.ownership.members.is_leader) == (True, False)
+    assert await b.ownership.members.leader() == (a.id, f"http://{a.id}")
     a.store.expire()
-    await eventually(lambda: a.ownership.is_leader or b.ownership.is_leader)
+    await eventually(lambda: a.ownership.members.is_leader or b.ownership.members.is_leader)
     await asyncio.sleep(0.01)
-    assert a.ownership.is_leader != b.ownership.is_leader
-    leader = a if a.ownership.is_leader else b
-    assert (await a.ownership.leader())[0] == leader.id
+    assert a.ownership.members.is_leader != b.ownership.members.is_leader
+    leader = a if a.ownership.members.is_leader else b
+    assert (await a.ownership.members.leader())[0] == leader.id
 
 
 async def test_without_a_leader_there_is_no_name(world: Brokers) -> None:
     a = await world.side()
     await a.ownership.stop()
-    assert await a.ownership.leader() == ("", "")
+    assert await a.ownership.members.leader() == ("", "")
 
 
 async def test_a_broken_leader_is_named(world: Brokers) -> None:
     a = await world.side()
     await world.root.put(LEADER, b"?")
     with pytest.raises(Corruption, match=LEADER):
-        await a.ownership.leader()
+        await a.ownership.members.leader()
 
 
 # -------------------------------------------------------------------------------------- session rule
@@ -829,14 +912,15 @@ async def test_a_store_that_is_away_is_said_to_be_away(world: Brokers) -> None:
 
 
 async def test_a_node_that_goes_before_it_is_watched_is_not_waited_for(world: Brokers) -> None:
-    former, waiting = await world.side(), await world.side()
+    former = await world.side()
+    entries = Entries(world.root.session(), LoopClock())
     await former.take(TOPICS[0])
     path = f"/namespace/{ALL[0]}"
-    node = await world.root.get(path)
+    node = await entries.owner_node(ALL[0])
     assert node is not None
     await former.store.delete(path, node.version)  # after we read it, before we watch it
     # A deadline that is over: who does not look again has nothing to go by.
-    assert await waiting.ownership._wait_for_change(node, LoopClock().monotonic())
+    assert await entries.wait_for_change(ALL[0], node, LoopClock().monotonic())
 
 
 # ---------------------------------------------------------------------------------- isolation policies
@@ -898,9 +982,9 @@ async def test_the_bundles_of_a_namespace_that_is_unloaded_do_not_all_go_to_the_
     for topic in TOPICS:
         await busy.take(topic)
     told = BrokerLoad(0.9, bundles={bundle: BundleLoad(bytes_in=100.0) for bundle in ALL})
-    await busy.ownership.tell_load(encode_load(told, memory_limit_bytes=1 << 30))
+    await busy.ownership.members.tell_load(encode_load(told, memory_limit_bytes=1 << 30))
     for bundle in ALL:
-        await busy.ownership.unload(bundle, lambda: asyncio.sleep(0))
+        await busy.ownership.keeper.unload(bundle, lambda: asyncio.sleep(0))
     for topic in TOPICS:
         await busy.ownership.locate(topic, authoritative=False)
         await idle.ownership.locate(topic, authoritative=False)

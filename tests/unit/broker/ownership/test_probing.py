@@ -166,3 +166,11 @@ async def test_a_process_is_gone_when_nobody_has_its_two_ports(probes: Probes) -
     assert not await probes.prober.is_gone(at(refuses, hangs))
     assert not await probes.prober.is_gone(at(hangs, refuses))
     assert not await probes.prober.is_gone(at(refuses, None)), "one port alone may be closed by itself"
+
+
+async def test_what_was_seen_long_ago_is_forgotten(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "KEPT_MAX", 2)
+    monkeypatch.setattr(probing, "HANGS_VALID_S", 0.0)
+    for _ in range(5):
+        assert await probes.sign(probes.held(listens=False)) is Sign.REFUSES
+    assert probes.prober.kept <= 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.errors import NotReady
-from broker.ownership.ownership import BROKERS, LEADER
+from broker.ownership.membership import BROKERS, LEADER
 from broker.ownership.rules import NoBrokerAvailable
 from broker.topic.ports import NextBroker
 from broker.transfer.handing_over import CUT_S, hand_over
@@ -149,7 +149,7 @@ async def test_a_bundle_that_cannot_be_cut_keeps_no_broker_from_stopping(
             await may_end.wait()
         raise NotReady(f"a part of {bundle} has an owner already; retry")
 
-    monkeypatch.setattr(going.ownership, "split", split)
+    monkeypatch.setattr(going.ownership.keeper, "split", split)
     await hand_over(going.broker, going.ownership)
     assert sum(sizes) == 60
     assert max(sizes) > 5
@@ -160,13 +160,13 @@ async def test_after_a_while_no_further_bundle_is_cut(world: AdminWorld, monkeyp
     monkeypatch.setattr("broker.transfer.handing_over.TOPICS_MAX", 2)
     going, staying = await world.side(), await world.side()
     names = await filled(going, 60)
-    split, monotonic = going.ownership.split, going.broker.clock.monotonic
+    split, monotonic = going.ownership.keeper.split, going.broker.clock.monotonic
 
     async def slow(*args: Any) -> list[str]:
         monkeypatch.setattr(going.broker.clock, "monotonic", lambda: monotonic() + CUT_S)
         return await split(*args)
 
-    monkeypatch.setattr(going.ownership, "split", slow)
+    monkeypatch.setattr(going.ownership.keeper, "split", slow)
     sizes = sizes_of_bundles(going)
     await hand_over(going.broker, going.ownership, lambda: [staying.id])
     assert sum(sizes) == len(names), "all of them went"
@@ -184,21 +184,21 @@ async def test_one_that_goes_sends_clients_to_the_others_and_takes_nothing(world
         assert found.broker == staying.broker.address
     bundle = going.ownership.bundle_of(name)
     assert bundle is not None
-    assert not await going.ownership.acquire(bundle)
+    assert not await going.ownership.keeper.acquire(bundle)
     assert await world.store.children(BROKERS) == [staying.id]
 
 
 async def test_the_leader_that_goes_is_followed_by_another(world: AdminWorld) -> None:
     going, staying = await world.side(), await world.side()
-    assert going.ownership.is_leader
+    assert going.ownership.members.is_leader
     await going.ownership.leave()
     async with asyncio.timeout(10):
-        while not staying.ownership.is_leader:
+        while not staying.ownership.members.is_leader:
             await asyncio.sleep(0.01)
     node = await world.store.get(LEADER)
     assert node is not None
     assert staying.id.encode() in node.value
-    assert not going.ownership.is_leader
+    assert not going.ownership.members.is_leader
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -262,14 +262,14 @@ async def test_a_bundle_that_cannot_be_given_does_not_keep_the_others(
     going, _ = await world.side(), await world.side()
     await filled(going, 20)
     held = going.ownership.owned_bundles[0]
-    unload = going.ownership.unload
+    unload = going.ownership.keeper.unload
 
     async def refusing(bundle: str, close: object) -> None:
         if bundle == held:
             raise NotReady(f"Namespace bundle {bundle} is being split; retry")
         await unload(bundle, close)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(going.ownership, "unload", refusing)
+    monkeypatch.setattr(going.ownership.keeper, "unload", refusing)
     with caplog.at_level(logging.WARNING):
         await hand_over(going.broker, going.ownership)
     assert going.ownership.owned_bundles == [held]
@@ -346,8 +346,8 @@ async def test_clients_are_not_sent_to_a_broker_that_does_not_wait_for_bundles(w
 async def test_clients_are_not_told_where_it_depends_on_their_listener(world: AdminWorld) -> None:
     going, staying = await world.side(), await world.side()
     address = staying.broker.address._replace(listeners={"outside": ("pulsar://pulsar.example:6650", "")})
-    staying.ownership.address = address
-    await staying.ownership.tell_load({})
+    staying.ownership.members.address = address
+    await staying.ownership.members.tell_load({})
     assert await told(going, [staying.id]) == both("")
 
 
@@ -358,7 +358,7 @@ async def test_a_client_that_comes_before_the_bundle_does_is_waited_with(world: 
     assert bundle is not None
     assert not await staying.ownership.is_coming(name), "it takes only what it waits for"
     await going.ownership.leave()
-    taking = asyncio.ensure_future(staying.ownership.take_when_free(bundle, 30))
+    taking = asyncio.ensure_future(staying.ownership.finder.take_when_free(bundle, 30))
     closing, may_close = asyncio.Event(), asyncio.Event()
 
     async def close() -> None:
@@ -366,7 +366,7 @@ async def test_a_client_that_comes_before_the_bundle_does_is_waited_with(world: 
         await may_close.wait()
         await going.broker.opening.unload_bundle(bundle)
 
-    giving = asyncio.ensure_future(going.ownership.unload(bundle, close))
+    giving = asyncio.ensure_future(going.ownership.keeper.unload(bundle, close))
     await closing.wait()
     client = await RawClient.connect(staying.broker.port)
     client.send(wire.BaseCommand.PRODUCER, topic=name.full, producer_id=1, request_id=1)

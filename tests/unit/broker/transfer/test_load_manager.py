@@ -10,11 +10,11 @@ import pulsar
 import pytest
 
 from broker.names import Bundles
-from broker.ownership.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
 from broker.ownership.load.averages import BROKER_AVERAGES, BUNDLE_DATA, BundleAverages
 from broker.ownership.load.balancing import Move
 from broker.ownership.load.report import BrokerLoad, BundleLoad
-from broker.ownership.ownership import BROKERS
+from broker.ownership.membership import BROKERS
+from broker.ownership.placing.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
 from broker.ownership.rules import BrokerAddress
 from broker.settings.config import change_in_use
 from broker.transfer.load_manager import LoadManager
@@ -48,11 +48,11 @@ async def report(world: AdminWorld, side: Side) -> dict[str, Any]:
 async def tell(side: Side, cpu: float, **bundles: BundleLoad) -> None:
     """What *side* says of itself, instead of what it measures."""
     load = BrokerLoad(cpu=cpu, bundles={f"{NS}/{name}": one for name, one in bundles.items()}, at_ms=1)
-    await side.ownership.tell_load(side.load.encoded(load))
+    await side.ownership.members.tell_load(side.load.encoded(load))
 
 
 def leader(*sides: Side) -> Side:
-    (found,) = [side for side in sides if side.ownership.is_leader]
+    (found,) = [side for side in sides if side.ownership.members.is_leader]
     return found
 
 
@@ -140,7 +140,7 @@ async def test_no_bundle_moves_to_where_its_anti_affinity_group_is_less_apart(wo
     for namespace in (NS, "public/other"):
         await put_into_group(world, namespace)
     assert (await a.ownership.locate(TOPIC, authoritative=True)).here
-    assert await a.ownership.acquire(f"{NS}/{OTHER}")
+    assert await a.ownership.keeper.acquire(f"{NS}/{OTHER}")
     other = TopicName.parse("persistent://public/other/t")
     assert (await b.ownership.locate(other, authoritative=True)).here
     await tell(a, 0.9, **{BUNDLE.rpartition("/")[2]: BUSY, OTHER: REST})
@@ -169,7 +169,7 @@ async def test_a_bundle_that_may_move_is_found_behind_those_that_may_not(
         return bundle in movable
 
     head = leader(a, b)
-    monkeypatch.setattr(head.ownership, "may_move", may_move)
+    monkeypatch.setattr(head.ownership.ranking, "may_move", may_move)
     monkeypatch.setattr("broker.transfer.load_manager.KEPT_MAX", 3)
     moved: list[str] = []
 
@@ -221,7 +221,7 @@ async def test_an_owner_that_does_not_answer_stops_nobody(world: AdminWorld) -> 
     text = BUNDLE.rpartition("/")[2]
     await tell(other, 0.9, **{text: BUSY._replace(topics=1_001), OTHER: REST})
     await tell(head, 0.1)
-    other.ownership.address = BrokerAddress("pulsar://127.0.0.1:1", "", "http://127.0.0.1:1")
+    other.ownership.members.address = BrokerAddress("pulsar://127.0.0.1:1", "", "http://127.0.0.1:1")
     await tell(other, 0.9, **{text: BUSY._replace(topics=1_001), OTHER: REST})
     for _ in range(3):
         await head.load.balance()
@@ -435,7 +435,7 @@ async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker
     a, b = await world.side(**chosen), await world.side(**chosen)
     texts = Bundles.equal(16).ranges[:3]
     for text in texts:
-        assert await a.ownership.acquire(f"{NS}/{text}")
+        assert await a.ownership.keeper.acquire(f"{NS}/{text}")
     # Nothing of what is above the threshold is left with less than two of them.
     await tell(a, 1.0, **{texts[0]: wide(15), texts[1]: wide(14), texts[2]: wide(71)})
     await tell(b, 0.1)

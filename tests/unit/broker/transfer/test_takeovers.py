@@ -229,7 +229,7 @@ async def test_the_log_of_a_broker_that_does_not_come_back_is_removed_by_the_lea
 ) -> None:
     monkeypatch.setattr(takeovers, "FORGOTTEN_S", 0.2)
     (staying, heard), (dying, told) = await world.side(), await world.side()
-    assert staying.ownership.is_leader
+    assert staying.ownership.members.is_leader
     assert heard._others is not None
     await serve(dying)
     await eventually(lambda: _listed(heard, dying))
@@ -279,7 +279,7 @@ async def test_a_broker_that_is_slow_to_answer_is_not_taken_for_dead_at_once(
             await is_over.wait()
         return Sign.AWAY
 
-    monkeypatch.setattr(other.ownership, "sign_of", silent)
+    monkeypatch.setattr(other.ownership.probes, "sign", silent)
     await enough.wait()
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
     is_over.set()
@@ -302,7 +302,7 @@ async def test_a_broker_that_hangs_is_taken_for_dead_when_it_was_waited_for_more
             await is_over.wait()
         return Sign.HANGS
 
-    monkeypatch.setattr(other.ownership, "sign_of", silent)
+    monkeypatch.setattr(other.ownership.probes, "sign", silent)
     await enough.wait()
     assert looks > 1
     assert other.broker.ledgers.preparations.names == []  # type: ignore[attr-defined]
@@ -326,7 +326,7 @@ async def test_one_that_hangs_does_not_keep_others_from_being_seen_dead_and_is_h
             return Sign.HANGS
         return Sign.REFUSES
 
-    monkeypatch.setattr(side.ownership, "sign_of", sign)
+    monkeypatch.setattr(side.ownership.probes, "sign", sign)
     for _ in range(2):
         assert await asking._ask(addresses) == {"hangs": None, "dead": Sign.REFUSES, "left": None}
     is_over.set()
@@ -370,7 +370,7 @@ async def _stopped_listening(
     async def gone(broker: BrokerAddress) -> bool:
         return is_gone
 
-    monkeypatch.setattr(staying.ownership, "is_gone", gone)
+    monkeypatch.setattr(staying.ownership.probes, "is_gone", gone)
     monkeypatch.setattr(staying.broker.ledgers, "recover", lambda name, config: closed.append(name))
     await dying.broker.server.stop_listening()
     await eventually(lambda: _prepared(staying, len(TOPICS)))

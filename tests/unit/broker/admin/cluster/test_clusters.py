@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.ownership.isolation import isolation_path
+from broker.ownership.placing.isolation import isolation_path
 from tests.support.permission_calls import ISOLATION
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 

@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 
-from broker.ownership.bundle_assignment import (
-    EQUAL_USAGE,
-    decode_loaded_broker,
-    encode_broker,
-    expected_usage,
-    preference,
-)
 from broker.ownership.load.report import BrokerLoad, BundleLoad, decode_load, encode_load
+from broker.ownership.nodes import decode_loaded_broker, encode_broker
+from broker.ownership.placing.preference import EQUAL_USAGE, expected_usage, preference
 from broker.ownership.rules import BrokerAddress
 from tests.support.vectors import load
 

@@ -4,18 +4,16 @@ from collections import Counter
 import pytest
 
 from broker.names import Bundles
-from broker.ownership.bundle_assignment import (
-    FREE_MAX,
+from broker.ownership.nodes import (
     decode_broker,
     decode_leader,
     decode_owner,
     encode_broker,
     encode_leader,
     encode_owner,
-    preference,
-    session_has_time,
 )
-from broker.ownership.rules import BrokerAddress
+from broker.ownership.placing.preference import FREE_MAX, preference
+from broker.ownership.rules import BrokerAddress, session_has_time
 from magnetar_core.runtime.types import Corruption
 from tests.support.vectors import load
 

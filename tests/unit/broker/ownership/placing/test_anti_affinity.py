@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.names import Bundles
-from broker.ownership.anti_affinity import (
+from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placing.anti_affinity import (
     ANTI_AFFINITY_GROUP,
     LOCAL_POLICIES,
     Spread,
@@ -21,10 +22,10 @@ from broker.ownership.anti_affinity import (
     parse_group,
     spread_of,
 )
-from broker.ownership.bundle_assignment import preference
-from broker.ownership.group_records import _READS_MAX, MEMBERS_MAX, VALID_S, GroupRecords
-from broker.ownership.isolation import isolation_path
-from broker.ownership.ownership import BundleOwnership
+from broker.ownership.placing.group_records import _READS_MAX, MEMBERS_MAX, VALID_S, GroupRecords
+from broker.ownership.placing.isolation import isolation_path
+from broker.ownership.placing.preference import preference
+from broker.ownership.probing import Sign
 from broker.ownership.rules import BrokerAddress
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import Node
@@ -229,6 +230,19 @@ async def one_bundle(namespace: str) -> Bundles:
     return Bundles.equal(1)
 
 
+class AllAnswer:
+    """As `Prober`: each broker lives."""
+
+    async def sign(self, broker: BrokerAddress) -> Sign:
+        return Sign.ANSWERS
+
+    async def is_gone(self, broker: BrokerAddress) -> bool:
+        return False
+
+    def forget(self, broker: BrokerAddress) -> None:
+        """Nothing is kept."""
+
+
 class Brokers:
     """Brokers in two failure domains, over sessions of one store."""
 
@@ -243,7 +257,7 @@ class Brokers:
         for number in range(count):
             made = BundleOwnership(
                 self.root.session(), LoopClock(), bundles_of=one_bundle, version="0.1.0", cluster="lab",
-                knows_domains=lambda: self._knows_domains,
+                knows_domains=lambda: self._knows_domains, probes=lambda tasks: AllAnswer(),
             )  # fmt: skip
             broker_id = f"127.0.0.{number + 1}:8080"
             await made.start(broker_id, BrokerAddress(f"pulsar://127.0.0.{number + 1}:6650", "", f"http://{broker_id}"))
@@ -258,7 +272,7 @@ class Brokers:
         topic = TopicName.parse(f"persistent://{namespace}/t")
         wanted = set()
         for broker_id, side in self.sides.items():
-            better = await side.better_broker(f"{namespace}/{WHOLE}")
+            better = await side.finder.better_broker(f"{namespace}/{WHOLE}")
             wanted.add(broker_id if better is None else better[0])
         (chosen,) = wanted
         assert (await self.sides[chosen].locate(topic, authoritative=False)).here
@@ -266,11 +280,7 @@ class Brokers:
 
 
 @pytest.fixture
-async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
-    async def answers(self: BundleOwnership, broker: BrokerAddress) -> bool:
-        return True
-
-    monkeypatch.setattr(BundleOwnership, "answers", answers)
+async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as made:
         yield made
 
@@ -312,9 +322,9 @@ async def test_a_bundle_may_be_moved_to_a_domain_without_its_group_and_to_no_oth
     first, second = [await world.take(name) for name in names(2)]
     free = next(one for one in world.sides if one not in (first, second))
     side = world.sides[free]
-    assert await side.may_move(f"t/n00/{WHOLE}", first, free)
-    assert not await side.may_move(f"t/n00/{WHOLE}", first, second)
-    assert await side.may_move(f"t/other/{WHOLE}", first, second), "it is in no group"
+    assert await side.ranking.may_move(f"t/n00/{WHOLE}", first, free)
+    assert not await side.ranking.may_move(f"t/n00/{WHOLE}", first, second)
+    assert await side.ranking.may_move(f"t/other/{WHOLE}", first, second), "it is in no group"
 
 
 async def test_the_owner_of_another_namespace_whose_node_is_damaged_does_not_count(stack: AsyncExitStack) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.ownership.anti_affinity import LOCAL_POLICIES, domains_path, parse_domain, parse_group
+from broker.ownership.placing.anti_affinity import LOCAL_POLICIES, domains_path, parse_domain, parse_group
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import SingleFlight, Tasks

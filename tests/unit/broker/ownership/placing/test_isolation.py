@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.ownership import isolation
-from broker.ownership.isolation import PATTERNS_MAX, candidates, host_of, is_pattern, parse_isolation
+from broker.ownership.placing import isolation
+from broker.ownership.placing.isolation import PATTERNS_MAX, candidates, host_of, is_pattern, parse_isolation
 from magnetar_core.runtime.types import Corruption
 
 HOSTS = {"a:1": "a", "b:1": "b", "c:1": "c", "c:2": "c"}

@@ -1,0 +1,130 @@
+"""Which broker should serve a bundle. No IO, no clock.
+
+    bundle free  ──▶ the broker that comes first in the bundle's order of the living brokers takes it
+    bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
+
+Of a namespace with an anti-affinity group, the broker that serves the fewest namespaces of the group comes first, of
+the failure domain that does (`anti_affinity`); all below is among such equals.
+
+Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
+fewest bundles of the namespace comes first; among equals they have turns by the place of the bundle in the range of
+hashes, so that brokers that are asked at the same moment agree without communicating, and each gets as many. How much a
+broker uses is what it told last, less what went with the bundles that it has given away since, and with what comes with
+those that it took: else all bundles of a namespace that is unloaded would go to whoever told the least.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
+from typing import Final
+
+from broker.ownership.load.report import BrokerLoad
+from broker.ownership.placing.anti_affinity import Spread
+
+# Brokers whose usage differs by less count as equally loaded: reports are seconds old, and many bundles are assigned at
+# once after a start.
+EQUAL_USAGE: Final = 0.2
+
+# With more free bundles than this each is assigned by itself: so many are spread well enough by their places.
+FREE_MAX: Final = 128
+
+
+def preference(
+    bundle: str,
+    brokers: Iterable[str],
+    owned: Mapping[str, int],
+    usage: Mapping[str, float] | None = None,
+    free: Collection[str] = (),
+    spread: Spread | None = None,
+) -> list[str]:
+    """Ids of *brokers*, the one that should serve *bundle* first; *owned* counts the bundles that each has, *usage* is
+    the share of its machine that each uses.
+
+    *free*: the bundles of the namespace that nobody owns. They are assigned as well, in an order that all brokers know,
+    those before this one first: many are asked for at the same moment, and would all go to who has the fewest.
+
+    *spread*: who serves the namespaces of the anti-affinity group of this one; None: it has none.
+    """
+    every, counts = tuple(brokers), Counter(owned)
+    if len(free) <= FREE_MAX and every:
+        place = (_place(bundle), bundle)
+        for _, other in sorted((_place(one), one) for one in free):
+            if (_place(other), other) >= place:
+                break
+            taker = _ranked(other, every, counts, usage, spread)[0]
+            counts[taker] += 1
+            spread = None if spread is None else spread.with_bundle_on(taker)
+    return _ranked(bundle, every, counts, usage, spread)
+
+
+def _ranked(
+    bundle: str,
+    brokers: Iterable[str],
+    owned: Mapping[str, int],
+    usage: Mapping[str, float] | None,
+    spread: Spread | None,
+) -> list[str]:
+    every, used = sorted(brokers), usage or {}
+    least = min((used.get(broker, 0.0) for broker in every), default=0.0)
+
+    levels = {} if spread is None else spread.levels(every)
+
+    def load(broker: str) -> tuple[tuple[int, int], float, int]:
+        more = used.get(broker, 0.0) - least
+        return levels.get(broker, (0, 0)), more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0)
+
+    found: list[str] = []
+    for _, group in groupby(sorted(every, key=load), key=load):  # each in the order of the ids still
+        equals = list(group)
+        turn = _turn(bundle, len(equals))
+        if spread is not None:
+            equals = spread.in_turns(equals)
+            turn = (spread.turn + _place(bundle)) % len(equals)
+        found += equals[turn:] + equals[:turn]
+    return found
+
+
+def _turn(bundle: str, count: int) -> int:
+    """Which of *count* equal brokers, 0 for the first, a bundle goes to.
+
+    Bundles are asked for at the same moment by hundreds of clients, when nobody owns any: a hash of the name would give
+    one of two brokers ten of sixteen as often as not. The namespace says with whom it begins, so that namespaces of one
+    bundle are spread.
+    """
+    namespace = bundle.rpartition("/")[0]
+    first = int.from_bytes(hashlib.blake2b(namespace.encode(), digest_size=8).digest()) % count
+    return (first + _place(bundle)) % count
+
+
+def _place(bundle: str) -> int:
+    """The bits of the lower end of a bundle's range in reverse order: 2^k equal bundles have the numbers below 2^k."""
+    try:
+        low = int(bundle.rpartition("/")[2].partition("_")[0], 16)
+    except ValueError:
+        low = 0  # no range: its node was made by hand
+    return int(f"{low % 2**32:032b}"[::-1], 2)
+
+
+def expected_usage(
+    namespace: str, loads: Mapping[str, BrokerLoad], owned: Mapping[str, Collection[str]]
+) -> dict[str, float]:
+    """The share of its machine that each broker of *loads* will use with the bundles of *namespace* that it owns now.
+
+    *owned*: their names by the id of the broker. What a bundle brings is known from the broker that told of it; one of
+    which nobody told brings nothing.
+    """
+    brings: dict[str, float] = {}
+    expected: dict[str, float] = {}
+    for broker, load in loads.items():
+        expected[broker] = load.usage
+        here = owned.get(broker, ())
+        for bundle in load.bundles:
+            if bundle.rpartition("/")[0] == namespace and bundle not in here:
+                brings[bundle] = load.usage_of(bundle)
+                expected[broker] -= brings[bundle]
+    for broker, load in loads.items():
+        expected[broker] += sum(
+            brings.get(bundle, 0.0) for bundle in owned.get(broker, ()) if bundle not in load.bundles
+        )
+    return {broker: max(usage, 0.0) for broker, usage in expected.items()}
