@@ -8,17 +8,21 @@ test marked `long` says why. Hypothesis draws the same examples in every run and
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import uvloop
 from hypothesis import settings
 
+from magnetar.testing import ClusterUnderTest
 from tests.support.costs import Costs
 from tests.support.memory import Memory
 from tests.support.order import FileScheduling, SecondsMax, sort_by_level
+
+# Of each server, where a test fails.
+LOG_LINES: Final = 15
 
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1_000)
@@ -60,3 +64,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker in item.iter_markers("long"):
             if not (marker.args and isinstance(marker.args[0], str)):
                 raise pytest.UsageError(f"{item.nodeid} is marked as long without a reason")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """What fails beside a cluster that several tests share is reported with the ends of its servers' logs."""
+    report = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(cluster, ClusterUnderTest):
+        for name, path in cluster.logs().items():
+            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+            report.sections.append((f"{name}, the end of its log", "\n".join(lines[-LOG_LINES:])))
+    return report
