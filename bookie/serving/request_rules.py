@@ -111,21 +111,17 @@ class RequestRules:
         if ledger_id < 0 or entry_id < 0 or len(entry) < HEADER_BYTES:
             return EBADREQ
         ledger = self._get_ledger(ledger_id)
-        is_refused = ledger_id < self.first_ledger_id and not recovery  # rule 7
         if ledger is None:
             if ledger_id in self.ledgers.tombstones:
                 return EFENCED
             if len(master_key) != MASTER_KEY_BYTES:  # a key of any length would be kept as long as the ledger
                 return EUA
-            if is_refused:
-                return EREADONLY
-            ledger = self.ledgers.create(ledger_id, master_key)
         elif ledger.master_key != master_key and not self._accept_key(ledger, master_key):
             return EUA
-        if ledger.fenced and not recovery:
-            return EFENCED
-        if is_refused:
-            return EREADONLY
+        if refusal := self._refusal(ledger_id, ledger, recovery):
+            return refusal
+        if ledger is None:
+            ledger = self.ledgers.create(ledger_id, master_key)
         if not ledger.is_key_journaled:
             records += journal.ledger_key_record(ledger_id, ledger.master_key)
             ledger.is_key_journaled = True
@@ -179,12 +175,9 @@ class RequestRules:
                     if ledger is not None:
                         self._took_run(ledger, entry_ids, run, top, records)
                         answers[current % len(answers)].extend(add_responses(current, entry_ids))
-                    ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
-                    if ledger is None or not ledger.is_key_journaled or ledger.master_key != key:
-                        ledger = None
-                        break
-                    if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):
-                        ledger = None
+                    ledger = self._ledger_of_run(ledger_id, key, run_word == RECOVERY_ADD)
+                    entry_ids, run, top = [], [], -1
+                    if ledger is None:
                         break
                     current, known_key, last = ledger_id, key, ledger.last_entry_id
                 if entry_id <= last or key != known_key:
@@ -238,12 +231,9 @@ class RequestRules:
                 if ledger_id != current:
                     if ledger is not None:
                         self._took_run(ledger, entry_ids, run, top, records)
-                    ledger, entry_ids, run, top = self._get_ledger(ledger_id), [], [], -1
-                    if ledger is None or not ledger.is_key_journaled or ledger.master_key != key or ledger.fenced:
-                        ledger = None
-                        break
-                    if ledger_id < self.first_ledger_id:
-                        ledger = None
+                    ledger = self._ledger_of_run(ledger_id, key, False)
+                    entry_ids, run, top = [], [], -1
+                    if ledger is None:
                         break
                     current, known_key, last = ledger_id, key, ledger.last_entry_id
                     to, length = answers[ledger_id % len(answers)], 0
@@ -266,6 +256,21 @@ class RequestRules:
         if ledger is not None and run:
             self._took_run(ledger, entry_ids, run, top, records)
         return at - start, size
+
+    def _refusal(self, ledger_id: int, ledger: Ledger | None, recovery: bool) -> int:
+        """Whether a ledger, or a new one (None), takes such an add: 0, or the refusal (rules 2 and 7)."""
+        if recovery:
+            return OK
+        if ledger is not None and ledger.fenced:
+            return EFENCED
+        return EREADONLY if ledger_id < self.first_ledger_id else OK
+
+    def _ledger_of_run(self, ledger_id: int, key: bytes, recovery: bool) -> Ledger | None:
+        """The ledger that a run of adds goes to; None: they are left to `add`."""
+        ledger = self._get_ledger(ledger_id)
+        if ledger is None or not ledger.is_key_journaled or ledger.master_key != key:
+            return None
+        return None if self._refusal(ledger_id, ledger, recovery) else ledger
 
     def _took_run(
         self,

@@ -27,22 +27,8 @@ MUTANTS = (
     Mutant(
         "a new bookie takes the adds of older ledgers",
         "bookie/serving/request_rules.py",
-        "        is_refused = ledger_id < self.first_ledger_id and not recovery  # rule 7\n",
-        "        is_refused = False\n",
-        ("tests/unit/bookie/test_bookie.py",),
-    ),
-    Mutant(
-        "a run of adds of the second protocol is taken for an older ledger",
-        "bookie/serving/request_rules.py",
-        "                    if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):\n",
-        "                    if run_word == PLAIN_ADD and ledger.fenced:\n",
-        ("tests/unit/bookie/test_bookie.py",),
-    ),
-    Mutant(
-        "a run of adds of the third protocol is taken for an older ledger",
-        "bookie/serving/request_rules.py",
-        "                    if ledger_id < self.first_ledger_id:\n",
-        "                    if False:\n",
+        "        return EREADONLY if ledger_id < self.first_ledger_id else OK\n",
+        "        return OK\n",
         ("tests/unit/bookie/test_bookie.py",),
     ),
     # -- metrics
@@ -310,15 +296,15 @@ MUTANTS = (
     Mutant(
         "a fenced ledger takes a run of adds",
         "bookie/serving/request_rules.py",
-        "if run_word == PLAIN_ADD and (ledger.fenced or ledger_id < self.first_ledger_id):",
-        "if run_word == PLAIN_ADD and ledger_id < self.first_ledger_id:",
+        "self._ledger_of_run(ledger_id, key, run_word == RECOVERY_ADD)",
+        "self._ledger_of_run(ledger_id, key, True)",
         (f"{UNIT}/test_bookie.py", "-k", "a_run_of_adds"),
     ),
     Mutant(
         "a fenced ledger takes a run of adds of the third protocol",
         "bookie/serving/request_rules.py",
-        "ledger.master_key != key or ledger.fenced:",
-        "ledger.master_key != key:",
+        "self._ledger_of_run(ledger_id, key, False)",
+        "self._ledger_of_run(ledger_id, key, True)",
         ("tests/property/test_add_runs.py", "-k", "a_run_of_adds"),
     ),
     Mutant(
@@ -395,8 +381,8 @@ MUTANTS = (
     Mutant(
         "a fenced ledger takes adds after a restart",
         "bookie/serving/request_rules.py",
-        "        if ledger.fenced and not recovery:\n",
-        "        if ledger.fenced and not ledger.is_fence_durable and not recovery:\n",
+        "        if ledger is not None and ledger.fenced:\n",
+        "        if ledger is not None and ledger.fenced and not ledger.is_fence_durable:\n",
         _schedule("r_b29"),
     ),
     Mutant(
