@@ -23,14 +23,8 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from connectors.spark.options.read import (
-    BROKER_PREFIXES,
-    Kind,
-    Mode,
-    ReadOptions,
-    parse_options,
-    without_table_properties,
-)
+from connectors.spark.options.read import Kind, Mode, ReadOptions, parse_options
+from connectors.spark.options.table import BROKER_PREFIXES, without_table_properties
 from connectors.spark.plan.planning import Split, plan
 from magnetar_core.runtime.types import ConfigurationError
 

@@ -1,61 +1,39 @@
 """The options of `spark.read.format("magnetar")`. No IO.
 
-Spark gives all names in lower case and all values as text. A misspelt option is the commonest error of users, so an
-unknown one is refused with the nearest name. The names are those of pulsar-spark and of Kafka's connector, where these
+The names are those of pulsar-spark and of Kafka's connector, where these
 have the option.
 """
 
-import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from connectors.spark.options.table import (
+    BROKER,
+    BROKER_PREFIXES,
+    Option,
+    client_options,
+    duration,
+    flag,
+    known_names,
+    names,
+    number,
+    one_of,
+    read_names,
+    read_values,
+    size,
+    within,
+)
 from connectors.spark.ranges import Position, Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
 from managed_ledger.message_id import MessageId
 from managed_ledger.messages import CHUNKED_BYTES_MAX
 from managed_ledger.topic_name import TopicName, TopicNameError
-
-# name as documented → other accepted names
-KNOWN: Final[dict[str, tuple[str, ...]]] = {
-    "metadata.url": ("metadataServiceUri", "metadataUrl"),
-    "topic": ("path", "subscribe"),
-    "topics": ("paths",),
-    "topicsPattern": ("subscribePattern",),
-    "includeInternal": (),
-    "startingOffsets": (),
-    "endingOffsets": (),
-    "startingTimestamp": ("startingTime",),
-    "endingTimestamp": ("endingTime",),
-    "publishTimeSlack": (),
-    "compacted": ("readCompacted",),
-    "pushDownFilters": (),
-    "backlogOf": ("ackedBy",),
-    "minPartitions": (),
-    "maxPartitions": (),
-    "targetPartitionBytes": (),
-    "failOnDataLoss": (),
-    "maxMessagesPerTrigger": ("maxOffsetsPerTrigger",),
-    "maxBytesPerTrigger": (),
-    "subscription": ("predefinedSubscription",),
-    "service.url": ("serviceUrl",),
-    "columns": (),
-    "valueFormat": (),
-    "mode": (),
-    "keyFormat": (),
-    "encrypted": (),
-    "unionSchemas": (),
-    "bookkeeper.readTimeoutMs": (),
-    "bookkeeper.tlsDirectory": (),
-    "bookkeeper.nettyMaxFrameSizeBytes": (),
-    "maxUnpackedBytes": (),
-    "ledgersRoot": (),
-}
 
 # Options of other connectors that do not exist here: refused by name, so that nobody believes they work.
 NOT_YET: Final = (
@@ -70,17 +48,6 @@ INSTEAD: Final = {
     "allowDifferentTopicSchemas": "valueFormat=binary leaves the values of topics with different schemas as they are, "
     "unionSchemas=true decodes each by its own",
 }
-
-# Options with which other connectors reach a broker. Accepted, so that their jobs run here; reading needs no broker.
-BROKER: Final = ("admin.url", "adminUrl")
-BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
-
-# Properties that Spark keeps of every table (`CREATE TABLE … USING magnetar`). They come beside the options, and each
-# option a second time with `option.` in front.
-TABLE_PROPERTIES: Final = frozenset(
-    {"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"}
-)
-_AGAIN: Final = "option."
 
 # Which options only one kind of read has.
 ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
@@ -103,14 +70,11 @@ KEY_FORMATS: Final = ("binary", "string")
 
 ENCRYPTED: Final = ("error", "raw")
 
-_SIZE: Final = re.compile(r"([0-9]{1,15})\s*([kmg]?)b?", re.IGNORECASE)
-_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _PATTERN: Final = re.compile(
     r"((persistent://)?(?P<tenant>[-=:.\w]+)/(?P<namespace>[-=:.\w]+)/)?(?P<local>[^/]+)", re.ASCII
 )
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{5,16}")
-_DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h)", re.IGNORECASE)
 
 SLACK_MS: Final = 10 * 60_000
 """How far the clocks of producers and brokers may be apart, with the time that a message is on its way."""
@@ -151,6 +115,71 @@ class Mode(Enum):
     """They are rows of nulls with what is stored and what is wrong."""
     DROPMALFORMED = "DROPMALFORMED"
     """They are no rows."""
+
+
+def _subscription(text: str) -> str:
+    """Raises ValueError."""
+    if not text:
+        raise ValueError("expected the name of a subscription")
+    return text
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    """Raises ValueError."""
+    columns = names(text)
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} stands there more than once")
+    return columns
+
+
+_FORMATS_WITH_COLUMNS: Final = frozenset(VALUE_FORMATS) - {"binary", "string"}
+
+TABLE: Final = (
+    Option("metadata.url", "metadata_url", also=("metadataServiceUri", "metadataUrl")),
+    Option("topic", also=("path", "subscribe")),
+    Option("topics", also=("paths",)),
+    Option("topicsPattern", also=("subscribePattern",)),
+    Option("includeInternal"),
+    Option("startingOffsets"),
+    Option("endingOffsets"),
+    Option("startingTimestamp", also=("startingTime",)),
+    Option("endingTimestamp", also=("endingTime",)),
+    Option("publishTimeSlack", "slack_ms", duration),
+    Option("compacted", "compacted", flag, ("readCompacted",)),
+    Option("pushDownFilters", "push_down_filters", flag),
+    Option("backlogOf", "backlog_of", _subscription, ("ackedBy",)),
+    Option("minPartitions", "min_partitions", number),
+    Option("maxPartitions", "max_partitions", number),
+    Option("targetPartitionBytes", "target_bytes", size),
+    Option("failOnDataLoss", "fail_on_data_loss", flag),
+    Option("maxMessagesPerTrigger", "max_messages", number, ("maxOffsetsPerTrigger",)),
+    Option("maxBytesPerTrigger", "max_bytes", size),
+    Option("subscription", "subscription", also=("predefinedSubscription",)),
+    Option("service.url", "service_url", also=("serviceUrl",)),
+    Option("columns", "columns", _columns),
+    Option("valueFormat", "value_format", one_of(*VALUE_FORMATS)),
+    Option("mode", "mode", lambda text: Mode(one_of(*Mode.__members__)(text))),
+    Option("keyFormat", "key_is_text", lambda text: one_of(*KEY_FORMATS)(text) == "string"),
+    Option("encrypted", "passes_encrypted", lambda text: one_of(*ENCRYPTED)(text) == "raw"),
+    Option("unionSchemas", "union_schemas", flag),
+    Option("bookkeeper.readTimeoutMs", "read_timeout_s", lambda text: number(text) / 1000),
+    Option("bookkeeper.tlsDirectory", "tls_directory"),
+    Option(
+        "bookkeeper.nettyMaxFrameSizeBytes",
+        "frame_bytes_max",
+        within(
+            number, MIB, LARGEST_FRAME_BYTES_MAX, f"{MIB} to {LARGEST_FRAME_BYTES_MAX}, as it is set in the bookies"
+        ),
+    ),
+    Option(
+        "maxUnpackedBytes",
+        "unpacked_bytes_max",
+        within(size, MIB, CHUNKED_BYTES_MAX, f"1m to {CHUNKED_BYTES_MAX // MIB}m"),
+    ),
+    Option("ledgersRoot", "ledgers_root"),
+)
+KNOWN: Final = tuple(option.name for option in TABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,108 +269,52 @@ class ReadOptions:
 def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOptions:
     """Raises ConfigurationError with every problem at once."""
     problems: list[str] = []
-    given = _canonical(options, problems)
+    given = read_names(TABLE, options, problems, _why_not)
     for name in {Kind.BATCH: ONLY_STREAM, Kind.STREAM: ONLY_BATCH}.get(kind, ()):
         if name in given:
             problems.append(f"option {name} has no meaning for {kind.value}")
-    pattern = _pattern(given, problems)
-    topics = _topics(given, problems) if pattern is None else ()
-    if not given.get("metadata.url"):
-        problems.append("no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone")
-    value_format = given.get("valueFormat", "binary").lower()
-    if value_format not in VALUE_FORMATS:
-        problems.append(f"valueFormat={value_format}: expected one of {', '.join(VALUE_FORMATS)}")
-    key_is_text = _one_of(given, "keyFormat", KEY_FORMATS, problems) == "string"
-    passes_encrypted = _one_of(given, "encrypted", ENCRYPTED, problems) == "raw"
-    if passes_encrypted and value_format != "binary":
-        problems.append(
-            f"encrypted=raw passes values as they are, which valueFormat={value_format} cannot decode; set "
-            "valueFormat=binary"
-        )
-    union_schemas = _flag(given, "unionSchemas", False, problems)
-    if union_schemas and value_format in ("binary", "string"):
-        problems.append(f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto")
-    mode = Mode(_one_of(given, "mode", tuple(Mode.__members__), problems))
-    columns = _list(given.get("columns", ""))
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        problems.append(f"columns has {', '.join(twice)} more than once")
-    minimum = _number(given, "minPartitions", 1, problems)
-    maximum = _number(given, "maxPartitions", max(PARTITIONS_MAX, minimum), problems)
-    if minimum > maximum:
-        problems.append(f"minPartitions={minimum} is more than maxPartitions={maximum}")
-    target_bytes = size_option(given, "targetPartitionBytes", TARGET_BYTES, problems)
-    read_timeout_s = _number(given, "bookkeeper.readTimeoutMs", 30_000, problems) / 1000
-    frame_bytes_max = _number(given, "bookkeeper.nettyMaxFrameSizeBytes", MAX_FRAME_BYTES, problems)
-    if not MIB <= frame_bytes_max <= LARGEST_FRAME_BYTES_MAX:
-        problems.append(
-            f"bookkeeper.nettyMaxFrameSizeBytes={frame_bytes_max}: expected {MIB} to {LARGEST_FRAME_BYTES_MAX}, as it "
-            "is set in the bookies"
-        )
-    unpacked_bytes_max = size_option(given, "maxUnpackedBytes", UNPACKED_BYTES, problems)
-    if not MIB <= unpacked_bytes_max <= CHUNKED_BYTES_MAX:
-        problems.append(f"maxUnpackedBytes={unpacked_bytes_max}: expected 1m to {CHUNKED_BYTES_MAX // MIB}m")
-    fail_on_data_loss = _flag(given, "failOnDataLoss", True, problems)
-    starting, starts_latest = _starting(given, kind, topics, problems)
-    ending = _offsets(given, "endingOffsets", "latest", topics, problems)
-    push_down = _flag(given, "pushDownFilters", False, problems)
-    slack_ms = _slack(given, problems)
-    times = _times(given, slack_ms, problems)
-    if "publishTimeSlack" in given and times is None and not push_down:
-        problems.append("publishTimeSlack belongs to startingTimestamp, endingTimestamp and pushDownFilters")
-    compacted = _flag(given, "compacted", False, problems)
-    if compacted and (starting or ending):
-        problems.append(
-            "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
-            "endingOffsets, or compacted"
-        )
-    backlog_of = given.get("backlogOf", "")
-    if "backlogOf" in given and not backlog_of:
-        problems.append("backlogOf is empty: expected the name of a subscription")
-    if compacted and backlog_of:
-        problems.append("backlogOf and compacted cannot both be given: what compaction kept is not what was consumed")
-    max_messages = _number(given, "maxMessagesPerTrigger", 1, problems) if "maxMessagesPerTrigger" in given else None
-    max_bytes = size_option(given, "maxBytesPerTrigger", 1, problems) if "maxBytesPerTrigger" in given else None
-    if "subscription" in given and not given.get("service.url"):
-        problems.append("subscription needs service.url, the address of the brokers: pulsar://host:6650")
+    values = read_values(TABLE, given, problems)
+    pattern = values["pattern"] = _pattern(given, problems)
+    topics = values["topics"] = _topics(given, problems) if pattern is None else ()
+    values["starting"], values["starts_latest"] = _starting(given, kind, topics, problems)
+    values["ending"] = _offsets(given, "endingOffsets", "latest", topics, problems)
+    values["times"] = _times(given, values.get("slack_ms", SLACK_MS), problems)
+    values["max_partitions"] = values.get("max_partitions") or max(PARTITIONS_MAX, values.get("min_partitions", 1))
+    problems += _contradictions(given, values)
     if problems:
         raise ConfigurationError("; ".join(problems))
     return ReadOptions(
-        metadata_url=given["metadata.url"],
-        topics=topics,
-        pattern=pattern,
-        starting=starting,
-        starts_latest=starts_latest,
-        ending=ending,
-        times=times,
-        max_messages=max_messages,
-        max_bytes=max_bytes,
-        subscription=given.get("subscription", ""),
-        service_url=given.get("service.url", ""),
-        broker_options={
-            key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")
-        },
-        compacted=compacted,
-        backlog_of=backlog_of,
-        push_down_filters=push_down,
-        slack_ms=slack_ms,
-        min_partitions=minimum,
-        max_partitions=maximum,
-        target_bytes=target_bytes,
-        fail_on_data_loss=fail_on_data_loss,
-        columns=columns,
-        value_format=value_format,
-        key_is_text=key_is_text,
-        passes_encrypted=passes_encrypted,
-        union_schemas=union_schemas,
-        mode=mode,
-        read_timeout_s=read_timeout_s,
-        frame_bytes_max=frame_bytes_max,
-        unpacked_bytes_max=unpacked_bytes_max,
-        ledgers_root=given.get("ledgersRoot", ""),
-        tls_directory=given.get("bookkeeper.tlsDirectory", ""),
+        **values,
+        broker_options=client_options(options),
         unused=_unused(options, needs_broker="subscription" in given),
     )
+
+
+def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iterator[str]:
+    """What does not go together."""
+    if not values.get("metadata_url"):
+        yield "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone"
+    value_format = values.get("value_format", "binary")
+    if values.get("passes_encrypted") and value_format != "binary":
+        yield (
+            f"encrypted=raw passes values as they are, which valueFormat={value_format} cannot decode; set "
+            "valueFormat=binary"
+        )
+    if values.get("union_schemas") and value_format not in _FORMATS_WITH_COLUMNS:
+        yield f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto"
+    if (minimum := values.get("min_partitions", 1)) > values["max_partitions"]:
+        yield f"minPartitions={minimum} is more than maxPartitions={values['max_partitions']}"
+    if "publishTimeSlack" in given and values["times"] is None and not values.get("push_down_filters"):
+        yield "publishTimeSlack belongs to startingTimestamp, endingTimestamp and pushDownFilters"
+    if values.get("compacted") and (values["starting"] or values["ending"]):
+        yield (
+            "compacted=true reads the last message of each key of a whole topic; leave out startingOffsets and "
+            "endingOffsets, or compacted"
+        )
+    if values.get("compacted") and values.get("backlog_of"):
+        yield "backlogOf and compacted cannot both be given: what compaction kept is not what was consumed"
+    if "subscription" in given and not values.get("service_url"):
+        yield "subscription needs service.url, the address of the brokers: pulsar://host:6650"
 
 
 def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...]:
@@ -351,62 +324,33 @@ def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...
     if needs_broker:
         prefixes = tuple(one for one in prefixes if one != "pulsar.client.")
     else:
-        names |= {name.lower() for name in ("service.url", *KNOWN["service.url"])}
+        names |= {name for name, option in known_names(TABLE).items() if option == "service.url"}
     return tuple(key for key in options if key.lower() in names or key.lower().startswith(prefixes))
 
 
-def _canonical(options: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """Values by documented name, without surrounding spaces."""
-    names = {alias.lower(): name for name, aliases in KNOWN.items() for alias in (name, *aliases)}
-    later = {name.lower(): name for name in NOT_YET}
-    instead = {name.lower(): name for name in INSTEAD}
-    broker = {name.lower() for name in BROKER}
-    given: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    for key, value in without_table_properties(options).items():
-        lowered = key.lower()
-        if lowered in names:
-            name = names[lowered]
-            if name in given and given[name] != value.strip():
-                problems.append(f"{sources[name]} and {key} mean the same and differ")
-            given[name], sources[name] = value.strip(), key
-        elif lowered in instead:
-            problems.append(f"option {instead[lowered]} does not exist here: {INSTEAD[instead[lowered]]}")
-        elif lowered in later:
-            problems.append(f"option {later[lowered]} is not supported by this source")
-        elif lowered not in broker and not lowered.startswith(BROKER_PREFIXES):
-            nearest = difflib.get_close_matches(lowered, names, n=1)
-            hint = f"; did you mean {names[nearest[0]]}?" if nearest else f"; known are {', '.join(KNOWN)}"
-            problems.append(f"unknown option {key}{hint}")
-    return given
-
-
-def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a table, or of a read without one."""
-    lowered = {key.lower() for key in options}
-    found = {}
-    for key, value in options.items():
-        if key.lower().startswith(_AGAIN):
-            key = key[len(_AGAIN) :]
-            if key.lower() in lowered:
-                continue
-        elif key.lower() in TABLE_PROPERTIES and "provider" in lowered:
-            continue
-        found[key] = value
-    return found
+def _why_not(lowered: str, key: str) -> str | None:
+    """What is wrong with an option that is not in the table (`read_names`)."""
+    for name, way in INSTEAD.items():
+        if name.lower() == lowered:
+            return f"option {name} does not exist here: {way}"
+    for name in NOT_YET:
+        if name.lower() == lowered:
+            return f"option {name} is not supported by this source"
+    is_brokers = lowered in {name.lower() for name in BROKER} or lowered.startswith(BROKER_PREFIXES)
+    return "" if is_brokers else None
 
 
 def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, ...]:
-    names = list(_list(given.get("topic", "")))
+    topics = list(names(given.get("topic", "")))
     listed = given.get("topics", "")
     try:
-        names += json.loads(listed) if listed.startswith("[") else _list(listed)  # load(["a", "b"]) gives JSON
+        topics += json.loads(listed) if listed.startswith("[") else names(listed)  # load(["a", "b"]) gives JSON
     except ValueError:
         problems.append(f"topics={listed}: expected names with commas between them")
-    if not names:
+    if not topics:
         problems.append("no topic: set option topic, or topics with commas between them")
     found: dict[TopicName, None] = {}
-    for name in names:
+    for name in topics:
         try:
             found[parse_topic(name)] = None
         except ConfigurationError as error:
@@ -419,7 +363,12 @@ def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, .
 
 def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | None:
     text = given.get("topicsPattern")
-    internal = _flag(given, "includeInternal", False, problems)
+    internal = False
+    if "includeInternal" in given:
+        try:
+            internal = flag(given["includeInternal"])
+        except ValueError as error:
+            problems.append(f"includeInternal={given['includeInternal']}: {error}")
     if text is None:
         if "includeInternal" in given:
             problems.append("includeInternal belongs to topicsPattern")
@@ -454,17 +403,6 @@ def _starting(
     return _offsets(given, "startingOffsets", "earliest", topics, problems, takes_latest=kind is not Kind.BATCH), False
 
 
-def _slack(given: Mapping[str, str], problems: list[str]) -> int:
-    """In milliseconds."""
-    if "publishTimeSlack" not in given:
-        return SLACK_MS
-    matched = _DURATION.fullmatch(given["publishTimeSlack"])
-    if matched is None:
-        problems.append(f"publishTimeSlack={given['publishTimeSlack']}: expected a time such as 10m, 30s or 1h")
-        return SLACK_MS
-    return int(matched[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[matched[2].lower()]
-
-
 def _times(given: Mapping[str, str], slack_ms: int, problems: list[str]) -> Times | None:
     found = {}
     for name, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
@@ -486,48 +424,6 @@ def _milliseconds(text: str) -> int:
         return int(text)
     found = datetime.fromisoformat(text)
     return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _one_of(given: Mapping[str, str], name: str, choices: tuple[str, ...], problems: list[str]) -> str:
-    """The first of *choices* where nothing is given. Letters' cases do not matter."""
-    text = given.get(name, choices[0])
-    found = next((one for one in choices if one.lower() == text.lower()), None)
-    if found is None:
-        problems.append(f"{name}={text}: expected {', '.join(choices[:-1])} or {choices[-1]}")
-    return found or choices[0]
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _number(given: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
-    if not _NUMBER.fullmatch(text) or int(text) < 1:
-        problems.append(f"{name}={text}: expected a number of at least 1")
-        return default
-    return int(text)
-
-
-def size_option(given: Mapping[str, str], name: str, default: int, problems: list[str]) -> int:
-    """An option such as 128m, in bytes; what is wrong with it goes to *problems*."""
-    text = given.get(name)
-    if text is None:
-        return default
-    found = _SIZE.fullmatch(text)
-    if found is None or int(found[1]) == 0:
-        problems.append(f"{name}={text}: expected a size such as 128m")
-        return default
-    return int(found[1]) * {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}[found[2].lower()]
-
-
-def _flag(given: Mapping[str, str], name: str, default: bool, problems: list[str]) -> bool:
-    text = given.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        problems.append(f"{name}={text}: expected true or false")
-    return text == "true"
 
 
 def _offsets(

@@ -27,14 +27,14 @@ def test_all_problems_are_told_at_once_in_the_last_line_which_is_what_users_see(
     told = [
         "unknown option tpic; did you mean topic?",
         "option assign is not supported by this source",
-        "no topic: set option topic, or topics with commas between them",
-        "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone",
-        "valueFormat=xml: expected one of binary, string, avro, json, protobuf, keyvalue, auto",
-        "columns has value more than once",
         "minPartitions=0: expected a number of at least 1",
         "targetPartitionBytes=much: expected a size such as 128m",
         "failOnDataLoss=maybe: expected true or false",
+        "columns=value, value: value stands there more than once",
+        "valueFormat=xml: expected binary, string, avro, json, protobuf, keyvalue or auto",
+        "no topic: set option topic, or topics with commas between them",
         "startingOffsets=latest: a batch read starts at earliest and ends at latest, or at given positions",
+        "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone",
     ]
     assert problems == ["; ".join(told)]
 

@@ -175,7 +175,7 @@ async def test_other_bounds_hold_as_well(world: SparkWorld) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "complaint"),
     [
-        ({"backlogOf": ""}, Kind.BATCH, "backlogOf is empty"),
+        ({"backlogOf": ""}, Kind.BATCH, "backlogOf=: expected the name"),
         ({"backlogOf": "s"}, Kind.STREAM, "option backlogOf has no meaning for spark.readStream"),
         ({"backlogOf": "s", "compacted": "true"}, Kind.BATCH, "backlogOf and compacted cannot both be given"),
         ({"backlogOf": "s", "ackedBy": "t"}, Kind.BATCH, "backlogOf and ackedBy mean the same and differ"),

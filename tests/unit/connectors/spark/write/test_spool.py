@@ -73,7 +73,7 @@ def test_the_budget_is_an_option_of_the_write() -> None:
 
     assert held() == HELD_BYTES
     assert held(deduplicationHeldBytes="2m") == 2 * MIB
-    with pytest.raises(ConfigurationError, match=r"deduplicationHeldBytes=100k: at least 1m"):
+    with pytest.raises(ConfigurationError, match=r"deduplicationHeldBytes=100k: expected at least 1m"):
         held(deduplicationHeldBytes="100k")
     with pytest.raises(ConfigurationError, match=r"deduplicationHeldBytes=much: expected a size such as 128m"):
         held(deduplicationHeldBytes="much")
