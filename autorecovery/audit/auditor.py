@@ -35,6 +35,7 @@ from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import Corruption
 
@@ -179,18 +180,18 @@ class Auditor:
     # -------------------------------------------------------------------------------------- what is due
 
     async def _run(self) -> None:
-        retry_s = _RETRY_S
+        pause = GrowingPause(_RETRY_S, _RETRY_S_MAX)
         while True:
             wait_s = _LOOK_S
             try:
                 wait_s = await self._look()
-                retry_s = _RETRY_S
+                pause.reset()
             except MetadataError as error:
                 self.counts.last_problem = str(error)
+                retry_s = pause.next_s()
                 log.warning("the audit is begun again in %g s: %s", retry_s, error)
                 self._is_check_due = True  # rule 2
                 await self._clock.sleep(retry_s)
-                retry_s = min(retry_s * 2, _RETRY_S_MAX)
                 continue
             await self._woken.until(lambda: self._is_called, self._clock, wait_s)
             self._is_called = False

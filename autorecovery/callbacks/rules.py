@@ -31,6 +31,7 @@ from magnetar_core.bookkeeper.metadata.bookies.bookie_info import bookie_id_prob
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle_events import REMOVED, Event, EventKind
 from magnetar_core.runtime.data.json_text import parse_json
+from magnetar_core.runtime.pauses import pause_after_s
 from magnetar_core.runtime.types import Corruption
 
 EVENT_ID: Final = "Magnetar-Event-Id"
@@ -220,9 +221,8 @@ def is_delivered(status: int) -> bool:
 
 def retry_after_s(failures: int, draw: float) -> float:
     """Seconds until the next attempt after *failures* in a row (rule 2); *draw* is from 0 to 1."""
-    assert failures >= 1
     assert 0 <= draw <= 1
-    return min(FIRST_S * 2.0 ** min(failures - 1, 30), LONGEST_S) * (1 - draw / 2)
+    return pause_after_s(failures, FIRST_S, LONGEST_S) * (1 - draw / 2)
 
 
 def is_too_old(created_ms: int, wall_ms: int) -> bool:

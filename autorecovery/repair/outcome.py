@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from magnetar_core.runtime.pauses import pause_after_s
+
 
 class Hindrance(StrEnum):
     """Why a ledger is not repaired."""
@@ -80,7 +82,7 @@ def retry_after_s(outcome: Hindered, failures: int, longest_s: float) -> float |
         return None
     if outcome.kind in _WROTE:
         longest_s *= _WROTE_FACTOR
-    return min(_FIRST_S * 2.0 ** min(failures - 1, 30), longest_s)
+    return pause_after_s(failures, _FIRST_S, longest_s)
 
 
 def describe(outcome: Hindered) -> str:

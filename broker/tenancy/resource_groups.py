@@ -22,6 +22,7 @@ from broker.tenancy.changes import RESOURCE_GROUPS, RESOURCE_GROUPS_MAX
 from broker.topic.rates.resource_group import ResourceGroup
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Failed, Tasks, attempt
 from magnetar_core.runtime.types import Cancellable, Corruption
 
@@ -82,12 +83,11 @@ class ResourceGroups:
             self._tasks.spawn(self._insist(path, step), path)
 
     async def _insist(self, path: str, step: Callable[[], Awaitable[None]]) -> None:
-        wait_s = RETRY_FIRST_S
+        pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
         while isinstance(await attempt(f"{path}: applying a change", step()), Failed) and path not in self._retrying:
             self._retrying.add(path)
-            await self._clock.sleep(wait_s)
+            await self._clock.sleep(pause.next_s())
             self._retrying.discard(path)
-            wait_s = min(wait_s * 2, RETRY_LAST_S)
 
     async def _read_all(self) -> None:
         async with self._turn:

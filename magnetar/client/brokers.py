@@ -13,6 +13,7 @@ import grpc
 
 from magnetar.client.access import Access
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.security.followed import KnownHosts
 from magnetar_core.topics import topics_pb2 as api
 
@@ -67,18 +68,14 @@ def topic_error(error: BaseException) -> TopicError:
     return TopicUnavailable(f"the call broke off: {error}", "UNAVAILABLE")
 
 
-class Backoff:
+class Backoff(GrowingPause):
     """Waits that grow, with a random part, so that clients do not all return at the same moment."""
 
     def __init__(self) -> None:
-        self._next_s = BACKOFF_FIRST_S
-
-    def reset(self) -> None:
-        self._next_s = BACKOFF_FIRST_S
+        super().__init__(BACKOFF_FIRST_S, BACKOFF_LAST_S)
 
     async def wait(self) -> None:
-        await asyncio.sleep(self._next_s * random.uniform(0.7, 1.0))
-        self._next_s = min(self._next_s * 2, BACKOFF_LAST_S)
+        await asyncio.sleep(self.next_s() * random.uniform(0.7, 1.0))
 
 
 def check_address(address: str) -> None:

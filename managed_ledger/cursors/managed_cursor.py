@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.pauses import longer_s
 from magnetar_core.runtime.tasks import FAILED, attempt
 from managed_ledger.ack_ranges import AckRange
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
@@ -492,7 +493,7 @@ class ManagedCursor:
             self._ledger.fence(error)
             raise
         except Exception:
-            self._retry_s = min(max(self._retry_s * 2, _RETRY_FIRST_S), _RETRY_LAST_S)
+            self._retry_s = longer_s(self._retry_s, _RETRY_FIRST_S, _RETRY_LAST_S)
             self._changed()
             raise
         self._retry_s = 0.0

@@ -33,6 +33,7 @@ from magnetar_core.bookkeeper.client.errors import (
 from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.buckets import LATENCY_BOUNDS, Buckets
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Bell, Tasks, attempt_now
 from magnetar_core.runtime.types import Buffer, do_nothing
 from managed_ledger.config import ManagedLedgerConfig
@@ -264,7 +265,7 @@ class Writing:
         """Close the present ledger, begin the next and send the queued entries; retry until the append time-out."""
         since_s = self._clock.monotonic()
         deadline = since_s + self.config.append_timeout_s
-        wait_s = RETRY_FIRST_S
+        pause = GrowingPause(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             try:
                 self._appending.check_not_ended()
@@ -277,12 +278,12 @@ class Writing:
                 self.fence(error)
                 return
             except StorageUnavailable as error:
+                wait_s = pause.next_s()
                 if self._clock.monotonic() + wait_s > deadline:
                     self._give_up(error)
                     return
                 log.warning("%s; trying again", error)
                 await self._clock.sleep(wait_s)
-                wait_s = min(wait_s * 2, RETRY_LAST_S)
             except ManagedLedgerClosed:
                 return
             except Exception as error:

@@ -20,6 +20,7 @@ import pytest
 
 from magnetar.processes.cluster import STATE_FILE, Cluster
 from tests.support.pages import blocks_of, spark_java
+from tests.support.spark_session import unpacked_home
 from tests.support.zookeeper import why_not
 
 pytestmark = [
@@ -345,7 +346,8 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
 def beside_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Follows pages in one folder, emptied for each, with one Java for the programs that use Spark."""
     folder = tmp_path_factory.mktemp("beside-spark")
-    with usual_ports() as network, spark_java(folder, network) as java:
+    home = unpacked_home(tmp_path_factory.mktemp("spark") / "home")
+    with usual_ports() as network, spark_java(folder, home, network) as java:
 
         def follow_here(page: str, *options: str, by: str = "tests.support.pages") -> str:
             for left in folder.iterdir():

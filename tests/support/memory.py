@@ -27,11 +27,12 @@ class _NoPandas(MetaPathFinder):
 class Memory:
     """Few pools for all threads, and large pieces for themselves: these go back to the system when they are free.
 
-    Gives memory back behind a test that left much. aiohttp remembers the last 1,024 handlers of applications, and
-    with them the brokers that they belong to; brokers and bookies that have ended are circles, which the collector of
-    garbage takes late; the allocator keeps what threads had."""
+    aiohttp remembers the last 1,024 handlers of applications, and with them the brokers that they belong to: it is to
+    forget them behind each test. Brokers and bookies that have ended are circles, which the collector of garbage takes
+    late, and the allocator keeps what threads had: memory is given back behind a test that left much, and before what
+    lives on stands between what has gone."""
 
-    _MORE_MAX: Final = 16 * 1024 * 1024
+    _MORE_MAX: Final = 8 * 1024 * 1024
 
     def __init__(self) -> None:
         sys.meta_path.insert(0, _NoPandas())
@@ -49,8 +50,8 @@ class Memory:
         self._bytes = self._process.memory_info().rss
 
     def pytest_runtest_logfinish(self) -> None:
+        web_app._cached_build_middleware.cache_clear()
         if self._process.memory_info().rss > self._bytes + self._MORE_MAX:
-            web_app._cached_build_middleware.cache_clear()
             gc.collect()
             if _HAS_TRIM:
                 _ALLOCATOR.malloc_trim(0)

@@ -127,10 +127,13 @@ def _java_environment(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def spark_java(folder: Path, network: Sequence[str]) -> Iterator[dict[str, str]]:
+def spark_java(folder: Path, home: Path, network: Sequence[str]) -> Iterator[dict[str, str]]:
     """Spark's Java, started once for all programs that have these variables in their environment. What they name
-    without a full path is in *folder*; *network* is put before the command."""
-    environment = {**os.environ, **_java_environment(folder), "PYSPARK_PYTHON": sys.executable}
+    without a full path is in *folder*, and Spark itself in *home* (`tests/support/spark_session.py`); *network* is put
+    before the command."""
+    environment = {
+        **os.environ, **_java_environment(folder), "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home),
+    }  # fmt: skip
     with subprocess.Popen(
         [*network, sys.executable, "-c", _SPARK_JAVA], cwd=folder, env=environment, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -39,6 +39,7 @@ from broker.system_client import NoSuchSchema, SystemClient, SystemClientError
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import KIB, Corruption
 from managed_ledger.messages import messages_in, metadata_of, split_entry
@@ -173,7 +174,7 @@ class TopicPolicies:
 
     async def _follow(self, name: str, namespace: "_Namespace") -> None:
         topic = _changes_of(name)
-        pause_s = RETRY_FIRST_S
+        pause = GrowingPause(RETRY_FIRST_S, RETRY_LONGEST_S)
         while True:
             appeared = asyncio.Event()
             # The watch is set before the look, so that no topic is missed that is made in between.
@@ -191,8 +192,9 @@ class TopicPolicies:
                 namespace.problem = str(error)
             finally:
                 cancel()
-            await self._clock.sleep(pause_s)
-            pause_s = RETRY_FIRST_S if namespace.has_advanced else min(2 * pause_s, RETRY_LONGEST_S)
+            await self._clock.sleep(pause.next_s())
+            if namespace.has_advanced:
+                pause.reset()
 
     async def _follow_topic(self, topic: TopicName, namespace: "_Namespace") -> None:
         """Raises SystemClientError, MetadataError."""

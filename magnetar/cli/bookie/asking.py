@@ -9,6 +9,7 @@ import click
 
 from magnetar.cli.common.options import F
 from magnetar.inspect.bookie_admin import BookieAdmin, BookieAdminError
+from magnetar_core.runtime.pauses import GrowingPause
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
@@ -40,11 +41,10 @@ class Pauses:
     """Between questions for the progress of an operation."""
 
     def __init__(self) -> None:
-        self._next_s = LOOK_FIRST_S
+        self._pause = GrowingPause(LOOK_FIRST_S, LOOK_S)
 
     def wait(self) -> None:
-        time.sleep(min(self._next_s, LOOK_S))
-        self._next_s *= 2
+        time.sleep(self._pause.next_s())
 
 
 def if_there(admin: BookieAdmin, path: str) -> Any:

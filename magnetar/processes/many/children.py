@@ -19,6 +19,7 @@ from typing import Final
 
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.process.daemon import EXIT_CONFIGURATION, PART_OF_SERVICE
 from magnetar_core.runtime.process.own_packages import python_environment
 from magnetar_core.runtime.tasks import Bell, Tasks
@@ -114,7 +115,7 @@ class Children:
 
     async def _keep(self, child: Child) -> None:
         try:
-            pause = _FIRST_PAUSE_S
+            pause = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             while not self._stopping.is_set():
                 began = self._clock.monotonic()
                 code = await self._run(child)
@@ -123,13 +124,14 @@ class Children:
                 if not self._was_ready:
                     self._failure = self._failure or _failure(self._what, child, code)
                     return
-                pause = _FIRST_PAUSE_S if self._clock.monotonic() - began >= _STAYED_S else pause
+                if self._clock.monotonic() - began >= _STAYED_S:
+                    pause.reset()
+                pause_s = pause.next_s()
                 log.error(
                     "%s process %d (pid %d) ended (%s); it is started again in %.1f s",
-                    self._what, child.number, child.pid, _ending(code), pause,
+                    self._what, child.number, child.pid, _ending(code), pause_s,
                 )  # fmt: skip
-                await self._changed.until(self._stopping.is_set, self._clock, pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await self._changed.until(self._stopping.is_set, self._clock, pause_s)
         finally:
             asyncio.get_running_loop().call_soon(self._changed.ring)
 

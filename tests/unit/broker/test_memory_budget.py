@@ -189,8 +189,10 @@ async def test_half_a_frame_is_counted_and_forgotten_with_its_connection(world: 
     await eventually(lambda: unfinished.bytes == 0)
 
 
-async def test_half_frames_leave_others_room_to_publish(world: BrokerInMemory) -> None:
+async def test_half_frames_leave_others_room_to_publish(world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are: their sockets are not read, and who sends whole frames has its turn."""
+    for name in ("TURN_S", "LOOK_S"):
+        monkeypatch.setattr(f"magnetar_core.bookkeeper.wire.unfinished.{name}", 0.02)
     unfinished = world.broker.server.unfinished
     unfinished.limit_bytes = 3 * MIB
     halves = [await RawClient.connect(world.broker.port) for _ in range(8)]

@@ -11,6 +11,8 @@ would cause more of the overload that caused them. Rules:
 
 from typing import Final
 
+from magnetar_core.runtime.pauses import longer_s
+
 LEDGER_FIRST_S: Final = 0.1
 LEDGER_LAST_S: Final = 5.0
 QUIET_S: Final = 30.0
@@ -36,7 +38,7 @@ class LedgerBackoff:
         if now_s - self._changed_s > QUIET_S:
             self._wait_s = 0.0
         else:
-            self._wait_s = min(max(self._wait_s * 2, LEDGER_FIRST_S), LEDGER_LAST_S)
+            self._wait_s = longer_s(self._wait_s, LEDGER_FIRST_S, LEDGER_LAST_S)
         self._changed_s = now_s + self._wait_s
         return self._wait_s
 

@@ -56,6 +56,7 @@ from magnetar_core.bookkeeper.wire.codec_v2 import (
 )
 from magnetar_core.bookkeeper.wire.framing import FrameReceiver, MalformedFrame
 from magnetar_core.runtime.clock import Clock, DeadlineSweep, Timer
+from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Allocate, Buffer
 from magnetar_core.security.tls.contexts import Certificates
@@ -165,7 +166,7 @@ class BookieConnection:
         self._in_pieces = False
         self._closed = is_closed
         self._refuse_until = 0.0
-        self._refuse_s = _REFUSE_S
+        self._refusing = GrowingPause(_REFUSE_S, _REFUSE_S_MAX)
         self._last_error: BookKeeperError = BookieUnavailable(f"bookie {bookie_id} was not reached yet")
         self._outbox: list[Buffer] = []
         self._outbox_bytes = 0
@@ -375,8 +376,7 @@ class BookieConnection:
             finally:
                 self._connecting = False
         except (OSError, MetadataError, TimeoutError) as error:
-            self._refuse_until = self._clock.monotonic() + self._refuse_s
-            self._refuse_s = min(self._refuse_s * 2, _REFUSE_S_MAX)
+            self._refuse_until = self._clock.monotonic() + self._refusing.next_s()
             why = "no connection in time" if isinstance(error, TimeoutError) else error
             # Wrong settings, which somebody must correct. The caller may see only a consequence, as NotEnoughBookies.
             if isinstance(error, TlsFailed):
@@ -389,7 +389,7 @@ class BookieConnection:
             return
         self._wire = wire
         self.socket += 1
-        self._refuse_s = _REFUSE_S
+        self._refusing.reset()
         self._paused = False
         self._batch_answered = False
         self._flush()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -183,12 +184,14 @@ async def test_a_reason_is_taken_back_alone(world: BookieMachines, admin: Client
 
 
 async def test_garbage_is_collected_on_demand(admin: Client) -> None:
+    began_s = time.monotonic()
     await admin.call("PUT", "/api/v1/bookie/gc", {"forceMajor": False, "forceMinor": True})
     await admin.bookie.operations.gc_settled()
     details = (await admin.call("GET", "/api/v1/bookie/gc_details")).json
     assert [one["minorCompactionCounter"] for one in details] == [1]
     status = (await admin.call("GET", "/api/v1/magnetar/status")).json
     assert (status["gc"]["rounds"], status["gc"]["phase"]) == (1, "idle")
+    assert 0 < admin.bookie.operations.gc_status().last_round_s < time.monotonic() - began_s
 
 
 async def test_ledgers_in_doubt_are_told_and_given_up(world: BookieMachines, admin: Client) -> None:
@@ -203,6 +206,18 @@ async def test_ledgers_in_doubt_are_told_and_given_up(world: BookieMachines, adm
     assert (await admin.call("GET", "/api/v1/magnetar/status")).json["gc"]["doubt"] == found
     assert (await admin.call("DELETE", path)).json == {"ledgers": 1}
     assert (await admin.call("GET", path)).json == {"sinceMs": None, "ledgers": 0, "ranges": []}
+
+
+async def test_compaction_is_suspended_and_resumed_by_kind(admin: Client) -> None:
+    path = "/api/v1/bookie/gc"
+    for verb, kinds, major, minor in (
+        ("suspend", {"suspendMajor": True}, "true", "false"),
+        ("suspend", {"suspendMinor": True}, "true", "true"),
+        ("resume", {"resumeMajor": True, "resumeMinor": True}, "false", "false"),
+    ):
+        assert (await admin.call("PUT", f"{path}/{verb}_compaction", kinds)).status == 200
+        found = (await admin.call("GET", f"{path}/suspend_compaction")).json
+        assert found == {"isMinorGcSuspended": minor, "isMajorGcSuspended": major}
 
 
 async def test_the_scrub_says_how_far_it_is(world: BookieMachines, admin: Client) -> None:

@@ -78,6 +78,7 @@ class GoneWorld(LyingWorld):
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> GoneWorld:
     monkeypatch.setattr("bookie.maintenance.rebuild.offline._set_aside", lambda *_: None)  # nothing to rename in memory
+    monkeypatch.setattr(lost_logs, "_AGAIN_S", 1.0)
     return GoneWorld(HurriedClock())
 
 

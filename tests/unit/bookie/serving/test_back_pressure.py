@@ -53,7 +53,11 @@ async def test_the_adds_of_all_connections_together_are_limited(world: BookieMac
         stop()
 
 
-async def test_half_frames_of_all_connections_are_limited_and_others_go_on(world: BookieMachines) -> None:
+async def test_half_frames_of_all_connections_are_limited_and_others_go_on(
+    world: BookieMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TURN_S", "LOOK_S"):
+        monkeypatch.setattr(f"magnetar_core.bookkeeper.wire.unfinished.{name}", 0.02)
     async with world.serving() as bookie:
         unfinished = bookie.server.unfinished
         unfinished.limit_bytes = 3 * MIB

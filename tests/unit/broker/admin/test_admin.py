@@ -158,6 +158,21 @@ async def test_a_namespace_is_unloaded_from_all_brokers_by_any(world: AdminWorld
     assert not b.broker.topics
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_a_bundle_is_split_by_its_owner_or_by_whoever_takes_it(world: AdminWorld, is_here: bool) -> None:
+    a = await world.side()
+    before = (await world.call(a, "GET", f"{NAMESPACE}/bundles")).json["boundaries"]
+    bundle = f"{before[0]}_{before[1]}"
+    if is_here:
+        await owned_by(world, a, "t")
+        bundle = a.ownership.owned_bundles[0].rpartition("/")[2]
+    assert (await world.call(a, "PUT", f"{NAMESPACE}/{bundle}/split")).status == 204
+    after = (await world.call(a, "GET", f"{NAMESPACE}/bundles")).json["boundaries"]
+    (border,) = set(after) - set(before)
+    low, high = (int(one, 16) for one in bundle.split("_"))
+    assert low < int(border, 16) < high
+
+
 async def test_a_bundle_is_unloaded_by_its_owner(world: AdminWorld) -> None:
     a, b = await world.side(), await world.side()
     await owned_by(world, a, "t")

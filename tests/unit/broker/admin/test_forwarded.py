@@ -18,6 +18,7 @@ from magnetar_core.runtime.http.server import HttpServer
 from magnetar_core.security.tls.contexts import HANDSHAKE_S
 from tests.support.manual_clock import ManualClock
 from tests.support.tls_files import Authority
+from tests.support.waiting import eventually
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_authentication import context, tls
 from tests.unit.broker.binary.admission.test_proxy_header import LINE, LINE_6, binary
@@ -174,4 +175,25 @@ async def test_a_connection_whose_header_does_not_come_is_closed() -> None:
         await asyncio.sleep(0.001)
     await forwarded.close()
     assert await another == ""
+    await http.stop()
+
+
+async def test_a_connection_whose_header_has_come_is_not_closed_for_it() -> None:
+    app = web.Application()
+    app.router.add_get("/from", From().answer)
+    http, clock = HttpServer(app), ManualClock()
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    forwarded = ForwardedConnections(await http.new_connection(), clock)
+    await forwarded.serve(listening, 1)
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    writer.write(LINE[:5])
+    await eventually(lambda: bool(forwarded.waiting))
+    writer.write(LINE[5:])
+    await eventually(lambda: not forwarded.waiting)
+    clock.advance(HANDSHAKE_S)
+    writer.write(REQUEST)
+    assert b"from 203.0.113.7" in await reader.read()
+    writer.close()
+    await forwarded.close()
     await http.stop()

@@ -206,6 +206,16 @@ async def test_while_an_issuer_is_away_clients_come_again_and_known_keys_go_on(i
         await role(doors, issuer.sign(key_id="unknown"))
 
 
+async def test_keys_are_not_used_beyond_their_time(issuer: Issuer) -> None:
+    """Rule 3."""
+    doors = doors_of(config_of(issuer, openid_expiry_s=0))
+    assert await role(doors, issuer.sign()) == "ann"
+    issuer.is_down = True
+    for _ in range(2):
+        with pytest.raises(NotReady, match="answers 503"):
+            await role(doors, issuer.sign())
+
+
 async def test_a_document_of_another_issuer_is_not_believed(issuer: Issuer) -> None:
     config = replace(config_of(issuer), openid_issuers=(issuer.url.replace("127.0.0.1", "localhost"),))
     with pytest.raises(NotReady, match="it is of another issuer"):

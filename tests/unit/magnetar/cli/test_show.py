@@ -1,6 +1,7 @@
 """Tables and progress bars on a terminal, and plain output elsewhere."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -39,3 +40,13 @@ def test_what_is_quick_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_scripts_see_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert drawn_after(-1.0, monkeypatch, io.StringIO()) == ""
+
+
+def test_a_table_is_the_same_on_a_terminal_and_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    said = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        show.table(("name", "entries"), [("one", "7"), ("[bold]two", "12")])
+        said.append(re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).split())
+    assert said[0] == said[1] == ["name", "entries", "one", "7", "[bold]two", "12"]

@@ -144,6 +144,22 @@ async def test_a_program_has_the_same_answers_with_and_without_await(door: GrpcS
     assert "[b'first', b'second', b'third']" in awaited
 
 
+async def test_a_consumer_that_is_closed_sends_the_acks_that_wait_and_leaves(door: GrpcServer) -> None:
+    topic = "persistent://public/default/left"
+
+    def take_and_leave() -> int:
+        with magnetar.Client(f"127.0.0.1:{door.port}", operation_timeout_s=5) as made:
+            with made.consumer(topic, "s", type="exclusive", from_earliest=True) as consumer:
+                with made.producer(topic) as producer:
+                    producer.send_many([b"first", b"second"])
+                consumer.ack(consumer.receive(5))
+            stats = made.topics.stats(topic)["subscriptions"]["s"]
+            assert stats["consumers"] == []
+            return int(stats["msgBacklog"])
+
+    assert await asyncio.to_thread(take_and_leave) == 1
+
+
 @pytest.mark.parametrize("kind", [magnetar.Client, magnetar.AsyncClient])
 async def test_the_address_of_another_door_is_said_at_once(kind: Any) -> None:
     for address, words in (

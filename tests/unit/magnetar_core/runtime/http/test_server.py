@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from magnetar_core.runtime.http import bodies as http_bodies
+from magnetar_core.runtime.http import server as http_server
 from magnetar_core.runtime.http.bodies import Bodies, BodyRefused
 from magnetar_core.runtime.http.hosts import HostRules
 from magnetar_core.runtime.http.server import HEADERS_MAX, HttpServer
@@ -213,6 +214,13 @@ async def test_a_call_under_the_name_of_another_page_is_refused_before_its_handl
 # ------------------------------------------------------------------------------------------ bodies
 
 
+@pytest.fixture
+def soon_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers do not wait for the rest of bodies that were refused."""
+    monkeypatch.setattr(http_server, "_STOP_S", 0.05)
+
+
+@pytest.mark.usefixtures("soon_stopped")
 async def test_a_body_that_is_told_to_be_too_large_is_refused_before_it_comes() -> None:
     async with served() as (connect, asked):
         client = await connect()
@@ -221,6 +229,7 @@ async def test_a_body_that_is_told_to_be_too_large_is_refused_before_it_comes() 
         assert not asked
 
 
+@pytest.mark.usefixtures("soon_stopped")
 async def test_a_body_without_an_end_is_refused_at_the_limit() -> None:
     async with served() as (connect, asked):
         client = await connect()
@@ -230,6 +239,7 @@ async def test_a_body_without_an_end_is_refused_at_the_limit() -> None:
         assert not asked
 
 
+@pytest.mark.usefixtures("soon_stopped")
 async def test_a_body_that_does_not_come_is_refused() -> None:
     async with served(body_s=0.05) as (connect, asked):
         client = await connect()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sys
 import time
+from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -103,3 +104,12 @@ def test_a_loop_that_stands_still_again_and_again_gets_one_line_in_ten_seconds(
         "the event loop stood still for 0.50 s (0.25 s of processor time), and all clients waited: topic t; at here "
         "(2 more since the last such line)",
     ]
+
+
+async def test_where_the_system_does_not_say_who_waited_only_work_counts(tmp_path: Path) -> None:
+    watch = LoopWatch(10.0, time.monotonic, lambda _: None)
+    watch._schedstat = tmp_path / "nothing"
+    Worker(Caller("eve")).work(REQUEST, 0.05)
+    began = watch._times()
+    Worker(Caller("eve")).work(REQUEST, 0.02)
+    assert 0.02 <= watch._stood_s(began) < began.cpu_s

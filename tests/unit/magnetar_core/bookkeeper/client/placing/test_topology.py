@@ -50,6 +50,7 @@ def test_a_violation_says_what_is_lacking() -> None:
     assert enforced.violations(("a", "b"), 2, "ab")[0].text == (
         "a, b are partly in /default-rack, which does not count as a rack"
     )
+    assert enforced.deficit(("a", "b"), 2, "ab") == Deficit(racks=1)
     unaware = Topology(topology.locations, is_aware=False)
     assert unaware.violations(("a", "b", "c"), 2, "abcd") == []
 
