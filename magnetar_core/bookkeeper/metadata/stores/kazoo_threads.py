@@ -1,4 +1,6 @@
-"""kazoo's threads and sockets, with fewer calls of the system for a request.
+"""What we use of kazoo beside its interface; `tests/unit/…/stores/test_kazoo_threads.py` says when that changes.
+
+First its threads and sockets, with fewer calls of the system for a request.
 
 kazoo's own thread asks the system some nine times for each request and its answer: is there something, may I write,
 write, take the byte that rang, is there something, read four bytes, and so on. With each call it gives the interpreter
@@ -8,6 +10,9 @@ to the loop's thread, which is busy and gives it back late; then the answer goes
 * what is to be sent is gathered while more requests are there, and goes before kazoo's thread waits;
 * requests ring only where no one has rung since kazoo's thread took the last one;
 * answers are handed on by kazoo's thread itself: ours only pass them to the loop.
+
+Then its requests and events, for watches of whole trees (kazoo has watches of single nodes), and for the session's time
+(kazoo does not report the one that the server has granted).
 """
 
 import logging
@@ -15,9 +20,10 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect, Watch, int_struct, write_string
 
 from magnetar_core.runtime.clock import Clock
 
@@ -25,6 +31,13 @@ log = logging.getLogger(__name__)
 
 # An answer of ZooKeeper has some hundred bytes; with more at a time the loop would hear of the first ones later.
 _READ_BYTES: Final = 64 * 1024
+
+# How long the first connect request waits for its answer; each further one twice as long, up to the session time,
+# so that a server which needs longer gets it.
+CONNECT_ANSWER_S: Final = 1.0
+
+ADD_WATCH: Final = 106
+REMOVE_WATCHES: Final = 18
 
 # Requests are sent once they are so many bytes, also where more are there.
 _SEND_BYTES: Final = 16 * 1024
@@ -211,3 +224,64 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else max(seconds, 0.0) * 1000
+
+
+# ------------------------------------------------------------------------------- requests and events
+
+
+class TreeRequest(NamedTuple):
+    """AddWatch or RemoveWatches, which are written alike: a path and a number. The answer has no body."""
+
+    type: int
+    path: str
+    number: int
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path) + int_struct.pack(self.number))
+
+    def deserialize(self, _: bytes, __: int) -> bool:
+        return True
+
+
+def call(client: Any, request: TreeRequest) -> Any:
+    """Hand a request to kazoo that it does not know; returns its answer, as kazoo's own calls do."""
+    answer = client.handler.async_result()
+    client._call(request, answer)
+    return answer
+
+
+def hear_events(client: Any, heard: Callable[[str], None]) -> None:
+    """Call *heard*, on kazoo's thread, with the path of each event: kazoo knows only watches of single nodes."""
+    connection = client._connection
+    read_event = connection._read_watch_event
+
+    def listening(buffer: Any, offset: int) -> Any:
+        event, _ = Watch.deserialize(buffer, offset)
+        heard(event.path)
+        return read_event(buffer, offset)
+
+    connection._read_watch_event = listening
+
+
+def hear_connects(client: Any, granted: Callable[[float], None]) -> None:
+    """Call *granted*, on kazoo's thread, with the session's time in seconds, whenever a server grants one.
+
+    A server that has just bound its port may never answer a connect request (seen with 3.9); kazoo would wait for the
+    whole session time, after which the session is gone. So each waits for `CONNECT_ANSWER_S` and longer.
+    """
+    connection = client._connection
+    invoke = connection._invoke
+    patience_s = CONNECT_ANSWER_S
+
+    def listening(timeout: Any, request: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal patience_s
+        if not isinstance(request, Connect):
+            return invoke(timeout, request, *arguments, **keywords)
+        allowed_s, patience_s = min(timeout, patience_s), patience_s * 2
+        result = invoke(allowed_s, request, *arguments, **keywords)
+        patience_s = CONNECT_ANSWER_S
+        if result[0].time_out > 0:
+            granted(result[0].time_out / 1000.0)
+        return result
+
+    connection._invoke = listening

@@ -31,7 +31,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -49,11 +49,19 @@ from kazoo.exceptions import (
     UnimplementedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.serialization import Connect, Watch, int_struct, write_string
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from magnetar_core.bookkeeper.metadata.stores.kazoo_threads import Handler
+from magnetar_core.bookkeeper.metadata.stores.kazoo_threads import (
+    ADD_WATCH,
+    CONNECT_ANSWER_S,
+    REMOVE_WATCHES,
+    Handler,
+    TreeRequest,
+    call,
+    hear_connects,
+    hear_events,
+)
 from magnetar_core.bookkeeper.metadata.stores.store import (
     ANY_VERSION,
     NO_NODE,
@@ -89,10 +97,6 @@ _BROKEN: Final = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, Se
 # race with a client that deletes or creates the same nodes.
 _ROUNDS: Final = 20
 
-# How long the first connect request waits for its answer; each further one twice as long, up to the session time,
-# so that a server which needs longer gets it.
-_CONNECT_ANSWER_S: Final = 1.0
-
 # Requests that kazoo holds at a time. Pipelining has its full effect with far fewer.
 _IN_FLIGHT_MAX: Final = 1_000
 
@@ -107,24 +111,6 @@ _TREE_RETRY_S: Final = 1.0
 
 _PERSISTENT_RECURSIVE: Final = 1
 _ANY_WATCH: Final = 3
-
-
-class _TreeRequest(NamedTuple):
-    """AddWatch or RemoveWatches, which are written alike: a path and a number. The answer has no body."""
-
-    type: int
-    path: str
-    number: int
-
-    def serialize(self) -> bytes:
-        return bytes(write_string(self.path) + int_struct.pack(self.number))
-
-    def deserialize(self, _: bytes, __: int) -> bool:
-        return True
-
-
-_ADD_WATCH: Final = 106
-_REMOVE_WATCHES: Final = 18
 
 
 class _Setting:
@@ -180,8 +166,8 @@ class ZooKeeperStore:
             logger=_quiet_logger(),
         )
         self._client.add_listener(self._on_kazoo_state)
-        self._watch_over_connecting()
-        self._watch_over_events()
+        hear_connects(self._client, self._on_session_granted)
+        hear_events(self._client, lambda path: self._hop(self._on_tree_event, path))
 
     @classmethod
     async def open(cls, hosts: str, session_timeout_s: float, clock: Clock) -> "ZooKeeperStore":
@@ -383,7 +369,7 @@ class ZooKeeperStore:
     async def watch_tree(self, path: str, changed: TreeChanged) -> Cancel:
         cancel = self._watches.watch_tree(path, changed)
         try:
-            await self._ask(path, lambda: self._tree_request(_ADD_WATCH, path, _PERSISTENT_RECURSIVE))
+            await self._ask(path, lambda: self._tree_request(ADD_WATCH, path, _PERSISTENT_RECURSIVE))
         except UnimplementedError:
             cancel()
             raise CannotWatch(f"{path}: this ZooKeeper has no watch of a tree; 3.6 has it") from None
@@ -394,7 +380,7 @@ class ZooKeeperStore:
         def end() -> None:
             cancel()
             if path not in self._watches.watched_trees and self._connected.is_set() and not self._closed:
-                self._tree_request(_REMOVE_WATCHES, path, _ANY_WATCH)
+                self._tree_request(REMOVE_WATCHES, path, _ANY_WATCH)
 
         return end
 
@@ -571,7 +557,7 @@ class ZooKeeperStore:
             ask().rawlink(on_kazoo_thread)
             # kazoo drops a connection whose heartbeats are not answered, so within a session's time an answer comes or
             # the connection breaks; twice that is a second guard. After `hurry`, a slow server still gets a moment.
-            async with asyncio.timeout(max(2 * self._patience_s, _CONNECT_ANSWER_S)):
+            async with asyncio.timeout(max(2 * self._patience_s, CONNECT_ANSWER_S)):
                 return await answer
 
     def _on_answer(self, answer: "asyncio.Future[Any]", result: Any, sent: float) -> None:
@@ -667,9 +653,7 @@ class ZooKeeperStore:
             self._watches.node_changed(path)
 
     def _tree_request(self, kind: int, path: str, number: int) -> Any:
-        answer = self._client.handler.async_result()
-        self._client._call(_TreeRequest(kind, self._real(path), number), answer)
-        return answer
+        return call(self._client, TreeRequest(kind, self._real(path), number))
 
     def _arm_tree(self, path: str) -> None:
         """Set the watch of a tree again, after a reconnect."""
@@ -678,7 +662,7 @@ class ZooKeeperStore:
             if result.exception is not None and not isinstance(result.exception, _BROKEN):
                 self._hop(self._on_tree_refused, path, result.exception)
 
-        self._tree_request(_ADD_WATCH, path, _PERSISTENT_RECURSIVE).rawlink(on_answer)
+        self._tree_request(ADD_WATCH, path, _PERSISTENT_RECURSIVE).rawlink(on_answer)
 
     def _on_tree_refused(self, path: str, error: Exception) -> None:
         if self._closed or path not in self._watches.watched_trees:
@@ -692,18 +676,6 @@ class ZooKeeperStore:
 
         self._clock.call_later(_TREE_RETRY_S, again)
 
-    def _watch_over_events(self) -> None:
-        """Take from kazoo's events those of watched trees: kazoo knows only watches of single nodes."""
-        connection = self._client._connection
-        read_event = connection._read_watch_event
-
-        def listening(buffer: Any, offset: int) -> Any:
-            event, _ = Watch.deserialize(buffer, offset)
-            self._hop(self._on_tree_event, event.path)
-            return read_event(buffer, offset)
-
-        connection._read_watch_event = listening
-
     def _on_tree_event(self, real: str) -> None:
         if self._closed:
             return
@@ -714,29 +686,9 @@ class ZooKeeperStore:
 
     # Session
 
-    def _watch_over_connecting(self) -> None:
-        """Listen in on kazoo's connect requests, whose answers pass through `_invoke`.
-
-        The server may grant another session time than was asked for, which kazoo does not report. And a server that has
-        just bound its port may never answer a connect request (seen with 3.9); kazoo would wait for the whole session
-        time, after which the session is gone.
-        """
-        connection = self._client._connection
-        invoke = connection._invoke
-        patience_s = _CONNECT_ANSWER_S
-
-        def listening(timeout: Any, request: Any, *arguments: Any, **keywords: Any) -> Any:
-            nonlocal patience_s
-            if not isinstance(request, Connect):
-                return invoke(timeout, request, *arguments, **keywords)
-            allowed_s, patience_s = min(timeout, patience_s), patience_s * 2
-            result = invoke(allowed_s, request, *arguments, **keywords)
-            patience_s = _CONNECT_ANSWER_S
-            if result[0].time_out > 0:
-                self._session_s = result[0].time_out / 1000.0
-            return result
-
-        connection._invoke = listening
+    def _on_session_granted(self, session_s: float) -> None:
+        """Runs on kazoo's thread. The server may grant another time than was asked for."""
+        self._session_s = session_s
 
     def _on_kazoo_state(self, state: str) -> None:
         """Runs on kazoo's thread: passes the event to the loop. After LOST, kazoo drops what was handed over."""

@@ -1,14 +1,30 @@
 """kazoo's sockets: what goes together, what waits, and what a slow server does to it."""
 
+import inspect
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.handlers.utils import AsyncResult
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect
 
-from magnetar_core.bookkeeper.metadata.stores.kazoo_threads import BufferedSocket, Doorbell, Handler
+from magnetar_core.bookkeeper.metadata.stores.kazoo_threads import (
+    ADD_WATCH,
+    BufferedSocket,
+    Doorbell,
+    Handler,
+    TreeRequest,
+    call,
+    hear_connects,
+    hear_events,
+)
 from magnetar_core.runtime.clock import LoopClock
 
 pytestmark = pytest.mark.both_loops
@@ -194,3 +210,78 @@ async def test_who_waits_for_an_answer_is_called_at_once_and_its_failure_harms_n
     answer.set(7)
     assert called == [7]
     assert "could not be handed on" in caplog.text
+
+
+# ------------------------------------------------------------------------------ what kazoo does not promise
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (KazooClient._call, ["self", "request", "async_object"]),
+        (ConnectionHandler._invoke, ["self", "timeout", "request", "xid"]),
+        (ConnectionHandler._read_watch_event, ["self", "buffer", "offset"]),
+        (AsyncResult._do_callbacks, ["self"]),
+    ],
+)
+def test_what_is_used_beside_kazoos_interface_is_there(function: Any, parameters: list[str]) -> None:
+    """Whoever raises the upper bound of kazoo's version in pyproject.toml sees here what has to be looked at."""
+    assert list(inspect.signature(function).parameters) == parameters
+
+
+class Client:
+    """A client of kazoo's, as far as it is listened to."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self._connection = self
+        self.asked: list[Any] = []
+        self.granted_ms = 0
+
+    def _call(self, request: Any, answer: Any) -> None:
+        self.asked.append(request)
+        answer.set(request.deserialize(b"", 0))
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        self.asked.append((timeout, request, xid))
+        if not self.granted_ms:
+            raise TimeoutError
+        return SimpleNamespace(time_out=self.granted_ms), 0
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> str:
+        return f"read {offset}"
+
+
+async def test_a_request_that_kazoo_does_not_know_is_written_and_answered(handler: Handler) -> None:
+    client = Client(handler)
+    answers: list[Any] = []
+    call(client, TreeRequest(ADD_WATCH, "/a", 1)).rawlink(lambda answer: answers.append(answer.value))
+    assert answers == [True]
+    (request,) = client.asked
+    assert (request.type, request.serialize()) == (106, b"\0\0\0\x02/a\0\0\0\x01")
+
+
+async def test_paths_of_events_are_heard_and_kazoo_reads_them_too(handler: Handler) -> None:
+    client = Client(handler)
+    paths: list[str] = []
+    hear_events(client, paths.append)
+    event = b"\0\0\0\x01" + b"\0\0\0\x03" + b"\0\0\0\x04/a/b"
+    assert client._read_watch_event(event, 0) == "read 0"
+    assert paths == ["/a/b"]
+
+
+async def test_a_connect_request_waits_longer_each_time_and_says_what_was_granted(handler: Handler) -> None:
+    client = Client(handler)
+    granted: list[float] = []
+    hear_connects(client, granted.append)
+    connect = Connect(0, 0, 30_000, 0, b"", False)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            client._invoke(30.0, connect)
+    client.granted_ms = 4_000
+    client._invoke(30.0, connect)
+    client._invoke(30.0, connect)
+    client._invoke(30.0, "another request", 7)
+    assert granted == [4.0, 4.0]
+    assert [timeout for timeout, _, _ in client.asked] == [1.0, 2.0, 4.0, 8.0, 1.0, 30.0]
+    assert client.asked[-1] == (30.0, "another request", 7)
