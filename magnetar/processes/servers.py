@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.announced import say_ready, start_server_logging
+from magnetar.processes.announced import Ready, say_ready, start_server_logging
 from magnetar_core.runtime.config import PROCESSES
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.process.daemon import PART_OF_SERVICE, Shutdown, new_clock, read_properties, run
@@ -93,9 +93,13 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
         watch_loop(config.loop_stall_warn_ms, clock, parts)
         host, port = bookie.address
         say_ready(
-            f"magnetar bookie {bookie.bookie_id} is ready at {host}:{port}"
-            + (f", HTTP {http_url}" if http_url else "")
-            + f", metadata {url}{root}"
+            Ready(
+                f"magnetar bookie {bookie.bookie_id}",
+                f"{host}:{port}",
+                http=http_url or "",
+                rest=f"metadata {url}{root}",
+                bookie_id=bookie.bookie_id,
+            )
         )
 
     return run(start)
@@ -133,11 +137,14 @@ def run_broker(config_path: Path | None, processes: str | None = None) -> int:
         )
         watch_loop(config.loop_stall_warn_ms, clock, parts)
         say_ready(
-            f"magnetar broker is ready at {broker.address.native_url}"
-            + (f", HTTP {http}" if (http := broker.address.web_url(secure=False)) else "")
-            + (f", HTTPS {https}" if http != (https := broker.address.web_url(secure=True)) else "")
-            + (f", gRPC {grpc}" if (grpc := grpc_address(broker)) else "")
-            + f", metadata {config.metadata_store_url}"
+            Ready(
+                "magnetar broker",
+                broker.address.native_url,
+                http=broker.address.http_url,
+                https=broker.address.https_url,
+                grpc=grpc_address(broker) or "",
+                rest=f"metadata {config.metadata_store_url}",
+            )
         )
 
     return run(start)

@@ -17,6 +17,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from magnetar.processes.announced import Ready
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.config import ENVIRONMENT_PREFIX
 from magnetar_core.runtime.pauses import GrowingPause
@@ -26,8 +27,6 @@ from magnetar_core.runtime.tasks import Bell, Tasks
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 
 log = logging.getLogger(__name__)
-
-READY_MARK: Final = " is ready"
 
 # The pause before a process is started again: the first, and the longest.
 _FIRST_PAUSE_S: Final = 0.5
@@ -50,7 +49,7 @@ class Child:
         self._command = command
         self._share = share
         self.process: Process | None = None
-        self.last_line = ""
+        self.announced = Ready("", "")
         """What it said when it was ready the last time."""
         self.is_ready = False
 
@@ -142,10 +141,11 @@ class Children:
             child.terminate()
         assert process.stdout is not None, "its output is a pipe"
         while line := await process.stdout.readline():
-            text = line.decode(errors="replace").rstrip()
-            if READY_MARK in text:
-                log.info("process %d: %s", child.number, text.replace(READY_MARK, ""))  # the mark is the service's
-                child.last_line, child.is_ready = text, True
+            ready = Ready.read(line)
+            if ready is not None:
+                # Not its whole sentence, by which people know that the service is ready.
+                log.info("process %d: %s at %s", child.number, ready.what, ready.address)
+                child.announced, child.is_ready = ready, True
                 self._changed.ring()
         child.is_ready = False
         return await process.wait()

@@ -5,7 +5,6 @@ them running (`children`) and serves the one HTTP address (`front`); it stores a
 """
 
 import os
-import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -29,11 +28,6 @@ if TYPE_CHECKING:
     from magnetar.processes.many.shares import Share
 
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-_ADDRESS: Final = re.compile(r"at (\S+?),? ")
-_HTTP: Final = re.compile(r"HTTP http://([^\s,]+)")
-_HTTPS: Final = re.compile(r"HTTPS? https://([^\s,]+)")
-_GRPC: Final = re.compile(r"gRPC ([^\s,]+)")
-_BOOKIE: Final = re.compile(r"magnetar bookie (\S+) is ready")
 
 
 def number_of(processes: int) -> int:
@@ -138,13 +132,13 @@ def _places(host: str, shares: "list[Share]", plain: str, secure: str = "") -> "
     asked = _ANY_ADDRESS.get(host, host)
     asked = f"[{asked}]" if ":" in asked else asked
 
-    def base(scheme: str, setting: str, told: str, child: Child) -> str:
+    def base(scheme: str, setting: str, announced: str, child: Child) -> str:
         port = shares[child.number].get(setting, "0")
-        port = told.rpartition(":")[2] if port == "0" else port
+        port = announced.rpartition(":")[2] if port == "0" else port
         return f"{scheme}://{asked}:{port}" if port else ""
 
     def place_of(child: Child) -> Place:
-        http, https = _found(_HTTP, child), _found(_HTTPS, child)
+        http, https = _host(child.announced.http), _host(child.announced.https)
         names = frozenset(name for name in (http, https) if name)
         return Place(base("http", plain, http, child), base("https", secure, https, child), names)
 
@@ -152,28 +146,30 @@ def _places(host: str, shares: "list[Share]", plain: str, secure: str = "") -> "
 
 
 def _bookie_of(child: Child) -> str:
-    return _found(_BOOKIE, child)
+    return child.announced.bookie_id
 
 
-def _found(pattern: re.Pattern[str], child: Child) -> str:
-    found = pattern.search(child.last_line)
-    return "" if found is None else found[1]
+def _host(url: str) -> str:
+    """host:port."""
+    return url.rpartition("//")[2]
 
 
 def _say_ready(
     what: str, children: Children, listening: socket.socket | None, secure: socket.socket | None, rest: str
 ) -> None:
     """One line, as a single broker or bookie says it."""
-    from magnetar.processes.announced import say_ready
+    from magnetar.processes.announced import Ready, say_ready
 
-    line = f"magnetar service of {len(children.all)} {what} is ready at "
-    line += joined_addresses(_found(_ADDRESS, child) for child in children.all)
-    if listening is not None:
-        host = _found(_HTTP, children.all[0]).rpartition(":")[0] or "127.0.0.1"
-        line += f", HTTP http://{host}:{listening.getsockname()[1]}"
-    if secure is not None:
-        host = _found(_HTTPS, children.all[0]).rpartition(":")[0]
-        line += f", HTTPS https://{host}:{secure.getsockname()[1]}"
-    if grpc := ",".join(one for child in children.all if (one := _found(_GRPC, child))):
-        line += f", gRPC {grpc}"
-    say_ready(f"{line}, {rest}")
+    every = [child.announced for child in children.all]
+    host = _host(every[0].http).rpartition(":")[0] or "127.0.0.1"
+    secure_host = _host(every[0].https).rpartition(":")[0]
+    say_ready(
+        Ready(
+            f"magnetar service of {len(every)} {what}",
+            joined_addresses(one.address for one in every),
+            http="" if listening is None else f"http://{host}:{listening.getsockname()[1]}",
+            https="" if secure is None else f"https://{secure_host}:{secure.getsockname()[1]}",
+            grpc=",".join(one.grpc for one in every if one.grpc),
+            rest=rest,
+        )
+    )
