@@ -18,27 +18,27 @@ Rules:
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from bookie.jobs import JobThread
 from bookie.maintenance.garbage.unreadable import unreadable_logs
-from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of
+from bookie.maintenance.passes import Passes
+from bookie.maintenance.repair import RepairSource, RepairUnavailable, expected_entries, key_of, loss_text
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.ledgers import Ledger
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage
-from magnetar_core.bookkeeper.metadata.damage.rules import Kind
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Range, joined
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
-from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter
-from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
@@ -97,13 +97,13 @@ class IntegrityCheck:
         self._clock = clock
         self._on_damage = on_damage
         self._put_back: Callable[[int, bytes], Awaitable[int]]
-        self._tasks = Tasks("integrity")
-        self._timer: Timer | None = None
+        self._passes = Passes("integrity", clock, self._check_all, _LOOK_S)
         self._is_needed = False
-        self._stopping = False
         self._left: set[int] = set()
         self._limiter = RateLimiter(_COPIES_S)
-        self._copied = self._lost = 0
+        self._copied = 0
+        self._lost: dict[int, int] = {}
+        """Ledger → entries of it that no bookie has."""
         self._problem: str | None = None
 
     def status(self) -> IntegrityStatus:
@@ -112,7 +112,7 @@ class IntegrityCheck:
             ledgers_left=len(self._left),
             ledgers_in_limbo=sum(ledger.limbo for ledger in self._ledgers) if self._is_needed else 0,
             copied_entries=self._copied,
-            lost_entries=self._lost,
+            lost_entries=sum(self._lost.values()),
             last_problem=self._problem,
         )
 
@@ -169,44 +169,27 @@ class IntegrityCheck:
         """Begin the check. *put_back(ledger id, entry)* stores a copy durably and returns 0 or a refusal."""
         self._put_back = put_back
         if self._is_needed:
-            self._check_later()
+            self._passes.begin_in(_LOOK_S)
 
     async def doubt(self, ledger_ids: Collection[int]) -> None:
         """Entries of these ledgers may be missing: put them into limbo now, then check them (rule 5).
 
         The check survives restarts, except after an OSError from here: then the limbo ends with the process.
         """
-        was_needed, self._is_needed = self._is_needed, True
+        self._is_needed = True
         for ledger_id in ledger_ids:
             ledger = self._ledgers.get(ledger_id)
             if ledger is not None:
                 self._left.add(ledger_id)
                 self._to_limbo(ledger)
-        if not was_needed and not self._stopping:
-            self._check_later()
+        self._passes.begin_in(_LOOK_S)
         await self._flusher.run(lambda: self._storage.set_needs_check(True))
 
     async def stop(self) -> None:
-        self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._tasks.cancel()
+        await self._passes.stop()
 
-    def _check_later(self) -> None:
-        self._timer = self._clock.call_later(_LOOK_S, self._begin_check_all)
-
-    def _begin_check_all(self) -> None:
-        self._tasks.spawn(self._check_and_repeat(), "look")
-
-    async def _check_and_repeat(self) -> None:
-        try:
-            await self._check_all()
-        finally:
-            # Also after an unexpected error: without another check limbo would never end.
-            if self._is_needed and not self._stopping:
-                self._check_later()
-
-    async def _check_all(self) -> None:
+    async def _check_all(self) -> float | None:
+        """Look at the ledgers that are left. Returns when to look again: without that limbo would never end."""
         for ledger_id in sorted(self._left):
             try:
                 if await self._check(ledger_id):
@@ -215,17 +198,18 @@ class IntegrityCheck:
                 self._problem = f"ledger {ledger_id}: {error}"
                 log.warning("%s", self._problem)
         if self._left:
-            return
+            return _LOOK_S
         try:
             await self._flusher.run(lambda: self._storage.set_needs_check(False))
         except OSError as error:
             self._problem = str(error)
-            return
+            return _LOOK_S
         if self._left:  # doubts came meanwhile
-            return
+            return _LOOK_S
         self._is_needed = False
         self._problem = None
         log.warning("bookie %s: every copy was checked; %d came back", self._bookie_id, self._copied)
+        return None
 
     async def _check(self, ledger_id: int) -> bool:
         """Check one ledger; True if it may leave limbo (rule 2). Raises RepairUnavailable, MetadataError, Corruption,
@@ -241,9 +225,16 @@ class IntegrityCheck:
         if is_written_here and not await self._is_alone(ledger_id, metadata):
             return False
         expected = expected_entries(metadata, self._bookie_id)
-        while some := list(islice(expected, _LOOK_UP)):
-            for entry_id in await self._missing(ledger_id, some):
-                await self._copy(ledger_id, metadata, entry_id)
+        lost = 0
+        ranges: tuple[Range, ...] = ()
+        try:
+            while some := list(islice(expected, _LOOK_UP)):
+                for entry_id in await self._missing(ledger_id, some):
+                    if not await self._copy(ledger_id, metadata, entry_id):
+                        lost += 1
+                        ranges = joined((*ranges, (entry_id, entry_id)))
+        finally:
+            self._give_up(ledger_id, metadata, lost, ranges)
         if ledger.limbo:
             ledger.limbo = False
             self._ledgers.changed(ledger)
@@ -273,19 +264,26 @@ class IntegrityCheck:
         )
         return [entry_id for entry_id in entry_ids if entry_id not in there and entry_id not in cached]
 
-    async def _copy(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> None:
+    def _give_up(self, ledger_id: int, metadata: LedgerMetadata, lost: int, ranges: Sequence[Range]) -> None:
+        """Tell of what no bookie has of a ledger: once, since it may be millions of entries, and looks are repeated."""
+        if lost <= self._lost.get(ledger_id, 0):
+            return
+        self._lost[ledger_id] = lost
+        text = loss_text(metadata, lost, f"bookie {self._bookie_id} does not have them any more")
+        log.error("ledger %d: %s", ledger_id, text)
+        self._on_damage(ledger_id, Kind.DATA_LOSS, ranges, text)
+
+    async def _copy(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> bool:
+        """Copy an entry back; False if no bookie has it. Raises RepairUnavailable."""
         entry = await self._source.read_entry(ledger_id, metadata, entry_id)
         if entry is None:
-            self._lost += 1
-            log.error("ledger %d entry %d is lost: no bookie that should have it does", ledger_id, entry_id)
-            text = f"bookie {self._bookie_id} has lost it, and no other bookie that should have it does"
-            self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], text)
-            return
+            return False
         rc = await self._put_back(ledger_id, entry)
         if rc:
             raise NotStored(f"ledger {ledger_id} entry {entry_id} cannot be stored: refused with {rc}")
         self._copied += 1
         await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), 1) - 0.1, 0))
+        return True
 
 
 class NotStored(RepairUnavailable):

@@ -27,8 +27,9 @@ from functools import partial
 from typing import Final
 
 from bookie.jobs import JobThread
+from bookie.maintenance.passes import Passes
 from bookie.maintenance.rebuild.location_check import LostPage, find_lost
-from bookie.maintenance.repair import RepairSource, RepairUnavailable, write_set
+from bookie.maintenance.repair import RepairSource, RepairUnavailable, loss_text, write_set
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import file_name
@@ -42,10 +43,9 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.ledgers.owners import owner_of
 from magnetar_core.bookkeeper.metadata.stores.store import NoNode
-from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files
 from magnetar_core.runtime.rate_limiter import RateLimiter
-from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,6 @@ _NAMED_MAX: Final = 100
 
 # How long until what could not be decided is asked again.
 _AGAIN_S: Final = 60.0
-
-_REST_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +124,7 @@ class LostLogs:
         self._flusher = flusher
         self._maintenance = maintenance
         self._clock = clock
-        self._tasks = Tasks("lost logs")
-        self._timer: Timer | None = None
-        self._is_running = self._is_stopped = False
+        self._passes = Passes("lost logs", clock, self._run, _AGAIN_S)
         self._limiter = RateLimiter(_LOCATIONS_S)
         self._copies = RateLimiter(_COPIES_S)
         self._on_index_corrupt = on_index_corrupt
@@ -140,7 +136,7 @@ class LostLogs:
     def status(self) -> LostLogsStatus:
         directories = self._storage.directories
         return LostLogsStatus(
-            is_running=self._is_running,
+            is_running=self._passes.is_running,
             logs={
                 posixpath.join(directory.path, file_name(log_id)): bad.problem
                 for directory in directories
@@ -156,20 +152,12 @@ class LostLogs:
     def start(self) -> None:
         """Begin, if there is something to look for."""
         if any(map(_is_to_be_looked_at, self._storage.directories)):
-            self._begin()
+            self._passes.begin()
 
     async def stop(self) -> None:
-        self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await self._tasks.cancel()
+        await self._passes.stop()
 
-    def _begin(self) -> None:
-        self._timer = None
-        self._is_running = True
-        self._tasks.spawn(self._run(), "search")
-
-    async def _run(self) -> None:
+    async def _run(self) -> float | None:
         self._waiting, self._failed = 0, None
         try:
             for directory in self._storage.directories:
@@ -181,13 +169,9 @@ class LostLogs:
         except (OSError, MagnetarError) as error:
             self._failed = str(error)
             log.error("the search for what was lost with entry logs goes on in %g s: %s", _AGAIN_S, error)
-        finally:
-            # Also after an unexpected error, so that there is another one.
-            self._is_running = False
-            if (self._failed is not None or self._waiting) and not self._is_stopped:
-                self._timer = self._clock.call_later(_AGAIN_S, self._begin)
         if self._waiting:
             log.warning("%d entries cannot be read here, and may be on other bookies", self._waiting)
+        return None if self._failed is None and not self._waiting else _AGAIN_S
 
     async def _search(self, directory: LedgerDirectory) -> None:
         """Look at every ledger of a directory. Raises OSError, MagnetarError."""
@@ -223,12 +207,7 @@ class LostLogs:
             if len(gathered) >= _DECIDED_AT_ONCE or (first is None and gathered):
                 await self._decide(directory, ledger_id, gathered)
                 gathered = []
-            await self._rest(self._limiter.spend(self._clock.monotonic(), page.locations))
-
-    async def _rest(self, seconds: float) -> None:
-        while seconds > 0:
-            await self._clock.sleep(min(seconds, _REST_S))
-            seconds -= _REST_S
+            await self._clock.sleep(self._limiter.spend(self._clock.monotonic(), page.locations))
 
     # -- one ledger
 
@@ -276,23 +255,20 @@ class LostLogs:
         if await self._put_back(ledger_id, entry):
             return None
         self._restored += 1
-        await self._rest(self._copies.spend(self._clock.monotonic(), 1) - 0.1)
+        await self._clock.sleep(max(self._copies.spend(self._clock.monotonic(), 1) - 0.1, 0))
         return False
 
     async def _give_up(
         self, directory: LedgerDirectory, ledger_id: int, metadata: LedgerMetadata, lost: Sequence[tuple[int, int]]
     ) -> None:
         """Tell of entries that are lost, then let them be absent (rule 2). Raises OSError, MetadataError."""
-        owner = owner_of(metadata)
         before = self._named.get(ledger_id)
         entries = len(lost) + (0 if before is None else before.entries)
         logs = sorted({fmt.split_location(location)[0] for _, location in lost})
         problems = [directory.bad_logs[log_id].problem for log_id in logs if log_id in directory.bad_logs]
         where = ", ".join(file_name(log_id) for log_id in logs[:3]) + (" and others" if len(logs) > 3 else "")
-        text = (
-            f"{owner or 'its owner is not known'}: {entries} entries are lost, they stood in {where} of bookie "
-            f"{self._bookie_id}, which {problems[0] if problems else 'is missing'}, and no other bookie has them"
-        )
+        problem = problems[0] if problems else "is missing"
+        text = loss_text(metadata, entries, f"they stood in {where} of bookie {self._bookie_id}, which {problem}")
         log.error("ledger %d: %s", ledger_id, text)
         ranges: tuple[Range, ...] = joined((entry_id, entry_id) for entry_id, _ in lost)
         damage = Damage(ledger_id, Kind.DATA_LOSS, Source.SCRUB, self._bookie_id, text, ranges)
@@ -308,7 +284,7 @@ class LostLogs:
             bad = directory.bad_logs.get(log_id, BadLog("is missing", True))
             directory.bad_logs[log_id] = bad._replace(lost=bad.lost + count)
         if before is not None or len(self._named) < _NAMED_MAX:
-            self._named[ledger_id] = LostLedger(ledger_id, owner, entries)
+            self._named[ledger_id] = LostLedger(ledger_id, owner_of(metadata), entries)
 
 
 def _note(directory: LedgerDirectory, bad_logs: dict[int, BadLog], newest: dict[int, LogNote]) -> None:

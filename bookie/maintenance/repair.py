@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
+from magnetar_core.bookkeeper.metadata.ledgers.owners import owner_of
 from magnetar_core.bookkeeper.wire.entry import EntryCodec, master_key
 from magnetar_core.runtime.types import MagnetarError
 
@@ -56,3 +57,13 @@ def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
         for entry_id in range(segment.first_entry_id, last + 1):
             if (position - entry_id) % count < metadata.write_quorum:
                 yield entry_id
+
+
+def whose(metadata: LedgerMetadata) -> str:
+    """The owner of a ledger, for the log and reports."""
+    return owner_of(metadata) or "its owner is not known"
+
+
+def loss_text(metadata: LedgerMetadata, entries: int, why: str) -> str:
+    """What the log and a report say of entries that no bookie has: whose, how many, and *why* they are not here."""
+    return f"{whose(metadata)}: {entries} entries are lost, {why}, and no other bookie has them"

@@ -17,7 +17,8 @@ from typing import Final
 
 from bookie.config import BookieConfig
 from bookie.jobs import JobThread
-from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of
+from bookie.maintenance.passes import Passes
+from bookie.maintenance.repair import RepairSource, RepairUnavailable, codec_of, whose
 from bookie.maintenance.scrub_rules import ScrubPlace, decode_place, problem_of, rate_of
 from bookie.serving.request_rules import RequestRules
 from bookie.storage.entry_log.files import list_logs
@@ -30,10 +31,9 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
-from magnetar_core.runtime.clock import Clock, Timer
+from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files, read_file, replace_file
 from magnetar_core.runtime.rate_limiter import RateLimiter
-from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
@@ -52,8 +52,6 @@ _KEEP_PLACE_S: Final = 60.0
 
 # How long until a pass that failed is continued.
 _RETRY_S: Final = 600.0
-
-_REST_S: Final = 1.0
 
 # Bad entries that the status names; further ones are only counted.
 _NAMED_MAX: Final = 1_000
@@ -112,15 +110,13 @@ class Scrub:
         self._clock = clock
         self._on_damage = on_damage
         self._on_index_corrupt = on_index_corrupt
-        self._tasks = Tasks("scrub")
-        self._timer: Timer | None = None
-        self._is_running = False
-        self._stopping = False
+        self._again_s = _RETRY_S if config.scrub_interval_s > 0 else None
+        self._passes = Passes("scrub", clock, self._pass, self._again_s)
         self._path = posixpath.join(storage.directories[0].path, PLACE_FILE)
         self._place: ScrubPlace | None = None
         self._kept_s = clock.monotonic()
         self._finished_ms: int | None = None
-        self._passes = 0
+        self._passes_done = 0
         self._unrepaired = 0
         self._bad: dict[tuple[int, int], str] = {}
         self._bytes_s = 0.0
@@ -132,10 +128,10 @@ class Scrub:
     def status(self) -> ScrubStatus:
         place = self._place or ScrubPlace(0)
         return ScrubStatus(
-            is_running=self._is_running,
+            is_running=self._passes.is_running,
             pass_started_ms=None if self._place is None else place.started_ms,
             last_pass_finished_ms=self._finished_ms,
-            passes=self._passes,
+            passes=self._passes_done,
             ledger_id=place.ledger_id,
             entries_verified=place.verified,
             entries_repaired=place.repaired,
@@ -150,26 +146,19 @@ class Scrub:
     def start(self) -> None:
         """Continue the pass that a restart interrupted, or begin one when it is due."""
         if self._config.scrub_interval_s > 0:
-            self._tasks.spawn(self._resume(), "resume")
+            self._passes.tasks.spawn(self._resume(), "resume")
 
     async def stop(self) -> None:
-        self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        was_running = self._is_running
-        await self._tasks.cancel()
+        was_running = self._passes.is_running
+        await self._passes.stop()
         if was_running:
             await self._keep_place()
 
     def trigger(self) -> None:
         """Begin a pass now, unless one is under way."""
-        if self._is_running:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._begin(ScrubPlace(self._clock.wall_ms()))
+        if not self._passes.is_running:
+            self._anew()
+            self._passes.begin()
 
     # -- passes
 
@@ -181,32 +170,30 @@ class Scrub:
                 place = decode_place(data, self._path)
         except (OSError, Corruption) as error:
             log.warning("the scrub begins anew: %s", error)
+        if self._passes.is_running:  # somebody has triggered one
+            return
         if place is None:
             # A new bookie has nothing to check. One that was never scrubbed can wait a little, too.
-            self._wait(min(self._config.scrub_interval_s, _RETRY_S))
+            self._passes.begin_in(min(self._config.scrub_interval_s, _RETRY_S))
         elif place.ledger_id == _END_LEDGER_ID:
             self._place = place
             passed_s = (self._clock.wall_ms() - place.started_ms) / 1000
-            self._wait(min(max(self._config.scrub_interval_s - passed_s, 0), self._config.scrub_interval_s))
-        elif not self._is_running:
-            self._begin(place)
+            self._passes.begin_in(min(max(self._config.scrub_interval_s - passed_s, 0), self._config.scrub_interval_s))
+        else:
+            self._place = place
+            self._passes.begin()
 
-    def _wait(self, seconds: float) -> None:
-        if self._timer is None and not self._is_running:
-            self._timer = self._clock.call_later(seconds, self.trigger)
-
-    def _begin(self, place: ScrubPlace) -> None:
-        self._is_running = True
-        self._timer = None
-        self._place = place
+    def _anew(self) -> ScrubPlace:
+        self._place = ScrubPlace(self._clock.wall_ms())
         self._unrepaired = 0
         self._bad.clear()
-        self._failed = None
-        self._tasks.spawn(self._pass(), "pass")
+        return self._place
 
-    async def _pass(self) -> None:
-        assert self._place is not None
-        wait_s = _RETRY_S
+    async def _pass(self) -> float | None:
+        """A whole pass, or the rest of one that has failed."""
+        place = self._place
+        self._place = self._anew() if place is None or place.ledger_id == _END_LEDGER_ID else place
+        self._failed = None
         try:
             await self._set_rate()
             for ledger_id in sorted(ledger.ledger_id for ledger in self._rules.ledgers):
@@ -218,28 +205,24 @@ class Scrub:
                         self._on_index_corrupt(ledger_id, error)
                         raise
         except (OSError, MagnetarError) as error:
-            self._failed = str(error)
             log.error("the scrub stops at ledger %d: %s", self._place.ledger_id, error)
-        else:
-            self._passes += 1
-            self._finished_ms = self._clock.wall_ms()
-            self._place = self._place._replace(ledger_id=_END_LEDGER_ID, entry_id=0)
-            if self._place.repaired or self._place.lost or self._unrepaired:
-                log.warning(
-                    "scrub: %d entries are good, %d were repaired, %d are lost, %d could not be repaired yet",
-                    self._place.verified,
-                    self._place.repaired,
-                    self._place.lost,
-                    self._unrepaired,
-                )
-            passed_s = (self._finished_ms - self._place.started_ms) / 1000
-            wait_s = max(self._config.scrub_interval_s - passed_s, 1.0)
-        finally:
-            # Also after an unexpected error, so that there is a next pass.
-            self._is_running = False
-            if self._config.scrub_interval_s > 0 and not self._stopping:
-                self._wait(wait_s)
+            await self._keep_place()
+            self._failed = str(error)
+            return self._again_s
+        self._place = self._place._replace(ledger_id=_END_LEDGER_ID, entry_id=0)
+        if self._place.repaired or self._place.lost or self._unrepaired:
+            log.warning(
+                "scrub: %d entries are good, %d were repaired, %d are lost, %d could not be repaired yet",
+                self._place.verified,
+                self._place.repaired,
+                self._place.lost,
+                self._unrepaired,
+            )
         await self._keep_place()
+        self._passes_done += 1
+        self._finished_ms = self._clock.wall_ms()
+        passed_s = (self._finished_ms - self._place.started_ms) / 1000
+        return max(self._config.scrub_interval_s - passed_s, 1.0) if self._config.scrub_interval_s > 0 else None
 
     async def _set_rate(self) -> None:
         total_bytes = await self._maintenance.run(self._log_bytes)
@@ -291,7 +274,7 @@ class Scrub:
             now_s = self._clock.monotonic()
             if now_s - self._kept_s > _KEEP_PLACE_S:
                 await self._keep_place()
-            await self._rest(
+            await self._clock.sleep(
                 max(self._byte_limiter.spend(now_s, size), self._entry_limiter.spend(now_s, good + len(bad)))
             )
 
@@ -359,7 +342,7 @@ class Scrub:
             self._place = self._place._replace(lost=self._place.lost + 1)
             text = f"{again}; no other bookie has it"
             self._name(ledger_id, entry_id, text)
-            self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], text)
+            self._on_damage(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], f"{whose(metadata)}: {text}")
             return
         rc = await self._put_back(ledger_id, entry)
         if rc:
@@ -385,10 +368,3 @@ class Scrub:
             await self._maintenance.run(lambda: replace_file(self._files, self._path, place.encode()))
         except OSError as error:
             log.warning("%s cannot be written, a restart repeats the scrub: %s", self._path, error)
-
-    async def _rest(self, seconds: float) -> None:
-        while True:
-            await self._clock.sleep(min(seconds, _REST_S))
-            seconds -= _REST_S
-            if seconds <= 0:
-                return

@@ -15,8 +15,8 @@ Rules:
    negative ledger id, which sorts after all ledgers and is skipped.)
 4. Notes are small values of ours in `locations` under a negative ledger id, where Apache's bookie does not look. They
    tell what else there must be: entry logs, marks, and how far `ledgers` is (`bookie.storage.known`).
-5. A database whose folder lost files that RocksDB does not miss (its newest log, or all), or is another one's, is
-   IndexCorrupt: it would call entries and fences absent.
+5. A database whose folder lost files that RocksDB does not miss (its newest log, all, the end of its list of tables),
+   or is another one's, is IndexCorrupt: it would call entries and fences absent.
 """
 
 import os
@@ -172,8 +172,9 @@ class RocksIndex:
             if "CURRENT" in found and not any(file.endswith(".log") for file in found):
                 raise IndexCorrupt(f"RocksDB: {path} has no log (*.log), so its newest changes are missing", name)
         self._ledgers_path = posixpath.join(directory, LEDGERS)
+        self._locations_path = posixpath.join(directory, LOCATIONS)
         is_new = os.path.exists(posixpath.join(self._ledgers_path, REBUILDING))
-        self._locations = _open(posixpath.join(directory, LOCATIONS), cache)
+        self._locations = _open(self._locations_path, cache)
         try:
             self._ledgers = _open(self._ledgers_path, cache)
         except BaseException:
@@ -267,6 +268,11 @@ class RocksIndex:
         """Rule 5. Raises IndexCorrupt."""
         note = _checked(self._locations.get, _KEY.pack(_NOTES_LEDGER_ID, _LEDGERS_NOTE))
         if note is None:
+            # Apache's bookie writes no notes, but it has locations of its ledgers' entries; a file that lists the
+            # tables of a database, and was cut, leaves an empty one.
+            is_lost = self._ledgers.latest_sequence_number() and not self._locations.latest_sequence_number()
+            if is_lost and not os.path.exists(posixpath.join(self._locations_path, REBUILDING)):
+                raise IndexCorrupt(f"RocksDB: {self._locations_path} is empty, and there are ledgers", LOCATIONS)
             return
         (changes,) = _CHANGES.unpack_from(note)
         found = self._ledgers.latest_sequence_number()

@@ -172,11 +172,15 @@ class BundleOwnership:
         return lambda: self._lost_callbacks.remove(lost)
 
     async def is_coming(self, topic: TopicName) -> bool:
-        """Whether the topic's bundle is ours, after waiting for it if it is being given to this broker."""
-        entry = self._entries.get((await self._bundles_of(topic.namespace)).bundle_of(topic))
-        if entry is not None and entry.takers and not entry.is_owned:
+        """Whether the topic's bundle is ours, after waiting for it if it is being given to this broker, or taken by it;
+        or after taking it where its node names this broker, as that of a process that died here a moment ago."""
+        bundle = (await self._bundles_of(topic.namespace)).bundle_of(topic)
+        entry = self._entries.get(bundle)
+        if entry is not None and entry.phase is not Phase.AWAY:
+            return self.owns(topic)
+        if (entry is not None and entry.takers) or await self.is_owned_by(bundle, self.address):
             return (await self.locate(topic, authoritative=True)).here
-        return self.owns(topic)
+        return False
 
     async def owner_of(self, bundle: str) -> BrokerAddress | None:
         """The owner of a bundle; None if it is free. Acquires nothing. Raises StoreUnavailable, Corruption."""

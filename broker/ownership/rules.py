@@ -3,7 +3,8 @@
 Rules the rest of the broker relies on:
 
 1. `owns` is asked before a topic is loaded and before a producer or consumer is attached; it never waits. A client that
-   was sent here by the former owner (PIP-307) may come before the bundle does: `is_coming` waits for that.
+   was sent here by the former owner (PIP-307), or by a broker that sees a node of this one before it knows that the
+   bundle is its own, or after it was restarted, may come before the bundle does: `is_coming` waits for that.
 2. While `may_acknowledge` is false no receipt is sent: the broker's session with the metadata store may have ended
    unnoticed, and another broker may serve the topic. (Only with `zookeeperSessionExpiredPolicy=shutdown`.)
 3. A bundle that was reported as lost is closed at once: its clients are told to look up again, and no receipt

@@ -173,7 +173,7 @@ def enable(cluster: ChosenCluster, as_json: bool) -> None:
 
     Example:  magnetar autorecovery enable
     """
-    cluster.on_store(_switch(True))
+    cluster.on_store(_switch(True), changes=True)
     done("auto-recovery is on", as_json, enabled=True)
 
 
@@ -185,7 +185,7 @@ def disable(cluster: ChosenCluster, as_json: bool) -> None:
 
     Example:  magnetar autorecovery disable
     """
-    cluster.on_store(_switch(False))
+    cluster.on_store(_switch(False), changes=True)
     done("auto-recovery is off for the whole cluster", as_json, enabled=False)
 
 
@@ -206,7 +206,7 @@ def audit(cluster: ChosenCluster, as_json: bool) -> None:
             await marks.set_lost_bookie_delay(await marks.lost_bookie_delay_s() or 0)
         return found
 
-    found = cluster.on_store(work)
+    found = cluster.on_store(work, changes=True)
     if found is None:
         raise click.ClickException("no node is running, so nobody audits: start one with `magnetar autorecovery`")
     done(f"{found} was asked for an audit", as_json, auditor=found)
@@ -229,7 +229,7 @@ def delay(cluster: ChosenCluster, seconds: int | None, as_json: bool) -> None:
             return seconds
         return await marks.lost_bookie_delay_s() or 0
 
-    found = cluster.on_store(work)
+    found = cluster.on_store(work, changes=seconds is not None)
     done(f"a bookie may be away for {found} s", as_json, lost_bookie_recovery_delay_s=found)
 
 
@@ -300,7 +300,7 @@ def recover(
         finally:
             await client.close()
 
-    found = cluster.on_store(work)
+    found = cluster.on_store(work, changes=not dry_run)
     if dry_run:
         _show_plan(found, as_json)
         return
@@ -415,7 +415,7 @@ def _move_report(cluster: ChosenCluster, report_id: str, to: str, note: str, as_
         reports = DamageReports(opened.store, opened.root)
         return await reports.move(report_id, Stage(to), who(), note, opened.clock.wall_ms())
 
-    report = cluster.on_store(work)
+    report = cluster.on_store(work, changes=True)
     if as_json:
         print_json(facts_of(report))
     else:

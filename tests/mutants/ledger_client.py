@@ -25,6 +25,27 @@ MUTANTS = (
         "            if True:\n",
         ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_belief.py",),
     ),
+    Mutant(
+        "a bookie that refuses a ledger is asked for it again",
+        f"{CLIENT}/write_handle.py",
+        "            self._refusing.add(channel.bookie)\n",
+        "            pass\n",
+        (*WHOLE, "-k", "newer_than"),
+    ),
+    Mutant(
+        "a ledger that is older than all disks is held",
+        f"{CLIENT}/write_handle.py",
+        "        if not writer.quorum.can_acknowledge_without(never):\n",
+        "        if False:\n",
+        (*WHOLE, "-k", "older_than and sizes0"),
+    ),
+    Mutant(
+        "a bookie that refused while its disk was full never comes back to its ledgers",
+        f"{CLIENT}/write_handle.py",
+        "        if isinstance(error, BookieReadOnly) and channel.bookie in self._pool.directory.writable:\n",
+        "        if isinstance(error, BookieReadOnly):\n",
+        (*WHOLE, "-k", "was_full"),
+    ),
     # -- whether the ledger is still the writer's
     Mutant(
         "an answer over a connection that was made anew counts at once",

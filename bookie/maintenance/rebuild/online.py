@@ -75,8 +75,6 @@ _ENTRIES_S: Final = 20_000
 # The cost of a location that is only counted, as a share of one that is followed.
 _LOCATION_SHARE: Final = 0.2
 
-_REST_S: Final = 1.0
-
 
 class _Lost(NamedTuple):
     """Entries of a ledger whose location leads to none."""
@@ -464,9 +462,7 @@ class OnlineRebuild:
         """Wait until the limits allow for this many more entries and bytes."""
         now_s = self._clock.monotonic()
         seconds = max(self._byte_limiter.spend(now_s, size), self._entry_limiter.spend(now_s, entries))
-        while seconds > 0:
-            await self._clock.sleep(min(seconds, _REST_S))
-            seconds -= _REST_S
+        await self._clock.sleep(seconds)
 
 
 def _sync(directory: LedgerDirectory) -> None:

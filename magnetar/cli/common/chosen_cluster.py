@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class OpenStore(NamedTuple):
-    """The metadata store of a cluster, open to be written."""
+    """The metadata store of a cluster."""
 
     store: MetadataStore
     root: str
@@ -36,7 +36,8 @@ class ChosenCluster:
         return metadata_of(self._metadata_url, self._admin_url)
 
     def ask(self, work: Callable[[Inspector], Awaitable[T]], *, changes: bool = False) -> T:
-        """The result of *work*. *changes*: the store is opened to be written. Raises MagnetarError."""
+        """The result of *work*. *changes*: the store is opened to be written, which a standalone that runs refuses.
+        Raises MagnetarError."""
         url = self._url
 
         async def go() -> T:
@@ -45,14 +46,14 @@ class ChosenCluster:
 
         return asyncio.run(go())
 
-    def on_store(self, work: Callable[[OpenStore], Awaitable[T]]) -> T:
-        """The result of *work*, which needs no bookies. Raises MagnetarError."""
+    def on_store(self, work: Callable[[OpenStore], Awaitable[T]], *, changes: bool = False) -> T:
+        """The result of *work*, which needs no bookies. *changes*: as in `ask`. Raises MagnetarError."""
         url = self._url
         place, root = split_service_uri(url) if "://" in url else (url, "/ledgers")
 
         async def go() -> T:
             clock = new_clock()
-            store = await open_store(place, clock, session_timeout_s=SESSION_S)
+            store = await open_store(place, clock, session_timeout_s=SESSION_S, read_only=not changes)
             try:
                 return await work(OpenStore(store, root, clock))
             finally:

@@ -12,6 +12,10 @@ stay where they are, since the bookie may be back before they need it.
 
 Where it is in doubt whether the ledger is still this writer's, the record is read before anything is acknowledged
 (`belief`).
+
+A bookie whose disks are newer than the ledger refuses its entries, though it takes those of others. It is not asked
+again; where too few others are left, as when all bookies were exchanged one after the other, nothing is waited for: the
+handle fails, and its owner begins a newer ledger.
 """
 
 import asyncio
@@ -35,6 +39,7 @@ from magnetar_core.bookkeeper.client.deciding.writer import (
     PendingAdd,
 )
 from magnetar_core.bookkeeper.client.errors import (
+    BookieReadOnly,
     BookKeeperError,
     ClientClosed,
     LedgerClosed,
@@ -143,6 +148,8 @@ class LedgerWriteHandle:
         self._backoff = LedgerBackoff()
         # Position → why its bookie failed, for the log.
         self._reasons: dict[int, str] = {}
+        self._refusing: set[str] = set()
+        """Bookies that are writable, and refuse entries of this ledger."""
         # When a writer without enough bookies fails. None while it has enough; an acknowledgement resets it.
         self._starved_until_s: float | None = None
         self._notified = last_add_confirmed
@@ -324,6 +331,8 @@ class LedgerWriteHandle:
 
     def on_add_failed(self, channel: AddChannel, entry_ids: list[int], error: BookKeeperError) -> None:
         self._reasons[channel.index] = str(error)
+        if isinstance(error, BookieReadOnly) and channel.bookie in self._pool.directory.writable:
+            self._refusing.add(channel.bookie)
         effect = self._writer.on_failed(channel.index, channel.bookie, entry_ids, error)
         if effect is not None:
             self._do(effect)
@@ -525,6 +534,7 @@ class LedgerWriteHandle:
 
     def _on_bookies(self) -> None:
         """Bookies have come, gone or changed their mode."""
+        self._refusing &= self._pool.directory.writable  # others refuse everything for a while
         self._look_for_leaving()
         self._retry_left_out()
 
@@ -532,7 +542,7 @@ class LedgerWriteHandle:
         """Bookies that may take the positions of *failed*, as far as there are any."""
         writer, pool = self._writer, self._pool
         stay = [bookie for at, bookie in enumerate(writer.ensemble) if at not in failed]
-        free = pool.directory.writable - pool.unreachable - set(failed.values())
+        free = pool.directory.writable - pool.unreachable - self._refusing - set(failed.values())
         return choose_replacements(
             pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),
             writer.ensemble,
@@ -581,6 +591,9 @@ class LedgerWriteHandle:
         if not writer.is_open() or not writer.is_starved:
             return
         now_s, hold_s = self._now(), self._pool.config.hold_adds_s
+        never = sum(1 << index for index, bookie in writer.left_out.items() if bookie in self._refusing)
+        if not writer.quorum.can_acknowledge_without(never):
+            self._starved_until_s = now_s
         if self._starved_until_s is None:
             self._starved_until_s = now_s + hold_s
             log.warning("%s; its entries are held for %g s", writer.starved_error(), hold_s)
@@ -602,13 +615,13 @@ class LedgerWriteHandle:
         writable = self._pool.directory.writable
         unreachable = self._pool.unreachable
         # A bookie that is there may still be none for this ledger: its group, rack or region may keep it out.
-        if not writable <= {*writer.ensemble, *unreachable} and self._successors(writer.left_out):
+        if not writable <= {*writer.ensemble, *unreachable, *self._refusing} and self._successors(writer.left_out):
             effect = writer.replace_left_out()
             if effect is not None:
                 self._do(effect)
             return
         for index, bookie in list(writer.left_out.items()):
-            if bookie in writable and bookie not in unreachable:
+            if bookie in writable and bookie not in unreachable and bookie not in self._refusing:
                 self._resend(index, writer.readmit(index))
 
     def _notify_soon(self) -> None:

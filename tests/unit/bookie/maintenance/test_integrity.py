@@ -1,5 +1,6 @@
 """A bookie that may have lost entries says "unknown" instead of "not there", until every copy was checked."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -174,21 +175,53 @@ async def test_what_another_bookie_took_over_comes_back_while_the_ledger_is_writ
 
 
 @pytest.mark.usefixtures("looks_often")
-async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(world: LyingWorld) -> None:
+async def test_what_nobody_has_is_lost_and_what_nobody_can_say_waits(
+    world: LyingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    owned = (("pulsar/managed-ledger", b"public/default/persistent/orders"),)
     async with world.serving():
-        await world.record_ledger(1, **COPIES)
-        await world.ledgers.write(1, (await world.ledgers.read(1)).metadata.closed(1, 14), 0)
+        await world.record_ledger(1, **COPIES, custom_metadata=owned)
+        await world.ledgers.write(1, (await world.ledgers.read(1)).metadata.closed(6, 49), 0)
     wipe(world, "/bookie/ledgers/current")
     async with world.serving(data_integrity=True) as bookie:
         await eventually(lambda: bookie.operations.integrity_status().last_problem is not None)
         assert "bookie-2" in str(bookie.operations.integrity_status().last_problem)
         async with world.serving(**second(2)):
             await eventually(lambda: not bookie.operations.integrity_status().is_needed)
-        assert bookie.operations.integrity_status().lost_entries == 2
+        assert bookie.operations.integrity_status().lost_entries == 7
         reports = DamageReports(world.store)
         await eventually(reports.all)
         (report,) = await reports.all()
         assert (report.ledger_id, report.kind, report.source) == (1, Kind.DATA_LOSS, Source.SCRUB)
+        assert (report.count, report.ranges) == (1, ((0, 6),))
+        assert report.text.startswith("persistent://public/default/orders: 7 entries are lost")
+        assert [one for one in caplog.messages if "lost" in one and "ledger 1" in one] == [f"ledger 1: {report.text}"]
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_what_is_lost_is_told_once_while_the_rest_of_a_ledger_waits(
+    world: LyingWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+
+    def looks() -> int:
+        return sum("bookie-3" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
+
+    async with world.serving(), world.serving(**second(2)):
+        segments = (Segment(0, ("bookie-1", "bookie-2", "bookie-3")),)
+        await world.record_ledger(1, **{**COPIES, "ensemble_size": 3, "segments": segments})
+        await world.ledgers.write(1, (await world.ledgers.read(1)).metadata.closed(3, 28), 0)
+    wipe(world, "/bookie/ledgers/current")
+    async with world.serving(data_integrity=True) as bookie, world.serving(**second(2)):
+        await eventually(lambda: looks() == 3)
+        assert len(told()) == 1
+        assert "1 entries are lost" in told()[0]
+        async with world.serving(**second(3)):
+            await eventually(lambda: not bookie.operations.integrity_status().is_needed)
+        assert len(told()) == 2
+        assert "3 entries are lost" in told()[1]
+        assert bookie.operations.integrity_status().lost_entries == 3
 
 
 async def test_a_ledger_whose_metadata_is_damaged_stays_in_limbo(world: LyingWorld) -> None:

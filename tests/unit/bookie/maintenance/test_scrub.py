@@ -22,16 +22,19 @@ LOG = "/bookie/ledgers/current/0.log"
 
 
 class Copies(LyingWorld):
-    """A world whose bookies get entries back from a table: an entry, None (nobody has it), or no answer."""
+    """A world whose bookies get entries back from a table: an entry, None (nobody has it), an error, or no answer."""
 
     def __init__(self) -> None:
         super().__init__(HurriedClock())
-        self.copies: dict[tuple[int, int], bytes | None] = {}
+        self.copies: dict[tuple[int, int], bytes | OSError | None] = {}
 
     async def read_entry(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> bytes | None:
         if (ledger_id, entry_id) not in self.copies:
             raise RepairUnavailable("bookie-2: no answer")
-        return self.copies[ledger_id, entry_id]
+        found = self.copies[ledger_id, entry_id]
+        if isinstance(found, OSError):
+            raise found
+        return found
 
     def bookie(self, *arguments: Any, **changes: Any) -> Bookie:
         made = super().bookie(*arguments, **changes)
@@ -143,6 +146,7 @@ async def test_a_damaged_entry_is_repaired_lost_or_tried_again(world: Copies) ->
         (report,) = await reports_of(world)  # of what is lost; what may come back is not lost
         assert (report.ledger_id, report.kind, report.source) == (1, Kind.DATA_LOSS, Source.SCRUB)
         assert (report.name, report.ranges) == (bookie.bookie_id, ((3, 3),))
+        assert report.text == f"its owner is not known: {texts[1, 3]}"
         assert await wire.read(1, 1) == entries[1]
         assert await wire.read(1, 2) == entries[2]
         # The next pass finds a copy; what was repaired is in the write cache or in a log by now.
@@ -173,6 +177,29 @@ async def test_a_restart_goes_on_where_the_scrub_was(world: Copies) -> None:
         await eventually(lambda: bookie.operations.scrub_status().passes == 1)
         status = bookie.operations.scrub_status()
         assert (status.entries_verified, status.pass_started_ms) == (800, place.started_ms)
+
+
+async def test_a_pass_that_fails_is_continued_where_it_was(
+    world: Copies, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bookie.maintenance.scrub._RETRY_S", 1.0)
+    await filled(world, range(1, 4), 6)
+    for ledger_id in (1, 2, 3):
+        await world.record_ledger(ledger_id)
+    bad = [stored_entry(ledger_id, 0, b"p" * 50) for ledger_id in (1, 2)]
+    for entry in bad:
+        damage(world, entry, 40)
+    world.copies = {(1, 0): None, (2, 0): OSError("no such host")}
+    async with world.serving() as bookie:
+        bookie.operations.trigger_scrub()
+        await eventually(lambda: bookie.operations.scrub_status().failed == "no such host")
+        assert bookie.operations.scrub_status().ledger_id == 2
+        world.copies[2, 0] = bad[1]
+        await eventually(lambda: bookie.operations.scrub_status().passes == 1)
+        status = bookie.operations.scrub_status()
+        assert (status.entries_verified, status.entries_repaired, status.entries_lost) == (16, 1, 1)
+        assert [one[:2] for one in status.bad_entries] == [(1, 0)]
+        assert sum("ledger 1 entry 0 stays damaged" in one for one in caplog.messages) == 1
 
 
 async def test_a_pass_begins_by_itself(world: Copies) -> None:

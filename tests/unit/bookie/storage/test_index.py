@@ -1,13 +1,14 @@
 """The index for garbage collection, in RocksDB and in memory, and the scan of a log."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bookie.storage.entry_log import format as log_format
-from bookie.storage.index import Index, MemoryIndex, RocksIndex
+from bookie.storage.index import Index, IndexCorrupt, MemoryIndex, RocksIndex
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry
 
@@ -105,3 +106,40 @@ def test_a_scan_finds_what_its_definition_finds(seed: int, monkeypatch: pytest.M
         covered = sum(size + 4 for _, size, _, _ in slow_scan(data))
         assert log_format.HEADER_BYTES + covered + scan.garbage_bytes <= len(data)
         assert scan.garbage_bytes > 0 or covered == len(data) - log_format.HEADER_BYTES
+
+
+def records_of(manifest: bytes) -> list[int]:
+    """Where the records of a list of tables begin, as RocksDB writes its logs: checksum (4), size (2), kind (1), …"""
+    found = [0]
+    while found[-1] < len(manifest):
+        found.append(found[-1] + 7 + int.from_bytes(manifest[found[-1] + 4 : found[-1] + 6], "little"))
+    return found
+
+
+@pytest.mark.parametrize("name", ["locations", "ledgers"])
+def test_where_the_list_of_tables_is_cut_nothing_or_all_is_there(tmp_path: Path, name: str) -> None:
+    """Of a database that was opened once: there RocksDB takes the rest of the list for that of an empty one."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    index = RocksIndex(str(whole), MIB)
+    index.put_ledgers([(ledger_id, b"row") for ledger_id in range(3)])
+    index.put_locations([(ledger_id, 0, 16) for ledger_id in range(3)])
+    index.sync()
+    index.close()
+    (manifest,) = (whole / name).glob("MANIFEST-*")
+    data = manifest.read_bytes()
+    outcomes: list[int] = []
+    corrupt: set[str] = set()
+    for number, size in enumerate(size for at in records_of(data) for size in (at, at + 1) if size <= len(data)):
+        cut = tmp_path / str(number)
+        shutil.copytree(whole, cut)
+        (cut / name / manifest.name).write_bytes(data[:size])
+        try:
+            index = RocksIndex(str(cut), MIB)
+        except IndexCorrupt as error:
+            corrupt.add(error.database)
+            continue
+        outcomes.append(len(index.locations(0, 0, 9)) + len(list(index.ledgers())))
+        index.close()
+    assert corrupt == {name}
+    assert set(outcomes) == {4}

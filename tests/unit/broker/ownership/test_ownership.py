@@ -27,7 +27,7 @@ from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
 from tests.support.faulty_store import FaultyStore
 from tests.support.manual_clock import ManualClock
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, take_turns
 
 NAMESPACE = "public/default"
 BUNDLES = Bundles.equal(4)
@@ -989,3 +989,39 @@ async def test_the_bundles_of_a_namespace_that_is_unloaded_do_not_all_go_to_the_
         await busy.ownership.locate(topic, authoritative=False)
         await idle.ownership.locate(topic, authoritative=False)
     assert (len(busy.ownership.owned_bundles), len(idle.ownership.owned_bundles)) == (2, 2)
+
+
+async def test_a_client_that_another_broker_sends_while_a_bundle_is_taken_is_waited_with(world: Brokers) -> None:
+    """The node is seen by all before its maker knows that the bundle is its own. The official C++ client does not ask
+    again where its first SUBSCRIBE is refused: it waits for the whole of its time limit."""
+    taking, other = await world.side(), await world.side()
+    topic = TOPICS[0]
+    came: list[asyncio.Task[bool]] = []
+
+    async def sent_here() -> None:
+        taking.before_bundles_are_read = None
+        found = await other.ownership.locate(topic, authoritative=False)
+        assert (found.broker, found.redirect) == (taking.ownership.members.address, False)
+        came.append(asyncio.create_task(taking.ownership.is_coming(topic)))
+        await take_turns()
+
+    taking.before_bundles_are_read = sent_here
+    await taking.take(topic)
+    assert await came[0]
+
+
+async def test_a_client_that_another_broker_sends_to_a_broker_that_was_restarted_is_taken(world: Brokers) -> None:
+    """The session of the former process has not ended yet, so others see its nodes."""
+    former, other = await world.side(), await world.side()
+    for topic in TOPICS[:2]:
+        await former.take(topic)
+    await other.take(TOPICS[2])
+    restarted = Side(world.root.session())
+    await restarted.start(int(former.ownership.address.service_url.rpartition(":")[2]))
+    found = await other.ownership.locate(TOPICS[0], authoritative=False)
+    assert (found.broker, found.redirect) == (restarted.ownership.address, False)
+    assert await restarted.ownership.is_coming(TOPICS[0])
+    assert not await restarted.ownership.is_coming(TOPICS[2]), "it is another broker's"
+    assert not await restarted.ownership.is_coming(TOPICS[3]), "nobody sent the client here"
+    assert restarted.ownership.owned_bundles == [ALL[0]]
+    await restarted.ownership.stop()

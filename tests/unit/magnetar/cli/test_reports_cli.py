@@ -32,8 +32,10 @@ class Place:
         return asyncio.run(go())
 
     def run(self, *arguments: str) -> Result:
-        words = ["autorecovery", "reports", *arguments, "--metadata", f"rocksdb:{self.folder}"]
-        found = CliRunner().invoke(cli.main, words)
+        return self.type("autorecovery", "reports", *arguments)
+
+    def type(self, *words: str) -> Result:
+        found = CliRunner().invoke(cli.main, [*words, "--metadata", f"rocksdb:{self.folder}"])
         assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
         return found
 
@@ -62,6 +64,27 @@ def test_reports_are_listed_acknowledged_and_mended(place: Place) -> None:
     listed = json.loads(place.run("list", "--json").stdout)
     assert [(one["ledger_id"], one["state"]) for one in listed] == [(0, "open"), (7, "mended")]
     assert json.loads(place.run("list", "--state", "mended", "--json").stdout) == [told]
+
+
+def test_what_a_standalone_that_runs_has_is_shown_and_not_changed(place: Place) -> None:
+    async def hold() -> None:
+        store = await EmbeddedStore.open(place.folder, LoopClock())
+        try:
+            await asyncio.to_thread(look)
+        finally:
+            await store.close()
+
+    def look() -> None:
+        (report,) = json.loads(place.run("list", "--json").stdout)
+        for shown in ("status", "list", "delay"):
+            found = place.type("autorecovery", shown)
+            assert found.exit_code == 0, found.output
+        for words in ("reports mend " + report["id"], "disable", "delay 5"):
+            refused = place.type("autorecovery", *words.split())
+            assert refused.exit_code != 0
+            assert "is in use by another process: stop it" in refused.output
+
+    asyncio.run(hold())
 
 
 def test_what_is_not_there_or_mended_already_is_refused(place: Place) -> None:

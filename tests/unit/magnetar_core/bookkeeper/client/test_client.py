@@ -3,8 +3,9 @@
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -199,6 +200,65 @@ async def test_a_read_only_bookie_without_a_successor_is_kept_until_there_is_one
     await handle.add(b"5")
     await eventually(lambda: len(handle.metadata.segments) == 2)
     assert "bookie-4" in handle.metadata.last_segment.ensemble
+
+
+def refuse_older(cluster: FakeCluster, older: dict[int, Collection[str]]) -> list[tuple[int, str]]:
+    """Ledger → bookies whose disks are newer. Returns who was asked to take an entry of which of them, as it grows."""
+    asked: list[tuple[int, str]] = []
+
+    def refuse(bookie_id: str, opcode: int, ledger_id: int, _: int) -> int | None:
+        if opcode != ADD_ENTRY or bookie_id not in older.get(ledger_id, ()):
+            return None
+        asked.append((ledger_id, bookie_id))
+        return V2Error.EREADONLY
+
+    for bookie_id, bookie in cluster.bookies.items():
+        bookie.refuse = partial(refuse, bookie_id)
+    return asked
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 3, 2), (3, 2, 2), (4, 4, 3)])
+async def test_a_ledger_that_is_older_than_all_disks_is_given_up_for_a_newer_one(
+    cluster: FakeCluster, client: BookKeeper, sizes: tuple[int, int, int]
+) -> None:
+    """All bookies were exchanged, one after the other."""
+    handle = await create(client, *sizes)
+    await handle.add(b"0")
+    refuse_older(cluster, {handle.ledger_id: list(cluster.bookies)})
+    with pytest.raises(NotEnoughBookies):
+        await asyncio.wait_for(handle.add(b"1"), 20)
+    assert (await handle.close()).last_entry_id == 0
+    assert await (await create(client, *sizes)).add(b"1") == 0
+
+
+async def test_bookies_that_are_newer_than_a_ledger_are_asked_once(cluster: FakeCluster, client: BookKeeper) -> None:
+    await cluster.add_bookie("bookie-4")
+    await eventually(lambda: "bookie-4" in client.bookies.writable)
+    handles = [await create(client, 2, 2, 2) for _ in range(12)]
+    older: dict[int, Collection[str]] = {}
+    for handle in handles:
+        one, other = handle.metadata.last_segment.ensemble
+        older[handle.ledger_id] = [one, *sorted(cluster.bookies.keys() - {one, other})[:2]]
+    asked = refuse_older(cluster, older)
+    for number in range(3):
+        await asyncio.wait_for(asyncio.gather(*(handle.add(b"%d" % number) for handle in handles)), 20)
+    for handle in handles:
+        assert set(handle.metadata.last_segment.ensemble) == cluster.bookies.keys() - set(older[handle.ledger_id])
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_bookie_whose_disk_was_full_comes_back_to_its_ledger(cluster: FakeCluster, client: BookKeeper) -> None:
+    handle = await create(client, 4, 4, 3)
+    await cluster.set_read_only("bookie-0", True)
+    await eventually(lambda: "bookie-0" in client.bookies.read_only)
+    await handle.add(b"0")
+    await handle.add(b"1")
+    assert handle.ledger_id not in cluster.bookies["bookie-0"].ledgers
+    await cluster.set_read_only("bookie-0", False)
+    await eventually(lambda: "bookie-0" in client.bookies.writable)
+    await handle.add(b"2")
+    await eventually(lambda: 2 in cluster.bookies["bookie-0"].ledgers.get(handle.ledger_id, {}))
 
 
 async def test_only_so_many_ledgers_leave_a_bookie_at_once(cluster: FakeCluster, client: BookKeeper) -> None:
