@@ -416,6 +416,7 @@ class Broker:
             self._compactions,
             self.unacked,
             self.publish_latencies,
+            self.arrivals.subscribing,
         )
 
     async def topic_for_producer(self, topic: TopicName) -> Topic | NonPersistentTopic:

@@ -134,6 +134,11 @@ class Connection:
         return f"binary client {self.address}, {self._client.caller.work_name}"
 
     @property
+    def source(self) -> str:
+        """Whose share of the server it takes."""
+        return self._client.caller.source(self.address)
+
+    @property
     def _client(self) -> ClientFacts:
         return self._guard.client
 

@@ -29,10 +29,11 @@ from broker.errors import BrokerError, MetadataFailure, NotReady
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.leaving import tell_closed
 from broker.topic.clients.properties import KeptBytes, Properties, check_size
 from broker.topic.dispatchers.sticky_keys import check_ranges
 from broker.topic.ports import Sink
-from broker.topic.reading.subscription import KeySharedPolicy, tell_closed
+from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest, TopicPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
@@ -268,6 +269,8 @@ class ConnectionConsumers:
                 consumer.subscription.acknowledge(consumer, ack)
         except InvalidPosition as error:
             return wire.MetadataError, str(error)
+        except NotReady as error:
+            return error.code, str(error)
         return None
 
     def _answer_ack(self, ack: wire.CommandAck, refusal: tuple[int, str] | None) -> None:
@@ -312,6 +315,7 @@ class ConnectionConsumers:
         if not isinstance(consumer, Consumer) or self._consumers.get(consumer.consumer_id) is not consumer:
             return
         if consumer.subscription is not None and consumer not in consumer.subscription.consumers:
+            self._topics[consumer.consumer_id].detach_consumer(consumer)
             tell_closed(consumer)
             self.on_closed_by_broker(consumer)
 

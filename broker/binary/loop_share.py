@@ -7,11 +7,16 @@ Rules:
    ends soon, whatever the commands of clients cost, and however many clients send at once.
 2. Who comes when the turn is over waits. Those that wait have their slices in the order in which they came; who has
    more to do than a slice goes behind the others.
+3. What those that wait have brought lies in memory. Where that of one role is more than `UNWORKED_BYTES_MAX`, none of
+   its connections is read until half of it is worked on. Others go on. (Where nobody is authenticated, a connection
+   stands for itself: those of one address may be of many people.)
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
+
+from magnetar_core.runtime.types import MIB
 
 # A command takes 10 µs to some milliseconds. Others (tasks, storage, HTTP) work in the same turn, which may take a
 # tenth of a second in all.
@@ -22,6 +27,9 @@ SLICE_S: Final = 0.01
 TASKS_PER_TURN: Final = 50
 
 assert SLICE_S < TURN_S
+
+# A socket brings up to 256 KiB at a time: a chunk of 64 connections of one role that send more than they are worked on.
+UNWORKED_BYTES_MAX: Final = 16 * MIB
 
 
 class LoopShare:
@@ -88,3 +96,36 @@ class LoopShare:
         if self._waiting and not self._is_to_serve:
             self._is_to_serve = True
             self._call_soon(self._serve)
+
+
+class Unworked:
+    """Bytes that connections have brought and that wait for a turn, of each role (rule 3)."""
+
+    def __init__(self, changed: Callable[[Hashable], None]) -> None:
+        """*changed*: the connections of one are to be read no more, or again."""
+        self._changed = changed
+        self._bytes: dict[Hashable, int] = {}
+        self._full: set[Hashable] = set()
+
+    def __getitem__(self, source: Hashable) -> int:
+        return self._bytes.get(source, 0)
+
+    def is_full(self, source: Hashable) -> bool:
+        """Whether the connections of *source* are not to be read."""
+        return source in self._full
+
+    def count(self, source: Hashable, more_bytes: int) -> None:
+        """So many more wait of *source*; a negative number: fewer."""
+        held_bytes = self[source] + more_bytes
+        assert held_bytes >= 0, f"{held_bytes} bytes wait of {source}"
+        if held_bytes:
+            self._bytes[source] = held_bytes
+        else:
+            self._bytes.pop(source, None)
+        was_full = source in self._full
+        if not was_full and held_bytes > UNWORKED_BYTES_MAX:
+            self._full.add(source)
+            self._changed(source)
+        elif was_full and held_bytes <= UNWORKED_BYTES_MAX // 2:
+            self._full.remove(source)
+            self._changed(source)

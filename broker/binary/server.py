@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Hashable
 from typing import Any, Final, cast
 
 from broker.binary.admission.connection_limits import HANDSHAKES_MAX, TOO_MANY, ConnectionLimits
@@ -16,7 +16,7 @@ from broker.binary.admission.proxy_header import parse_proxy_header
 from broker.binary.answers import error_frame
 from broker.binary.connection import NO_REQUEST, PING, BrokerPort, Connection, State
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES
-from broker.binary.loop_share import LoopShare
+from broker.binary.loop_share import LoopShare, Unworked
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES
@@ -90,6 +90,8 @@ class ClientProtocol(asyncio.Protocol):
         # What was read and not worked on yet: chunks, and the frames of those before them.
         self._chunks: list[bytes] = []
         self._frames: list[memoryview] = []
+        self._unworked: tuple[str, int] = "", 0
+        """What of it is counted as waiting for a turn: whose, and bytes."""
         self._is_working = False
         self._is_wanted = True
         # Whether the socket is read. While it is not, the client shows that it lives by taking what it is sent.
@@ -136,6 +138,7 @@ class ClientProtocol(asyncio.Protocol):
         self._server.made += 1
         name = common_name(self._transport.get_extra_info("peercert"))
         self._connection = Connection(self._broker, self, self._spawn, address, common_name=name)
+        self.update_reading()
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._server.share.count_task()
@@ -170,8 +173,11 @@ class ClientProtocol(asyncio.Protocol):
             self._show_life(True)
         if self._is_working or self._chunks or not self._server.share.begin_slice():
             self._chunks.append(data)
+            if self._is_stranger and not connection.is_admitted and self._is_more_than_connect():
+                return
             self._work_soon()
-            self._update_reading()
+            self._count_unworked(len(data))
+            self.update_reading()
         elif self._take(connection, data):
             self._work()
 
@@ -250,7 +256,40 @@ class ClientProtocol(asyncio.Protocol):
         del frames[:done]
         if frames or connection.is_busy or not (self._is_read and self._is_wanted):
             self._work_soon()
-            self._update_reading()
+            self._count_unworked()
+            self.update_reading()
+
+    def _is_more_than_connect(self) -> bool:
+        """Whether a client that is not authenticated has brought more than CONNECT, which waits for a turn; then it is
+        disconnected. Others send nothing before they are answered."""
+        held_bytes = sum(map(len, self._chunks))
+        if held_bytes <= HANDSHAKE_FRAME_BYTES:
+            return False
+        log.warning("%s is disconnected: it has sent %d bytes and is not authenticated", self._address, held_bytes)
+        self.abort()
+        return True
+
+    @property
+    def source(self) -> str:
+        """Whose bytes it brings."""
+        return self._peer if self._connection is None else self._connection.source
+
+    def _count_unworked(self, more_bytes: int = 0) -> None:
+        """Count what waits for a turn of the loop. What waits because the client does not take its answers, or for
+        storage, is not counted: the connections beside this one would wait for that, too."""
+        former, was_bytes = self._unworked
+        if not (self._frames or self._chunks) or not self._is_wanted or self._is_closing:
+            held_bytes = 0
+        else:  # frames are counted once: they may be thousands
+            known = was_bytes + more_bytes if was_bytes else 0
+            held_bytes = known or sum(map(len, self._frames)) + sum(map(len, self._chunks))
+        source = self.source
+        if (source, held_bytes) != (former, was_bytes):
+            self._unworked = source, held_bytes
+            if was_bytes:
+                self._server.unworked.count(former, -was_bytes)
+            if held_bytes:
+                self._server.unworked.count(source, held_bytes)
 
     def _work_soon(self) -> None:
         if self._has_work and not self._is_working:
@@ -276,6 +315,7 @@ class ClientProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
+        self._count_unworked()
         self._is_drained.set()
         self._out.clear()
         self._frames.clear()
@@ -334,16 +374,19 @@ class ClientProtocol(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         self._is_wanted = False
-        self._update_reading()
+        self._count_unworked()
+        self.update_reading()
 
     def resume_reading(self) -> None:
         self._is_wanted = True
         self._work_soon()
-        self._update_reading()
+        self._count_unworked()
+        self.update_reading()
 
-    def _update_reading(self) -> None:
-        """Read the socket while the connection wants it and no frame that was read before waits."""
-        wanted = self._is_wanted and not self._has_work
+    def update_reading(self) -> None:
+        """Read the socket while the connection wants it, no frame that was read before waits, and not too much waits of
+        its client in all."""
+        wanted = self._is_wanted and not self._has_work and not self._server.unworked.is_full(self.source)
         if wanted == self._is_read or self._transport is None or self._transport.is_closing():
             return
         self._is_read = wanted
@@ -358,6 +401,7 @@ class ClientProtocol(asyncio.Protocol):
         if self._is_closing:
             return
         self._is_closing = True
+        self._count_unworked()
         if self._connection is not None:
             self._leave(self._connection)
         self._flush()
@@ -497,6 +541,7 @@ class BinaryServer:
         """Connections that were refused above a limit, that were made, and those of them that have ended."""
         """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
+        self.unworked = Unworked(self._update_reading_of)
         self.share = LoopShare(clock.monotonic, lambda work: asyncio.get_running_loop().call_soon(work))
         limit_bytes = int(broker.publishes.limit_bytes * UNFINISHED_SHARE)
         self.unfinished = Unfinished(limit_bytes, clock.monotonic, clock.call_later)
@@ -534,6 +579,11 @@ class BinaryServer:
             ours.close()
             theirs.close()
             raise
+
+    def _update_reading_of(self, source: Hashable) -> None:
+        for client in self.clients:
+            if client.source == source:
+                client.update_reading()
 
     def admit(self, host: str) -> str | None:
         """Count a new connection; returns why it is refused."""

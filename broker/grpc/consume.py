@@ -1,6 +1,7 @@
 """All Consume calls of a broker: how one is opened, and how its requests are read while its answers are written."""
 
 import asyncio
+from collections.abc import Hashable
 from typing import Any
 
 import grpc
@@ -37,6 +38,10 @@ class Consumers:
     async def serve(self, call: Any) -> None:
         """One Consume call. Raises Refused, BrokerError."""
         source = source_of(call)
+        with self._requests.stream(source):
+            await self._serve(call, source)
+
+    async def _serve(self, call: Any, source: Hashable) -> None:
         request = await self._requests.of_role(call, source)
         if not request.HasField("open") or request.acks or request.permits:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Consume has `open`, and nothing else")

@@ -434,6 +434,10 @@ class Publisher:
     async def serve(self, call: Any) -> None:
         """One Publish call. Raises Refused, BrokerError."""
         source = source_of(call)
+        with self._requests.stream(source):
+            await self._serve(call, source)
+
+    async def _serve(self, call: Any, source: Hashable) -> None:
         request = await self._requests.of_role(call, source)
         if not request.HasField("open") or request.messages:
             raise Refused(Status.INVALID_ARGUMENT, "the first request of Publish has `open`, and nothing else")

@@ -10,11 +10,16 @@ Rules:
 2. Of each role (each connection, where nobody is authenticated) `AT_ONCE` are read; the others wait, unread. So are
    the first requests of streams, which say what they are about: nobody has asked yet whether their client may do that.
 3. A request comes within `REQUEST_S`, or its call ends.
+4. Later requests of streams come at any time, and each may be as large: the library keeps what has come of one, and
+   does not tell how much that is. So the streams are counted, before anything of them is read: of each role (each
+   connection, where nobody is authenticated) `STREAMS_OF_ROLE_MAX` are open, and of all of them `STREAMS_MAX`; then
+   each may have `STREAMS_LEFT`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import grpc
@@ -24,6 +29,11 @@ from broker.grpc.status import Refused, Status
 # Each may have the size of the largest message.
 AT_ONCE: Final = 16
 STRANGERS_AT_ONCE: Final = 16
+
+# Publish and Consume calls: a client has one for each partition that it reads or writes.
+STREAMS_OF_ROLE_MAX: Final = 10_000
+STREAMS_MAX: Final = 20_000
+STREAMS_LEFT: Final = 100
 
 REQUEST_S: Final = 10.0
 SLOW_S: Final = 0.2
@@ -35,6 +45,8 @@ class Requests:
     def __init__(self) -> None:
         self._slots: dict[Hashable, tuple[asyncio.Semaphore, list[Any]]] = {}
         self._strangers: dict[asyncio.Timeout, float] = {}
+        self._streams = Counter[Hashable]()
+        self._streams_open = 0
 
     async def of_role(self, call: Any, source: Hashable) -> Any:
         """The request of *call*, which *source* sends (rule 2). Raises Refused."""
@@ -56,6 +68,26 @@ class Requests:
             return await _read(call, limit)
         finally:
             self._strangers.pop(limit, None)
+
+    @contextmanager
+    def stream(self, source: Hashable) -> Iterator[None]:
+        """One more stream of *source* is open (rule 4). Raises Refused."""
+        most = STREAMS_OF_ROLE_MAX if self._streams_open < STREAMS_MAX else STREAMS_LEFT
+        if self._streams[source] >= most:
+            raise Refused(
+                Status.RESOURCE_EXHAUSTED,
+                f"{self._streams[source]} Publish and Consume calls of this client are open here, and "
+                f"{self._streams_open} in all; end some of them, or use fewer partitions",
+            )
+        self._streams[source] += 1
+        self._streams_open += 1
+        try:
+            yield
+        finally:
+            self._streams_open -= 1
+            self._streams[source] -= 1
+            if not self._streams[source]:
+                del self._streams[source]
 
     @asynccontextmanager
     async def _slot(self, source: Hashable) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ from broker.errors import NotAllowed
 from broker.names import BundleSet
 from broker.ownership.rules import Ownership
 from broker.policies.namespace import NamespacePolicies
+from broker.serving.open_topics import in_turns
 from broker.settings.config import BrokerConfig
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
@@ -78,17 +79,15 @@ class NonPersistentTopics:
                 del self.by_name[name]
                 topic.disconnect_all()
 
-    def take_rates(self, now_ms: int) -> None:
+    async def take_rates(self, now_ms: int) -> None:
         """Work out the rates of the period that ends now."""
-        for topic in self.by_name.values():
+        async for topic in in_turns(self.by_name):
             topic.take_rates(now_ms)
 
     async def forget_idle(self, idle_s: float) -> None:
         """Rule 2."""
         since_ms = self._clock.wall_ms() - idle_s * 1000
-        for name, topic in list(self.by_name.items()):
-            if self.by_name.get(name) is not topic:  # it was closed while others were
-                continue
-            if not topic.clients and topic.last_active_ms <= since_ms and not name.is_system:
-                await self.close(name)
-                log.info("%s is closed: nobody used it for %.0f s", name, idle_s)
+        async for topic in in_turns(self.by_name):
+            if not topic.clients and topic.last_active_ms <= since_ms and not topic.name.is_system:
+                await self.close(topic.name)
+                log.info("%s is closed: nobody used it for %.0f s", topic.name, idle_s)

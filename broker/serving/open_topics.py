@@ -1,14 +1,25 @@
 """The persistent topics that a broker has open."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, TypeVar
 
 from broker.topic.topic import Topic
 from managed_ledger.topic_name import TopicName
 
+T = TypeVar("T")
+
 # Topics that periodic work looks at in one turn of the loop: some 20 µs each, and clients make tens of thousands.
 TOPICS_PER_TURN: Final = 100
+
+
+async def in_turns(topics: Mapping[TopicName, T]) -> AsyncIterator[T]:
+    """All *topics* that are open; others have their turn of the loop in between."""
+    for number, (name, topic) in enumerate(list(topics.items()), 1):
+        if topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew
+            yield topic
+        if not number % TOPICS_PER_TURN:
+            await asyncio.sleep(0)
 
 
 class OpenTopics(dict[TopicName, Topic]):
@@ -24,14 +35,6 @@ class OpenTopics(dict[TopicName, Topic]):
         """The topic of that name, or the partitions of it that are open."""
         found = [self[name] for name in self._partitions.get(base, ())]
         return [self[base], *found] if base in self else found
-
-    async def in_turns(self) -> AsyncIterator[Topic]:
-        """All topics that are open; others have their turn of the loop in between."""
-        for number, (name, topic) in enumerate(list(self.items()), 1):
-            if self.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew
-                yield topic
-            if not number % TOPICS_PER_TURN:
-                await asyncio.sleep(0)
 
     def __setitem__(self, name: TopicName, topic: Topic) -> None:
         self.changes += 1

@@ -11,7 +11,7 @@ from broker.errors import BrokerError, MetadataFailure
 from broker.policies.topic.service import TopicPolicies
 from broker.records.json_records import RecordError, RecordInUse
 from broker.serving.non_persistent_topics import NonPersistentTopics
-from broker.serving.open_topics import OpenTopics
+from broker.serving.open_topics import OpenTopics, in_turns
 from broker.settings.config import BrokerConfig
 from broker.topic.topic import Topic
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
@@ -100,21 +100,21 @@ class Periodic:
 
     def _each(self, what: str, step: Callable[[Topic], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         async def round_() -> None:
-            async for topic in self._topics.in_turns():
+            async for topic in in_turns(self._topics):
                 await attempt(f"{topic.name}: {what}", step(topic))
 
         return round_
 
     async def _keep_house(self) -> None:
         self._topic_policies.keep_only({name.namespace for name in self._topics})
-        async for topic in self._topics.in_turns():
+        async for topic in in_turns(self._topics):
             topic.tick()
 
     async def _take_rates(self) -> None:
         now_ms = self._clock.wall_ms()
-        async for topic in self._topics.in_turns():
+        async for topic in in_turns(self._topics):
             topic.take_rates(now_ms)
-        self._non_persistent.take_rates(now_ms)
+        await self._non_persistent.take_rates(now_ms)
 
     async def _keep_quotas(self) -> None:
         since_s = self._clock.monotonic()
@@ -122,7 +122,7 @@ class Periodic:
         self.quota_checks.add(int((self._clock.monotonic() - since_s) * 1000))
 
     async def _compact_when_due(self) -> None:
-        async for topic in self._topics.in_turns():
+        async for topic in in_turns(self._topics):
             topic.compact_if_due()
 
     async def _delete_inactive(self) -> None:
@@ -132,7 +132,7 @@ class Periodic:
 
     async def delete_inactive_topics(self) -> None:
         """Delete the topics that nobody has used for as long as their policies say."""
-        async for topic in self._topics.in_turns():
+        async for topic in in_turns(self._topics):
             name = topic.name
             if name.is_system or not topic.is_idle(self._clock.wall_ms()):
                 continue

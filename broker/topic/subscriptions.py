@@ -27,16 +27,18 @@ from broker.names import check_client_name, is_internal_subscription, is_reserve
 from broker.settings.config import BrokerConfig
 from broker.settings.quotas import DispatchRate
 from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
+from broker.topic.clients.leaving import Steps, by_turns, tell_closed
 from broker.topic.clients.properties import check_bytes
 from broker.topic.compaction.compacted_view import CompactedView
 from broker.topic.limits import TopicLimits, has_room_for_host
-from broker.topic.ports import NOT_KNOWN, Host, NextBroker
+from broker.topic.ports import Host, NextBroker
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import DispatchThrottle, SubscribeThrottle
 from broker.topic.reading.positions import position_at_ms, reader_start
-from broker.topic.reading.subscription import REPLICATED, Subscription, check_type, tell_closed
+from broker.topic.reading.subscription import REPLICATED, Subscription, check_type
 from broker.topic.requests import SubscribeRequest
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import in_turns
 from managed_ledger.errors import CursorNotFound, ManagedLedgerError, StorageUnavailable
 from managed_ledger.position import EARLIEST, LATEST, Position
 from managed_ledger.topic_name import TopicName
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
 # And for how long that is asked, where the metadata store does not answer.
 SEEK_DOUBTED_S: Final = 1.0
 SEEK_CHECK_S: Final = 2.0
+
+Making = Callable[[], contextlib.AbstractAsyncContextManager[None]]
+"""The turn of whoever makes a durable subscription (`broker.arrivals`)."""
 
 
 class Subscriptions:
@@ -65,6 +70,7 @@ class Subscriptions:
         limits: TopicLimits,
         compacted: CompactedView,
         membership: Membership,
+        making: Making,
     ) -> None:
         """*compacted*: for consumers that want what compaction kept; *membership*: the topic's in a resource group."""
         self.by_name: dict[str, Subscription] = {}
@@ -81,6 +87,7 @@ class Subscriptions:
         self._limits = limits
         self._compacted = compacted
         self._membership = membership
+        self._making = making
         self.dispatch_throttle = DispatchThrottle()
         """The rate of all subscriptions together."""
         self._subscribe_throttle = SubscribeThrottle()
@@ -225,9 +232,11 @@ class Subscriptions:
             raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self._topic}")
         self._coming[name] += 1
         try:
-            cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
-            if is_replicated:
-                await _store_replicated(cursor, is_replicated=True)
+            async with self._making():
+                check_open()
+                cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
+                if is_replicated:
+                    await _store_replicated(cursor, is_replicated=True)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         finally:
@@ -309,8 +318,8 @@ class Subscriptions:
         if subscription.is_fenced:
             raise NotReady(f"Subscription {name} is fenced")
         subscription.is_fenced = True
-        for consumer in subscription.disconnect_consumers():
-            consumer.sink.on_consumer_closed(consumer)
+        subscription.detach_consumers()
+        await in_turns(by_turns(subscription.tell_detached()))
         try:
             if subscription.is_durable:
                 await self._ledger.delete_cursor(name)
@@ -340,22 +349,23 @@ class Subscriptions:
                     async with asyncio.timeout(SEEK_CHECK_S):
                         await self._ledger.check_owner()
 
-        for consumer in subscription.consumers:
-            consumer.sink.on_consumer_closed(consumer)
         try:
-            await subscription.reset_to(position, ack_set, batch_size, check)
+            await subscription.reset_to(position, ack_set, batch_size, check, tell=in_turns)
         except ManagedLedgerError as error:
             raise storage_error(error) from error
         finally:
             if not subscription.is_durable:  # rule 2
                 self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
 
-    def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
-        """The topic ends: disconnect all consumers, start no more reads and timers."""
+    def close(self) -> None:
+        """The topic ends: start no more reads and timers; all consumers are out."""
         for subscription in self.by_name.values():
-            for consumer in subscription.disconnect_consumers(next_broker):
-                consumer.sink.on_consumer_closed(consumer)
             subscription.close()
+
+    def tell_detached(self, next_broker: NextBroker) -> Steps:
+        """Tell the clients of the consumers of a topic that has ended; one with each step."""
+        for subscription in list(self.by_name.values()):
+            yield from subscription.tell_detached(next_broker)
 
     async def clear(self, name: str) -> None:
         """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""

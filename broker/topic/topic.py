@@ -19,6 +19,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,7 @@ from broker.policies.namespace import NamespacePolicies
 from broker.settings.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
 from broker.settings.quotas import CAUGHT_UP, STORAGE
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription, Counted
+from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.compaction.compactor import Compactor, unpacked
 from broker.topic.host import TopicHost
@@ -47,7 +49,7 @@ from broker.topic.reading.passing import expire, nth_open
 from broker.topic.reading.positions import last_kept_index, last_message, position_at_ms
 from broker.topic.reading.subscription import Subscription
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
-from broker.topic.subscriptions import Subscriptions
+from broker.topic.subscriptions import Making, Subscriptions
 from broker.topic.unacked import UnackedBudget
 from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock, Timer
@@ -89,16 +91,20 @@ class Topic:
         compactions: asyncio.Semaphore | None = None,
         unacked: UnackedBudget | None = None,
         publish_latencies: Distribution | None = None,
+        making: Making = contextlib.nullcontext,
     ) -> None:
         """*reads* is the budget for what all topics of the broker have read and not yet sent; *compactions* how many of
         them are compacted at the same time; *unacked* what all of them have delivered without an acknowledgement.
-        *publish_latencies* counts the milliseconds until entries of all of them were stored."""
+        *publish_latencies* counts the milliseconds until entries of all of them were stored; *making* is the turn of
+        whoever makes a durable subscription."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
         self.is_closed = False
         self.is_fenced = False
         self._is_closing = False
+        self._leaving: asyncio.Task[None] | None = None
+        """Tells clients that they are closed, if there are too many for one turn of the loop."""
         self._config = config
         self._limits = limits_of(config, policies, is_system=name.is_system)
         self._clock = clock
@@ -115,7 +121,7 @@ class Topic:
         self.publish_throttle = PublishThrottle()
         self.membership = Membership()
         self._subscriptions = Subscriptions(
-            name, ledger, self._host, clock, config, self._limits, self.compactor, self.membership
+            name, ledger, self._host, clock, config, self._limits, self.compactor, self.membership, making
         )
         self._use_rates()
         # What the parts call back must not refer to this object: a topic that has ended is freed at once.
@@ -225,13 +231,13 @@ class Topic:
         log.warning("%s: publishing failed, its producers are disconnected: %s", self.name, error)
         self.is_fenced = True  # rule 1
         self._publishing.on_storage_failed()
-        self._producers.disconnect_all()
+        self._tell(self._producers.disconnect_all())
         if not self.ledger.is_open:  # it takes no appends any more, even if `on_closed` has not been called yet
             self.on_closed(error)
 
     def _unfence_when_idle(self) -> None:
-        """Take producers again once storage has answered every pending append (rule 1)."""
-        if not self.is_closed and not self.ledger.pending_count:
+        """Take producers again once storage has answered every pending append and all former ones are out (rule 1)."""
+        if not self.is_closed and not self.ledger.pending_count and self._leaving is None:
             self.is_fenced = False
 
     def on_closed(self, error: ManagedLedgerError) -> None:
@@ -326,7 +332,7 @@ class Topic:
         if refuses_producers(found):
             if self.producers:
                 log.info("%s: its producers are disconnected: the quota %s is used up", self.name, found.kind)
-            self._producers.disconnect_all()
+            await in_turns(by_turns(self._producers.disconnect_all()))
         elif found.kind == STORAGE:
             self.size_evictions += 1
             passed = evict_bytes(self.ledger, list(self.subscriptions.values()), found.quota)
@@ -520,7 +526,7 @@ class Topic:
         self._use_rates()
         async with self._producers.admission:
             if self._limits.requires_encryption:
-                self._producers.require_encryption()
+                await in_turns(by_turns(self._producers.require_encryption()))
             await self._deduplication.apply(self.deduplication_enabled)
         await self._expect_compaction()
 
@@ -630,7 +636,7 @@ class Topic:
             last = await self.ledger.terminate()
         except ManagedLedgerError as error:
             raise storage_error(error) from error
-        self._producers.disconnect_all()
+        await in_turns(by_turns(self._producers.disconnect_all()))
         self._subscriptions.tell_the_end()
         return last
 
@@ -643,6 +649,7 @@ class Topic:
         await self._wait_for_answers()
         self.snapshot_deduplication()
         self._disconnect_all(next_broker)
+        await self._until_told()
         await attempt(f"{self.name}: closing its ledger", self.ledger.close())
         await self._tasks.cancel()
         self._untie()
@@ -661,6 +668,7 @@ class Topic:
 
     async def finish(self) -> None:
         """Close the managed ledger and end the tasks of an abandoned topic."""
+        await self._until_told()
         await self._close_ledger()
         await self._tasks.cancel()
         self._untie()
@@ -668,6 +676,7 @@ class Topic:
     async def delete(self) -> None:
         """Remove the topic with all its data; its clients are disconnected. Raises BrokerError."""
         self._disconnect_all()
+        await self._until_told()
         compacted = self.compactor.ledgers()
         try:
             await self.ledger.delete()
@@ -695,5 +704,31 @@ class Topic:
             self._withheld_timer.cancel()
         self._publishing.forget_withheld()
         self._answered.ring()
-        self._producers.disconnect_all(next_broker)
-        self._subscriptions.close(next_broker)
+        self._subscriptions.close()
+        self._tell(self._all_leave(next_broker))
+
+    def _all_leave(self, next_broker: NextBroker) -> Steps:
+        yield from self._producers.disconnect_all(next_broker)
+        yield from self._subscriptions.tell_detached(next_broker)
+
+    def _tell(self, steps: Steps) -> None:
+        """The first clients now, the others in later turns of the loop."""
+        former, turns = self._leaving, by_turns(steps)
+        if former is None and next(turns, self) is self:
+            return
+
+        async def work() -> None:
+            try:
+                if former is not None:
+                    await asyncio.wait([former])
+                await in_turns(turns)
+            finally:
+                if self._leaving is task:
+                    self._leaving = None
+                    self._unfence_when_idle()
+
+        task = self._leaving = self._tasks.spawn(work(), "leaving")
+
+    async def _until_told(self) -> None:
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])

@@ -41,7 +41,7 @@ MUTANTS: Final = (
     Mutant(
         "a role makes topics as quickly as it asks for them",
         "broker/arrivals.py",
-        "MADE_AT_ONCE: Final = 8\n",
+        "MADE_AT_ONCE: Final = 16\n",
         "MADE_AT_ONCE: Final = 10_000\n",
         (f"{_ROLES}[topics]",),
     ),

@@ -276,9 +276,16 @@ MUTANTS = (
     Mutant(
         "a client that comes before its bundle does is sent away",
         "broker/ownership/ownership.py",
-        "if entry is not None and entry.takers and not entry.is_owned:",
-        "if False:",
+        "(entry is not None and entry.takers) or ",
+        "",
         HANDING_OVER,
+    ),
+    Mutant(
+        "a client that comes while its bundle is being taken is sent away",
+        "broker/ownership/ownership.py",
+        "(entry is not None and entry.takers) or await self.is_owned_by(bundle, self.address)",
+        "entry is not None and entry.takers",
+        ("tests/unit/broker/ownership/test_ownership.py", "-k", "sends_while or was_restarted"),
     ),
     Mutant(
         "what changes while a topic is being opened is not seen",
@@ -441,8 +448,8 @@ MUTANTS = (
     Mutant(
         "who waits last is next",
         "broker/topic/publishing/producer_access.py",
-        "producer, topic_epoch = self.waiting.pop(0)",
-        "producer, topic_epoch = self.waiting.pop()",
+        "producer = next(iter(self.waiting))",
+        "producer = next(reversed(self.waiting))",
         RULES,
     ),
     Mutant(
@@ -872,16 +879,58 @@ MUTANTS = (
     Mutant(
         "a failed read is not tried again",
         "broker/topic/reading/subscription.py",
-        "                self._arm(self._host.now_ms() + self._retry_ms)\n                return\n",
-        "                return\n",
+        "                self._retry = self._host.call_later(self._retry_ms, self._try_again)\n",
+        "",
+        DISPATCH,
+    ),
+    Mutant(
+        "what goes on at a topic brings a failed read again",
+        "broker/topic/reading/subscription.py",
+        "self.is_fenced or self._retry is not None:",
+        "self.is_fenced:",
+        DISPATCH,
+    ),
+    Mutant(
+        "a seek waits for the pause of a failed read",
+        "broker/topic/reading/subscription.py",
+        "            await self.cursor.reset(position)\n            self._end_pause()\n",
+        "            await self.cursor.reset(position)\n",
         DISPATCH,
     ),
     Mutant(
         "consumers go on while their cursor is reset",
         "broker/topic/reading/subscription.py",
-        "            self.disconnect_consumers()\n            await self.cursor.reset(position)\n",
-        "            await self.cursor.reset(position)\n",
+        "            self.detach_consumers()\n            await tell(by_turns(self.tell_detached()))\n",
+        "",
         DISPATCH,
+    ),
+    Mutant(
+        "all clients of a topic that ends are told in one turn",
+        "broker/topic/clients/leaving.py",
+        "        if not number % TOLD_PER_TURN:\n            yield\n",
+        "        if number < 0:\n            yield\n",
+        LEAVING,
+    ),
+    Mutant(
+        "who has left by itself is told that it is closed",
+        "broker/topic/reading/subscription.py",
+        "            self._leaving.remove(consumer)\n            self._has_left(consumer)\n",
+        "            pass\n",
+        LEAVING,
+    ),
+    Mutant(
+        "what those acknowledge who have to leave counts",
+        "broker/topic/reading/subscription.py",
+        '            raise NotReady(f"The consumers of {self.name} are being closed")\n',
+        "            pass\n",
+        LEAVING,
+    ),
+    Mutant(
+        "producers publish after a failure before all are out",
+        "broker/topic/topic.py",
+        " and self._leaving is None:\n            self.is_fenced = False",
+        ":\n            self.is_fenced = False",
+        LEAVING,
     ),
     # -- topics
     Mutant(
@@ -964,8 +1013,7 @@ MUTANTS = (
     Mutant(
         "what went to consumers that have left is forgotten",
         "broker/topic/reading/subscription.py",
-        "            self._gone = self._gone.plus(consumer.counted)\n"
-        "            self._dispatcher.remove(consumer)\n            # The",
+        "            self._has_left(consumer)\n            self._dispatcher.remove(consumer)\n            # The",
         "            self._dispatcher.remove(consumer)\n            # The",
         ("tests/unit/broker/admin/numbers/test_stats.py",),
     ),
@@ -986,7 +1034,7 @@ MUTANTS = (
     Mutant(
         "a failed write leaves its producers connected",
         "broker/topic/topic.py",
-        "        self._producers.disconnect_all()\n        if not self.ledger.is_open:",
+        "        self._tell(self._producers.disconnect_all())\n        if not self.ledger.is_open:",
         "        if not self.ledger.is_open:",
         WHOLE,
     ),
@@ -1659,7 +1707,7 @@ MUTANTS = (
     # -- who asks again on a connection that stays
     Mutant(
         "a client is told that a consumer is closed which it does not know yet",
-        "broker/topic/reading/subscription.py",
+        "broker/topic/clients/leaving.py",
         "    if not consumer.is_known:\n        return\n",
         "",
         (*ASKED_AGAIN, "-k", "a_close_of_a_consumer"),

@@ -16,7 +16,37 @@ _COMMANDS: Final = ("tests/unit/magnetar/inspect/test_broker_admin.py",)
 _TOPICS: Final = ("tests/unit/magnetar/client/test_followed.py", "-o", "timeout=20")
 _DOORS: Final = ("tests/unit/magnetar/processes/test_http_doors.py", "-o", "timeout=30")
 
+_PACING: Final = (f"{_RUNTIME}/http/test_pacing.py", "-o", "timeout=20")
+
 MUTANTS: Final = (
+    Mutant(
+        "whatever a socket brings is parsed at once",
+        "magnetar_core/runtime/http/pacing.py",
+        "        if not self.has_more and self._pace.takes(len(data)):\n",
+        "        if not self.has_more and self._pace.takes(0):\n",
+        _PACING,
+    ),
+    Mutant(
+        "a connection with pieces that wait is read",
+        "magnetar_core/runtime/http/pacing.py",
+        "        if not self._is_held:\n",
+        "        if self._is_wanted:\n",
+        _PACING,
+    ),
+    Mutant(
+        "answers that nobody reads have no sum",
+        "magnetar_core/runtime/http/answers.py",
+        "        while self._going and self.bytes + size_bytes > self._bytes_max:\n",
+        "        while self._going and size_bytes > self._bytes_max:\n",
+        _PACING,
+    ),
+    Mutant(
+        "who does not read keeps others from their answers",
+        "magnetar_core/runtime/http/answers.py",
+        "            if age_s < SLOW_S:\n",
+        "            if age_s >= 0:\n",
+        _PACING,
+    ),
     Mutant(
         "the library unpacks bodies as they come",
         "magnetar_core/runtime/http/server.py",

@@ -100,8 +100,8 @@ MUTANTS: Final = (
     Mutant(
         "a subscription that is closed keeps what it reserved of its resource group",
         "broker/topic/reading/subscription.py",
-        "        self.is_fenced = True\n        self._settle(0, 0)\n",
-        "        self.is_fenced = True\n",
+        "        self._dispatcher = None\n        self._settle(0, 0)\n",
+        "        self._dispatcher = None\n",
         _GROUP,
     ),
     Mutant(
@@ -178,14 +178,14 @@ MUTANTS: Final = (
     Mutant(
         "more is passed over than the quota says",
         "managed_ledger/reading/backlog_size.py",
-        "            return Position(one.ledger_id, min(-(-over // average), one.entries) - 1)\n",
-        "            return Position(one.ledger_id, one.entries - 1)\n",
+        "            return Position(ledger.ledger_id, min(-(-over // average), ledger.entries) - 1)\n",
+        "            return Position(ledger.ledger_id, ledger.entries - 1)\n",
         _BACKLOG,
     ),
     Mutant(
         "what was read of a ledger counts as backlog",
         "managed_ledger/reading/backlog_size.py",
-        "            return total - before - _bytes_up_to(one, position.entry_id)\n",
+        "            return total - before - _bytes_up_to(ledger, position.entry_id)\n",
         "            return total - before\n",
         _BACKLOG,
     ),

@@ -15,6 +15,8 @@ _MESSAGES: Final = ("tests/unit/broker/test_broker.py", "-k", "so_many_propertie
 _METADATA: Final = ("tests/unit/managed_ledger/test_messages.py", "-k", "metadata or looked_through")
 _FLOW: Final = ("tests/unit/broker/binary/test_flow.py",)
 _STRANGERS: Final = ("tests/unit/broker/test_security.py", "-k", "frames_of_the_unauthenticated")
+_PASSING: Final = ("tests/unit/broker/test_non_persistent.py", "-k", "periodic")
+_UNWORKED: Final = ("tests/unit/broker/binary/test_loop_share.py", "-k", "each_source or has_a_sum")
 _STREAMS: Final = ("tests/unit/test_limits_overflow.py", "-k", "publish_call")
 _REQUESTS: Final = ("tests/unit/broker/grpc/test_requests.py",)
 
@@ -309,15 +311,15 @@ MUTANTS: Final = (
     Mutant(
         "periodic work looks at all topics in one turn",
         "broker/serving/open_topics.py",
-        "            if not number % TOPICS_PER_TURN:\n                await asyncio.sleep(0)\n",
+        "        if not number % TOPICS_PER_TURN:\n            await asyncio.sleep(0)\n",
         "",
         _PERIODIC,
     ),
     Mutant(
         "periodic work goes on with topics that were closed meanwhile",
         "broker/serving/open_topics.py",
-        "            if self.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew\n",
-        "            if name == topic.name:\n",
+        "        if topics.get(name) is topic:  # else it was closed meanwhile, and maybe opened anew\n",
+        "        if name == topic.name:\n",
         _PERIODIC,
     ),
     # -- properties
@@ -371,7 +373,63 @@ MUTANTS: Final = (
         "        self.command_bytes = 0\n",
         _FLOW,
     ),
+    Mutant(
+        "who is not authenticated waits with any number of bytes",
+        "broker/binary/server.py",
+        "        if held_bytes <= HANDSHAKE_FRAME_BYTES:\n            return False\n",
+        "        return False\n",
+        ("tests/unit/broker/test_security.py", "-k", "more_than_connect"),
+    ),
+    Mutant(
+        "what the connections of a client bring has no sum",
+        "broker/binary/loop_share.py",
+        "        if not was_full and held_bytes > UNWORKED_BYTES_MAX:\n",
+        "        if not was_full and held_bytes < 0:\n",
+        _UNWORKED,
+    ),
+    Mutant(
+        "who does not take its answers stops its other connections",
+        "broker/binary/server.py",
+        " or not self._is_wanted or self._is_closing:\n            held_bytes = 0\n",
+        " or self._is_closing:\n            held_bytes = 0\n",
+        _UNWORKED,
+    ),
+    Mutant(
+        "the rates of all non-persistent topics are taken in one turn",
+        "broker/serving/non_persistent_topics.py",
+        "        async for topic in in_turns(self.by_name):\n            topic.take_rates(now_ms)\n",
+        "        for topic in list(self.by_name.values()):\n            topic.take_rates(now_ms)\n",
+        _PASSING,
+    ),
+    Mutant(
+        "subscriptions are made in any number at once",
+        "broker/topic/subscriptions.py",
+        "            async with self._making():\n                check_open()\n",
+        "            if True:\n                check_open()\n",
+        _ARRIVALS,
+    ),
+    Mutant(
+        "a subscription that waited gets a cursor in a topic that is closed",
+        "broker/topic/subscriptions.py",
+        "            async with self._making():\n                check_open()\n",
+        "            async with self._making():\n",
+        _ARRIVALS,
+    ),
     # -- requests over gRPC
+    Mutant(
+        "a role has any number of streams",
+        "broker/grpc/requests.py",
+        "        if self._streams[source] >= most:\n",
+        "        if self._streams[source] < 0:\n",
+        _REQUESTS,
+    ),
+    Mutant(
+        "the first request of a Publish call too many is read",
+        "broker/grpc/publish.py",
+        "        with self._requests.stream(source):\n            await self._serve(call, source)\n",
+        "        await self._serve(call, source)\n",
+        _REQUESTS,
+    ),
     Mutant(
         "the first request of a Publish call is read whoever sends it",
         "broker/grpc/publish.py",

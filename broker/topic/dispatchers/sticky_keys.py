@@ -14,6 +14,7 @@ So does Apache's broker 4.0.8: what it gave to whom is in tests/vectors/key_shar
 
 import base64
 import binascii
+from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -149,7 +150,7 @@ class ConsistentHashing(Generic[C]):
 
     def __init__(self, points: int = 100) -> None:
         self._points = points
-        self._hashes_of: dict[C, list[int]] = {}
+        self._hashes_of: dict[C, array[int]] = {}
         self._numbers: dict[str, dict[C, int]] = {}
         self._names: dict[C, str] = {}
         # Point → its consumers in the order in which they joined.
@@ -167,7 +168,7 @@ class ConsistentHashing(Generic[C]):
         self._names[consumer] = name
         endings = (str(point).encode() for point in range(self._points))
         hashes = sorted(set(map(_on_ring, murmur3_of_each(f"{name}\0{number}\0".encode(), endings))))
-        self._hashes_of[consumer] = hashes
+        self._hashes_of[consumer] = array("H", hashes)
         self._fresh += [hash_ for hash_ in hashes if hash_ not in self._owners]
         for hash_ in hashes:
             self._owners.setdefault(hash_, []).append(consumer)

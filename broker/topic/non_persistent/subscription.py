@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.errors import ConsumerBusy
 from broker.topic.clients.consumer import Consumer
+from broker.topic.clients.leaving import Leaving, Steps
 from broker.topic.dispatchers.dispatcher import Facts
 from broker.topic.non_persistent.delivery import ByKey, Delivery, InTurn, OneActive
 from broker.topic.ports import NOT_KNOWN, NextBroker
@@ -23,7 +24,6 @@ from broker.topic.reading.subscription import (
     KeySharedPolicy,
     check_same_kind,
     check_same_policy,
-    tell_closed,
 )
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import Buffer
@@ -62,6 +62,7 @@ class NonPersistentSubscription:
         self._consistent_hashing = consistent_hashing
         self._points = points
         self._delivery: Delivery | None = None
+        self._leaving = Leaving()
         self.messages_out = 0
         """Given to consumers that have left."""
         self.bytes_out = 0
@@ -70,11 +71,14 @@ class NonPersistentSubscription:
 
     @property
     def messages_out_in_all(self) -> int:
-        return self.messages_out + sum(one.messages_out for one in self.consumers)
+        return self.messages_out + sum(one.messages_out for one in self._all())
 
     @property
     def bytes_out_in_all(self) -> int:
-        return self.bytes_out + sum(one.bytes_out for one in self.consumers)
+        return self.bytes_out + sum(one.bytes_out for one in self._all())
+
+    def _all(self) -> list[Consumer]:
+        return [*self.consumers, *self._leaving]
 
     # -------------------------------------------------------------------------------- consumers
 
@@ -129,18 +133,26 @@ class NonPersistentSubscription:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach *consumer*."""
-        if self._delivery is not None and consumer in self._delivery.consumers:
-            self.messages_out += consumer.messages_out
-            self.bytes_out += consumer.bytes_out
+        if consumer in self._leaving:
+            self._leaving.remove(consumer)
+            self._has_left(consumer)
+        elif self._delivery is not None and consumer in self._delivery.consumers:
+            self._has_left(consumer)
             self._delivery.remove(consumer)
 
-    def disconnect_consumers(self, next_broker: NextBroker = NOT_KNOWN) -> list[Consumer]:
-        """Detach all consumers and tell their clients, which subscribe again by themselves, at *next_broker*."""
-        gone = list(self.consumers)
-        for consumer in gone:
-            tell_closed(consumer, next_broker)
-            self.remove_consumer(consumer)
-        return gone
+    def detach_consumers(self) -> None:
+        """All consumers are out at once; their clients are not told yet."""
+        self._leaving.add(self.consumers)
+        self._delivery = None
+
+    def tell_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
+        """Tell the clients of detached consumers, which subscribe again by themselves, at *next_broker*; one with each
+        step."""
+        return self._leaving.tell(self._has_left, next_broker)
+
+    def _has_left(self, consumer: Consumer) -> None:
+        self.messages_out += consumer.messages_out
+        self.bytes_out += consumer.bytes_out
 
     # -------------------------------------------------------------------------------- messages
 

@@ -29,6 +29,7 @@ from broker.errors import (
 from broker.policies.namespace import NamespacePolicies
 from broker.settings.config import BrokerConfig
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.leaving import Steps, by_turns, tell_closed
 from broker.topic.clients.producer import Producer
 from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.limits import has_room_for_host, limits_of
@@ -38,12 +39,12 @@ from broker.topic.publishing.producers import Producers
 from broker.topic.publishing.publishing import encrypted
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import PublishThrottle
-from broker.topic.reading.subscription import check_type, tell_closed
+from broker.topic.reading.subscription import check_type
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.subscriptions import check_name, check_new_name
 from broker.wire.frames import Send, send_receipt
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.tasks import Bell, Tasks, in_turns
 from managed_ledger.position import LATEST, Position
 from managed_ledger.reading.reading import Entry
 from managed_ledger.topic_name import TopicName
@@ -88,6 +89,8 @@ class NonPersistentTopic:
         self.publish_throttle.use(self._limits.publish_rate, clock.wall_ms())
         self.membership = Membership()
         self._producers = Producers(name, Epoch(), clock, self._tasks, Bell())
+        self._leaving: asyncio.Task[None] | None = None
+        """Tells clients that they are closed, if there are too many for one turn of the loop."""
         self._consumers_changed_ms = clock.wall_ms()
 
     def _check_open(self) -> None:
@@ -218,7 +221,7 @@ class NonPersistentTopic:
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             messages, size = self._gone_out
-            self._gone_out = (messages + subscription.messages_out, size + subscription.bytes_out)
+            self._gone_out = messages + subscription.messages_out_in_all, size + subscription.bytes_out_in_all
 
     def _consumer_count(self) -> int:
         return sum(len(one.consumers) for one in self.subscriptions.values())
@@ -254,10 +257,10 @@ class NonPersistentTopic:
         subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
-        for consumer in subscription.disconnect_consumers():
-            consumer.sink.on_consumer_closed(consumer)
+        subscription.detach_consumers()
         self._end(subscription)
         self._consumers_changed_ms = self._clock.wall_ms()
+        await in_turns(by_turns(subscription.tell_detached()))
 
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
@@ -279,7 +282,7 @@ class NonPersistentTopic:
         self._limits = limits_of(self._config, policies, is_system=self.name.is_system)
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
         if self._limits.requires_encryption:
-            self._producers.require_encryption()
+            await in_turns(by_turns(self._producers.require_encryption()))
         for subscription in self.subscriptions.values():
             subscription.consumers_max = self._limits.consumers_per_subscription_max
 
@@ -313,15 +316,24 @@ class NonPersistentTopic:
             return
         self.is_closed = True
         self._producers.close()
-        self._producers.disconnect_all(next_broker)
-        for subscription in self.subscriptions.values():
-            for consumer in subscription.disconnect_consumers(next_broker):
-                consumer.sink.on_consumer_closed(consumer)
+        subscriptions = list(self.subscriptions.values())
         self.subscriptions.clear()
+        for subscription in subscriptions:
+            subscription.detach_consumers()
+        turns = by_turns(self._all_leave(subscriptions, next_broker))
+        if next(turns, self) is None:
+            self._leaving = self._tasks.spawn(in_turns(turns), "leaving")
+
+    def _all_leave(self, subscriptions: Sequence[NonPersistentSubscription], next_broker: NextBroker) -> Steps:
+        yield from self._producers.disconnect_all(next_broker)
+        for subscription in subscriptions:
+            yield from subscription.tell_detached(next_broker)
 
     async def close(self, next_broker: NextBroker = NOT_KNOWN) -> None:
         """Disconnect the clients and end what is under way."""
         self.disconnect_all(next_broker)
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
         await self._tasks.cancel()
 
 

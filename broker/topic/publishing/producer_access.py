@@ -48,7 +48,8 @@ class ProducerAccess(Generic[P]):
     def __init__(self, epoch: int | None) -> None:
         self.epoch = epoch
         self.holder: P | None = None
-        self.waiting: list[tuple[P, int | None]] = []
+        self.waiting: dict[P, int | None] = {}
+        """In the order in which they came, with the epoch of the topic that each knows."""
 
     def decide(self, mode: int, topic_epoch: int | None, producers: int) -> Decision:
         """What a new producer gets; changes nothing. *producers*: how many are attached.
@@ -80,11 +81,11 @@ class ProducerAccess(Generic[P]):
         self.epoch = epoch
 
     def wait(self, producer: P, topic_epoch: int | None) -> None:
-        self.waiting.append((producer, topic_epoch))
+        self.waiting[producer] = topic_epoch
 
     def fence(self) -> list[P]:
         """Take exclusive access from its holder and empty the queue; returns the producers that waited."""
-        waiters = [producer for producer, _ in self.waiting]
+        waiters = list(self.waiting)
         self.waiting.clear()
         self.holder = None
         return waiters
@@ -94,16 +95,16 @@ class ProducerAccess(Generic[P]):
         if self.holder == producer:
             self.holder = None
             return True
-        remaining = [item for item in self.waiting if item[0] != producer]
-        changed = len(remaining) != len(self.waiting)
-        self.waiting = remaining
-        return changed
+        waited = producer in self.waiting
+        self.waiting.pop(producer, None)
+        return waited
 
     def next_in_line(self, producers: int) -> tuple[P, int] | None:
         """Take the next producer from the queue; returns it and the epoch to be stored. None if nobody is next."""
         if self.holder is not None or producers or not self.waiting:
             return None
-        producer, topic_epoch = self.waiting.pop(0)
+        producer = next(iter(self.waiting))
+        topic_epoch = self.waiting.pop(producer)
         return producer, self._epoch_for(topic_epoch)
 
     def _epoch_for(self, topic_epoch: int | None) -> int:

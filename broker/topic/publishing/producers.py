@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from broker.errors import NotReady, ProducerBusy, storage_error
+from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, NextBroker
@@ -20,7 +21,7 @@ from broker.topic.requests import Attached, ProducerRequest
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt
+from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, in_turns
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.topic_name import TopicName
 
@@ -146,10 +147,8 @@ class Producers:
             self._put(producer)
             return Attached(last_sequence_id, None, ready=False)
         if decision.access is Access.EXCLUSIVE_AFTER_FENCING:
-            for waiter in self._access.fence():
-                self._waiting[waiter].on_ready(None)
-                self.detach(waiter)
-            self.disconnect_all()
+            await in_turns(by_turns(self._fence(self._access.fence())))
+            check_open()
         if decision.epoch is not None:
             await self._store_epoch(decision.epoch)  # rule 1
             check_open()
@@ -254,15 +253,27 @@ class Producers:
         producer.sink.on_producer_closed(producer)
         self.detach(producer)
 
-    def require_encryption(self) -> None:
-        """Disconnect the producers that do not encrypt."""
+    def _fence(self, waiters: list[Producer]) -> Steps:
+        """An exclusive producer takes the topic; one of the others leaves with each step."""
+        for waiter in waiters:
+            if waiter in self._waiting:  # else it has left meanwhile
+                self._waiting[waiter].on_ready(None)
+                self.detach(waiter)
+                yield
+        yield from self.disconnect_all()
+
+    def require_encryption(self) -> Steps:
+        """Disconnect the producers that do not encrypt; one with each step."""
         for producer in list(self.by_name.values()):
             if not producer.encrypts:
                 self.disconnect(producer)
+                yield
 
-    def disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> None:
+    def disconnect_all(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
+        """Disconnect all that are there now; one with each step."""
         for producer in list(self.by_name.values()):
             self.disconnect(producer, next_broker)
+            yield
 
     def close(self) -> None:
         """The topic ends: producers that wait for a name stop waiting."""

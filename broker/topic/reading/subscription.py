@@ -12,6 +12,8 @@ Rules:
 5. Entries are read only if there is room for them: at the consumers' connections, and in the broker's budget for what
    is read and not sent yet. Without room the subscription queues for it behind other subscriptions. A client whose
    connection is idle gets one entry all the same, so that clients that read never wait for clients that do not.
+6. A read that has failed is tried again after a pause that grows, and nothing brings it before: entries that are lost
+   would be asked for thousands of times a second, since what goes on at the topic runs the pump.
 """
 
 import math
@@ -21,6 +23,7 @@ from typing import Final
 from broker.errors import ConsumerBusy, MetadataFailure, NotAllowed, NotReady
 from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, Counted
+from broker.topic.clients.leaving import Leaving, Steps, by_turns
 from broker.topic.compaction.compacted_view import CompactedCursor, CompactedView
 from broker.topic.dispatchers.dispatcher import Dispatcher, DispatchLimits, Read, count_bits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher, make_selector
@@ -31,7 +34,7 @@ from broker.topic.rates.averages import Rates
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import DispatchThrottle
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, command
+from broker.wire.frames import command
 from magnetar_core.runtime.types import Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import BATCH_MESSAGES_MAX
@@ -107,6 +110,7 @@ class Subscription:
         self._consistent_hashing = consistent_hashing
         self._points = points
         self._dispatcher: Dispatcher | None = None
+        self._leaving = Leaving()
         self._share = host.unacked.share(self._resume)
         self._is_reading = False
         self.is_replaying = False
@@ -115,6 +119,7 @@ class Subscription:
         self._timer: Cancellable | None = None
         self._timer_at_ms = 0
         self._retry_ms = 0
+        self._retry: Cancellable | None = None  # rule 6
         self._messages_per_entry = 1.0
         self.rates = Rates(6, host.now_ms())
         """Those of `counted`, and entries expired."""
@@ -229,8 +234,11 @@ class Subscription:
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach *consumer*; entries that it did not acknowledge go to the other consumers."""
         self.last_active_ms = self._host.now_ms()
-        if self._dispatcher is not None and consumer in self._dispatcher.consumers:
-            self._gone = self._gone.plus(consumer.counted)
+        if consumer in self._leaving:
+            self._leaving.remove(consumer)
+            self._has_left(consumer)
+        elif self._dispatcher is not None and consumer in self._dispatcher.consumers:
+            self._has_left(consumer)
             self._dispatcher.remove(consumer)
             # The pump runs in the next turn of the loop: when a connection breaks, hundreds of its consumers leave in
             # this turn, and the entries of one must not be sent to another that leaves a moment later.
@@ -279,12 +287,14 @@ class Subscription:
         _positions_of(ack)
 
     def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Apply an ack.
+        """Apply an ack. Raises NotReady where all consumers have to leave: what they acknowledge now may not be kept.
 
         Ids of entries that do not exist are ignored in individual acks: they may have been trimmed. Raises
         InvalidPosition for malformed ids (`named_position`) and for a cumulative ack beyond the end; nothing of the
         ack is applied then.
         """
+        if self._dispatcher is None:
+            raise NotReady(f"The consumers of {self.name} are being closed")
         now_ms = self._host.now_ms()
         consumer.last_acked_ms = self.last_acked_ms = now_ms
         before = self.cursor.mark_delete_position
@@ -367,7 +377,7 @@ class Subscription:
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Deliver again: *positions*, or everything *consumer* has not acknowledged."""
-        if self._dispatcher is not None:
+        if self._dispatcher is not None and consumer not in self._leaving:
             self._dispatcher.redeliver(consumer, positions, epoch)
             self.pump()
 
@@ -377,15 +387,20 @@ class Subscription:
         consumer.permits = 0
         self.redeliver(consumer, None, epoch)
 
-    def disconnect_consumers(self, next_broker: NextBroker = NOT_KNOWN) -> list[Consumer]:
-        """Detach all consumers and tell their clients, which subscribe again by themselves, at *next_broker*."""
-        gone = list(self.consumers)
-        for consumer in gone:
-            tell_closed(consumer, next_broker)
-            self._gone = self._gone.plus(consumer.counted)
-            if self._dispatcher is not None:
-                self._dispatcher.remove(consumer)
-        return gone
+    def detach_consumers(self) -> None:
+        """All consumers are out, at once, with what was delivered to them; their clients are not told yet."""
+        self._leaving.add(self.consumers)
+        self._dispatcher = None
+        self._settle(0, 0)
+        self._share.clear()
+
+    def tell_detached(self, next_broker: NextBroker = NOT_KNOWN) -> Steps:
+        """Tell the clients of detached consumers, which subscribe again by themselves, at *next_broker*; one with each
+        step."""
+        return self._leaving.tell(self._has_left, next_broker)
+
+    def _has_left(self, consumer: Consumer) -> None:
+        self._gone = self._gone.plus(consumer.counted)
 
     async def reset_to(
         self,
@@ -393,8 +408,11 @@ class Subscription:
         ack_set: Sequence[int] = (),
         batch_size: int = 0,
         check: Callable[[], Awaitable[None]] | None = None,
+        *,
+        tell: Callable[[Steps], Awaitable[None]],
     ) -> None:
-        """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards.
+        """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards. *tell*
+        does what it is given in turns.
 
         *check* is awaited at the end, and no consumer rejoins before. Nothing is awaited behind it, so that the client
         hears of the end before its consumer is there again: the official C++ client throws away what it was sent
@@ -405,8 +423,10 @@ class Subscription:
             raise NotReady(f"Subscription {self.name} is being reset already")
         self.is_fenced = True
         try:
-            self.disconnect_consumers()
+            self.detach_consumers()
+            await tell(by_turns(self.tell_detached()))
             await self.cursor.reset(position)
+            self._end_pause()
             if ack_set and self.limits.batch_index_acks:
                 size = self._batch_size(position, ack_set, batch_size)
                 if size is not None:
@@ -425,21 +445,18 @@ class Subscription:
 
     def _disconnect_after_failure(self) -> None:
         """Rule 4. The dispatcher is dropped, since its state may be inconsistent."""
-        gone, self._dispatcher = self.consumers, None
-        self._settle(0, 0)
-        self._share.clear()
+        self.detach_consumers()
         self.cursor.rewind()
-        for consumer in gone:
-            consumer.pending.clear()
-            consumer.unacked_messages = 0
-            self._gone = self._gone.plus(consumer.counted)
-            tell_closed(consumer)
-            consumer.sink.on_consumer_closed(consumer)
+        self._tell_some(by_turns(self.tell_detached()))
+
+    def _tell_some(self, steps: Steps) -> None:
+        if next(steps, self) is None:
+            self._host.call_later(0, lambda: self._tell_some(steps))
 
     def _pump(self) -> None:
         dispatcher = self._dispatcher
         self.waits_for_room = False
-        if dispatcher is None or self._is_reading or self.is_fenced:
+        if dispatcher is None or self._is_reading or self.is_fenced or self._retry is not None:
             return
         for _ in range(READS_PER_EVENT_MAX):
             read = dispatcher.next_read()
@@ -494,7 +511,7 @@ class Subscription:
                 self._settle(0, 0)
                 self.reads_failed += 1
                 self._retry_ms = min(max(self._retry_ms * 2, READ_RETRY_FIRST_MS), READ_RETRY_LAST_MS)
-                self._arm(self._host.now_ms() + self._retry_ms)
+                self._retry = self._host.call_later(self._retry_ms, self._try_again)
                 return
             self._retry_ms = 0
             self.entries_read_cold += len(entries)
@@ -603,10 +620,21 @@ class Subscription:
         self._timer = None
         self.pump()
 
+    def _try_again(self) -> None:
+        self._retry = None
+        self.pump()
+
+    def _end_pause(self) -> None:
+        """What is read next is not what could not be read."""
+        self._retry_ms = 0
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
     def close(self) -> None:
-        """Start no more reads and timers."""
+        """Start no more reads and timers; all consumers are out."""
         self.is_fenced = True
-        self._settle(0, 0)
+        self.detach_consumers()
         if self._membership.group is not None:
             self._membership.group.forget(self)
         self._share.end()
@@ -620,7 +648,7 @@ class Subscription:
     def counted(self) -> Counted:
         """What went to its consumers since it was opened here, with those that have left."""
         total = self._gone
-        for consumer in self.consumers:
+        for consumer in (*self.consumers, *self._leaving):
             total = total.plus(consumer.counted)
         return total
 
@@ -694,7 +722,9 @@ class Subscription:
     def is_stuck(self) -> bool:
         """Whether rule 3 is broken: a consumer could take an entry and no read or timer is under way (for tests)."""
         dispatcher = self._dispatcher
-        if dispatcher is None or self._is_reading or self.is_fenced or self._timer is not None or self.waits_for_room:
+        if dispatcher is None or self._is_reading or self.is_fenced or self.waits_for_room:
+            return False
+        if self._timer is not None or self._retry is not None:
             return False
         if self._membership.group is not None and self._membership.group.is_waiting(self):
             return False
@@ -715,21 +745,6 @@ def check_same_policy(present: KeySharedPolicy, policy: KeySharedPolicy) -> None
     """Raises ConsumerBusy unless a Key_Shared consumer distributes its keys as those that are there."""
     if (present.is_sticky, present.allows_out_of_order) != (policy.is_sticky, policy.allows_out_of_order):
         raise ConsumerBusy("The connected consumers share out their keys in another way")
-
-
-def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None:
-    """Tell the client of *consumer* that it is closed, unless it was never told that it is there."""
-    if not consumer.is_known:
-        return
-    consumer.sink.write(
-        command(
-            wire.BaseCommand.CLOSE_CONSUMER,
-            consumer_id=consumer.consumer_id,
-            request_id=NO_ID,
-            assignedBrokerServiceUrl=next_broker.service_url or None,
-            assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
-        )
-    )
 
 
 def _before(ledger: LedgerPort, position: Position) -> Position:

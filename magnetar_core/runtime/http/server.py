@@ -13,6 +13,8 @@ Rules, of all our HTTP servers:
    closed at once.
 3. Bodies are read by `http_bodies`, with a limit for one, for all together, and in time.
 4. Calls under names of others are refused (`http_hosts`).
+5. What clients send is parsed in turns (`http_pacing`), and large answers that they do not read have a sum
+   (`http_answers`).
 """
 
 import asyncio
@@ -25,7 +27,9 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from magnetar_core.runtime.http.answers import ANSWERS
 from magnetar_core.runtime.http.hosts import READING, HostRules
+from magnetar_core.runtime.http.pacing import Pace, Paced
 from magnetar_core.runtime.process.descriptors import DESCRIPTORS, Arriving, Descriptors, peer_of
 
 # The types a page may send anywhere without a request for permission ("CORS-safelisted" in the fetch standard).
@@ -102,6 +106,7 @@ class HttpServer:
         self._connections_max = connections_max
         self._descriptors = descriptors
         self._listening: list[asyncio.Server] = []
+        self._pace = Pace()
         self._next_line_s = float("-inf")
         self.refused = 0
         """Connections above the limit."""
@@ -140,7 +145,7 @@ class HttpServer:
             number = -1 if accepted is None else cast(int, accepted.fileno())
             return self._descriptors.refuses(number, peer_of(transport), asyncio.get_running_loop().time())
 
-        return lambda: Arriving(server, refuses)
+        return lambda: Arriving(lambda: Paced(server(), self._pace), refuses)
 
     async def stop(self) -> None:
         """Wait for answers under way, then close everything. May be called without `start`."""
@@ -159,7 +164,7 @@ class HttpServer:
 
 
 def _guarding(hosts: HostRules, refusal: Refusal) -> Any:
-    """The middleware in front of all others (rules 1 and 4)."""
+    """The middleware in front of all others (rules 1, 4 and 5)."""
 
     @web.middleware
     async def guard(
@@ -173,7 +178,9 @@ def _guarding(hosts: HostRules, refusal: Refusal) -> Any:
         reason = hosts.refusal(request.method, headers.get("Host"), headers.get("Origin"))
         if reason is not None:
             return refusal(request, 403, reason)
-        return await handler(request)
+        answer = await handler(request)
+        reason = await ANSWERS.send(request, answer)
+        return answer if reason is None else refusal(request, 503, reason)
 
     return guard
 

@@ -1,10 +1,18 @@
 """Lookups, and topics that are made: whose turn it is."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from broker.arrivals import LOOKUP_TURN_S, LOOKUPS_AT_ONCE, MADE_AT_ONCE, MAKING_TURN_S, Arrivals
+from broker.arrivals import (
+    LOOKUP_TURN_S,
+    LOOKUPS_AT_ONCE,
+    MADE_AT_ONCE,
+    MAKING_TURN_S,
+    SUBSCRIBED_AT_ONCE,
+    Arrivals,
+)
 from broker.ownership.rules import BrokerAddress
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -12,6 +20,7 @@ from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
+from tests.support.memory_managed_ledger import MemoryCursor, MemoryManagedLedger
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.raw_client import RawClient
@@ -203,9 +212,10 @@ async def test_a_bundle_that_went_while_a_topic_waited_gets_no_topic(
     """Opening what another broker may have opened by now would take it away from it."""
     async with Slow(world, monkeypatch) as storage:
         client = await RawClient.connect(world.broker.port)
-        come(client, [f"g{number}" for number in range(MADE_AT_ONCE + 1)])
-        await eventually(lambda: world.broker.arrivals.waiting == 1)
-        last = f"g{MADE_AT_ONCE}"
+        names = [f"g{number}" for number in range(MADE_AT_ONCE + 1)]
+        come(client, names)
+        await eventually(lambda: len(storage.asked) == MADE_AT_ONCE and world.broker.arrivals.waiting == 1)
+        (last,) = {*names} - {*storage.asked}
         world.ownership.move(TopicName.parse(f"{NAMESPACE}/{last}"), BrokerAddress("pulsar://other:6650"))
         storage.make(1)
         answers = [await client.answer() for _ in range(2)]
@@ -227,3 +237,74 @@ async def test_the_broker_itself_waits_for_nobody(world: BrokerInMemory, monkeyp
         await eventually(lambda: "mine" in storage.asked)
         storage.make(MADE_AT_ONCE + 2)
         await own.expect(BaseCommand.PRODUCER_SUCCESS)
+
+
+# ------------------------------------------------------------------------------------ subscriptions
+
+
+def subscribe(client: RawClient, topic: str, names: list[str], kind: int = wire.CommandSubscribe.Shared) -> None:
+    for number, name in enumerate(names):
+        client.send(
+            BaseCommand.SUBSCRIBE, topic=f"{NAMESPACE}/{topic}", subscription=name, consumer_id=number,
+            request_id=number, subType=kind,
+        )  # fmt: skip
+
+
+async def test_a_neighbour_subscribes_while_thousands_of_subscriptions_are_made(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.arrivals.MAKING_TURN_S", 3600.0)
+    await world.restart()
+    greedy, neighbour = await RawClient.connect(world.broker.port), await RawClient.connect(world.broker.port)
+    for name in ("g", "n"):
+        await neighbour.produce(f"{NAMESPACE}/{name}", producer_id=ord(name))
+    await greedy.subscribe(
+        f"{NAMESPACE}/g", consumer_id=1_000, subscription="there", subType=wire.CommandSubscribe.Shared
+    )
+    asked, room, open_cursor = list[str](), asyncio.Semaphore(0), MemoryManagedLedger.open_cursor
+
+    async def slow(ledger: MemoryManagedLedger, name: str, *rest: Any) -> MemoryCursor:
+        asked.append(name)
+        await room.acquire()
+        return await open_cursor(ledger, name, *rest)
+
+    monkeypatch.setattr(MemoryManagedLedger, "open_cursor", slow)
+    count = 10 * SUBSCRIBED_AT_ONCE
+    subscribe(greedy, "g", [f"s{number}" for number in range(count)])
+    await eventually(lambda: world.broker.arrivals.waiting == count - SUBSCRIBED_AT_ONCE)
+    assert len(asked) == SUBSCRIBED_AT_ONCE
+    subscribe(greedy, "g", ["there"] * 3, wire.CommandSubscribe.Exclusive)  # in place of those that are being made
+    for _ in range(3):
+        assert await greedy.refused() == wire.ServiceNotReady
+    await neighbour.subscribe(
+        f"{NAMESPACE}/g", consumer_id=1, subscription="there", subType=wire.CommandSubscribe.Shared
+    )
+    subscribe(neighbour, "n", ["mine"])
+    await eventually(lambda: world.broker.arrivals.waiting == count - SUBSCRIBED_AT_ONCE + 1)
+    room.release()
+    await eventually(lambda: "mine" in asked)
+    assert len(asked) == SUBSCRIBED_AT_ONCE + 1
+    for _ in range(count):
+        room.release()
+    await neighbour.expect(BaseCommand.SUCCESS)
+    for _ in range(count):
+        await greedy.expect(BaseCommand.SUCCESS)
+
+
+async def test_no_cursor_is_made_of_a_topic_that_was_closed_while_its_subscription_waited(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.arrivals.MAKING_TURN_S", 3600.0)
+    monkeypatch.setattr("broker.arrivals.SUBSCRIBED_AT_ONCE", 1)
+    await world.restart()
+    client = await RawClient.connect(world.broker.port)
+    await client.produce(f"{NAMESPACE}/t")
+    world.broker.arrivals.work_for("somebody")
+    async with world.broker.arrivals.subscribing():
+        subscribe(client, "t", ["s"])
+        await eventually(lambda: world.broker.arrivals.waiting == 1)
+        ledger = world.ledger(f"{NAMESPACE}/t")
+        await world.broker.opening.unload(TopicName.parse(f"{NAMESPACE}/t"))
+    await client.expect(BaseCommand.CLOSE_PRODUCER)
+    assert await client.refused() == wire.ServiceNotReady
+    assert "s" not in ledger.cursors

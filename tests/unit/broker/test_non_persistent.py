@@ -10,6 +10,7 @@ import pytest
 
 from broker.errors import NotAllowed
 from broker.ownership.rules import BrokerAddress
+from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -384,3 +385,35 @@ async def test_schemas_of_non_persistent_topics_are_checked(world: BrokerInMemor
 
 class Row(pulsar.schema.Record):  # type: ignore[misc]
     number = pulsar.schema.Integer()
+
+
+@pytest.mark.parametrize("work", ["rates", "idle"])
+async def test_periodic_work_leaves_others_their_turn_however_many_topics_there_are(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr("broker.serving.open_topics.TOPICS_PER_TURN", 10)
+    names = [TopicName.parse(f"non-persistent://public/default/t{number:02}") for number in range(35)]
+    for name in names:
+        await world.broker.topic_for_producer(name)
+    topics = world.broker.non_persistent
+    looked_at: list[list[TopicName]] = [[]]
+
+    async def count_turns() -> None:
+        while True:
+            await asyncio.sleep(0)
+            if looked_at[-1]:
+                looked_at.append([])
+
+    def look(topic: NonPersistentTopic, now_ms: int = 0) -> int:
+        looked_at[-1].append(topic.name)
+        topics.by_name.pop(names[20], None)  # closed while others are looked at
+        return 1
+
+    monkeypatch.setattr(NonPersistentTopic, "take_rates", look)
+    monkeypatch.setattr(NonPersistentTopic, "clients", property(look))
+    counting = asyncio.create_task(count_turns())
+    await asyncio.sleep(0)
+    await (topics.take_rates(0) if work == "rates" else topics.forget_idle(0))
+    counting.cancel()
+    assert [len(turn) for turn in looked_at if turn] == [10, 10, 9, 5]
+    assert {name for turn in looked_at for name in turn} == {*names} - {names[20]}

@@ -440,6 +440,21 @@ async def test_frames_of_the_unauthenticated_are_short_and_few(worlds: Worlds, m
     await eventually(lambda: (server.handshake_bytes, server.unfinished.bytes) == (0, 0))
 
 
+async def test_who_is_not_authenticated_and_sends_more_than_connect_does_not_wait_with_it_for_a_turn(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await worlds.open()
+    server = world.broker.server
+    monkeypatch.setattr(server.share, "begin_slice", lambda: False)
+    monkeypatch.setattr(server.share, "wait", lambda work: None)
+    quiet, much = [await RawClient.connect(world.broker.port, introduce=False) for _ in range(2)]
+    quiet.writer.write(bytes(HANDSHAKE_FRAME_BYTES))
+    much.writer.write(bytes(HANDSHAKE_FRAME_BYTES + 1))
+    assert await much.ended()
+    assert len(server.clients) == 1
+    quiet.close()
+
+
 async def test_right_passwords_are_checked_once_and_only_some_are_remembered(
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -578,8 +593,8 @@ async def test_frames_over_tls_are_worked_on_in_one_call(worlds: Worlds, authori
     whole = client._connection.on_frames
 
     def counted(frames: list[memoryview], is_over: Callable[[], bool]) -> int:
-        counts.append(len(frames))
-        return whole(frames, is_over)
+        counts.append(whole(frames, is_over))
+        return counts[-1]
 
     client._connection.on_frames = counted  # type: ignore[method-assign,assignment]
     writer.write(b"".join(bytes(one) for one in [ping()] * 50))

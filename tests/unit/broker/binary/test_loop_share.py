@@ -8,7 +8,8 @@ import pytest
 
 from broker.binary.connection import _HANDLERS, Connection
 from broker.binary.consumers import ACK_IDS_PER_STEP, ACK_WORDS_LIKE_AN_ID, parts_of
-from broker.binary.loop_share import SLICE_S, TASKS_PER_TURN, TURN_S, LoopShare
+from broker.binary.loop_share import SLICE_S, TASKS_PER_TURN, TURN_S, LoopShare, Unworked
+from broker.binary.server import ClientProtocol
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -106,6 +107,19 @@ def test_work_that_fails_keeps_nobody_from_theirs() -> None:
         loop.turn()
     loop.turn()
     assert served == [1]
+
+
+def test_of_each_source_so_much_waits_and_the_others_are_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.binary.loop_share.UNWORKED_BYTES_MAX", 100)
+    told = list[tuple[object, bool]]()
+    unworked = Unworked(lambda source: told.append((source, unworked.is_full(source))))
+    for size_bytes in (60, 40, 1, 200, -150, -100, -1, 50):
+        unworked.count("a", size_bytes)
+        unworked.count("b", 10)
+    assert told == [("a", True), ("a", False)]
+    assert (unworked["a"], unworked["b"]) == (100, 80)
+    unworked.count("b", -80)
+    assert unworked._bytes == {"a": 100}
 
 
 # ------------------------------------------------------------------------------------ a connection
@@ -242,8 +256,8 @@ async def test_what_an_ack_has_not_come_to_stays_where_its_consumer_is_closed(
     def closing(connection: Connection, *arguments: Any) -> int:
         done = on_frames(connection, *arguments)
         if backlog(world) == 6:
-            for consumer in subscription.disconnect_consumers():
-                consumer.sink.on_consumer_closed(consumer)
+            subscription.detach_consumers()
+            list(subscription.tell_detached())
         return done
 
     monkeypatch.setattr(Connection, "on_frames", closing)
@@ -314,6 +328,55 @@ async def test_what_was_read_is_worked_on_in_order_when_others_have_used_up_the_
     assert got == list(range(50))
     assert sum(refused) > 3
     client.close()
+
+
+# ------------------------------------------------------------------------------------ what waits
+
+
+async def test_what_the_connections_of_one_client_bring_has_a_sum_and_the_others_are_read(
+    world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a client whose chunks have filled its share another connection is not read either, until half is done."""
+    ping = bytes(command(BaseCommand.PING))
+    monkeypatch.setattr("broker.binary.loop_share.UNWORKED_BYTES_MAX", 25 * len(ping))
+    server = world.broker.server
+    monkeypatch.setattr(ClientProtocol, "source", property(lambda one: one._peer_name))
+    names = ["greedy", "greedy", "greedy", "other"]
+    clients = list[RawClient]()
+    sides = list[ClientProtocol]()
+    for name in names:
+        monkeypatch.setattr(ClientProtocol, "_peer_name", name, raising=False)
+        clients.append(await RawClient.connect(world.broker.port))
+        (side,) = server.clients - set(sides)
+        side._peer_name = name  # type: ignore[attr-defined]
+        sides.append(side)
+    begin_slice, wait, later = server.share.begin_slice, server.share.wait, list[Callable[[], None]]()
+    monkeypatch.setattr(server.share, "begin_slice", lambda: False)
+    monkeypatch.setattr(server.share, "wait", later.append)
+    for client in clients[:2]:
+        client.writer.write(ping * 20)
+    await eventually(lambda: len(later) == 2)
+    assert (server.unworked["greedy"], server.unworked.is_full("greedy")) == (40 * len(ping), True)
+    assert [side._is_read for side in sides] == [False, False, False, True]
+    clients[2].writer.write(ping)
+    clients[3].writer.write(ping)
+    await eventually(lambda: len(later) == 3)
+    assert (later.pop()(), (await clients[3].answer()).type) == (None, BaseCommand.PONG)
+    assert sides[2]._chunks == []
+    later.pop(0)()
+    assert (server.unworked["greedy"], sides[2]._is_read) == (20 * len(ping), False), "more than half"
+    sides[1].pause_reading()  # its client does not take its answers: its others do not wait for that
+    assert (server.unworked["greedy"], sides[2]._is_read) == (0, True)
+    sides[1].resume_reading()
+    assert (server.unworked["greedy"], sides[2]._is_read) == (20 * len(ping), True)
+    monkeypatch.setattr(server.share, "begin_slice", begin_slice)
+    monkeypatch.setattr(server.share, "wait", wait)
+    for work in later:
+        work()
+    await clients[2].expect(BaseCommand.PONG)
+    for client in clients:
+        client.close()
+    await eventually(lambda: not server.unworked._bytes)
 
 
 # ------------------------------------------------------------------------------------ a lost connection

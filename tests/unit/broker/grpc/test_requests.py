@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -95,6 +96,43 @@ async def test_a_request_that_does_not_come_ends_its_call(monkeypatch: pytest.Mo
     call.send(grpc.aio.EOF)
     with pytest.raises(Refused, match="needs a request"):
         await Requests().of_stranger(call)
+
+
+def test_so_many_streams_of_a_role_are_open_and_so_many_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "STREAMS_OF_ROLE_MAX", 4)
+    monkeypatch.setattr(requests, "STREAMS_MAX", 6)
+    monkeypatch.setattr(requests, "STREAMS_LEFT", 1)
+    made = Requests()
+    with ExitStack() as open_ones:
+        for _ in range(4):
+            open_ones.enter_context(made.stream("greedy"))
+        with pytest.raises(Refused, match="end some of them") as refusal, made.stream("greedy"):
+            pass
+        assert refusal.value.code is Status.RESOURCE_EXHAUSTED
+        for _ in range(2):
+            open_ones.enter_context(made.stream("other"))
+        with pytest.raises(Refused, match="6 in all"), made.stream("other"):
+            pass
+        with made.stream("third"), pytest.raises(Refused), made.stream("third"):
+            pass
+    with made.stream("greedy"):
+        pass
+    assert (made._streams, made._streams_open) == ({}, 0)
+
+
+@pytest.mark.parametrize("method", ["Publish", "Consume"])
+async def test_nothing_is_read_of_a_stream_too_many(
+    door: GrpcServer, channel: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(requests, "STREAMS_OF_ROLE_MAX", 2)
+    method = f"/{SERVICE}/{method}"
+    streams = [channel.stream_stream(method, request_serializer=lambda one: one.SerializeToString())() for _ in "ab"]
+    await eventually(lambda: door._requests._streams_open == 2)
+    third = channel.stream_stream(method, request_serializer=lambda one: one.SerializeToString())()
+    assert await third.code() is Status.RESOURCE_EXHAUSTED
+    for stream in streams:
+        stream.cancel()
+    await eventually(lambda: door._requests._streams_open == 0)
 
 
 def unsent(channel: Any, method: str) -> Any:

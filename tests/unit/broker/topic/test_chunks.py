@@ -11,6 +11,7 @@ from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.unacked import UnackedBudget
+from magnetar_core.runtime.tasks import in_turns
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.messages import metadata_of, split_entry
 from managed_ledger.position import EARLIEST, Position
@@ -213,7 +214,7 @@ async def test_after_a_new_beginning_in_the_middle_of_a_message_all_of_it_comes(
     first, *rest = chunks("a", 3, key="k")
     bench.join(1, kind, permits=10)
     await bench.append(first)
-    await bench.subscription.reset_to(EARLIEST)
+    await bench.subscription.reset_to(EARLIEST, tell=in_turns)
     for number in (2, 3):
         bench.join(number, kind, permits=10)
     await bench.append(*rest)
@@ -258,7 +259,8 @@ async def test_the_rest_of_a_message_that_nobody_can_put_together_is_acknowledge
     else:
         bench.ack(1, 0)
     if how == "its subscription was loaded anew":
-        bench.subscription.disconnect_consumers()
+        bench.subscription.detach_consumers()
+        list(bench.subscription.tell_detached())
     other = bench.join(2, kind, permits=10)
     if how == "its consumer is gone":
         bench.leave(1)

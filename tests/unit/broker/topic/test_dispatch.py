@@ -10,6 +10,7 @@ from broker.topic.reading.subscription import KeySharedPolicy
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar_core.runtime.tasks import in_turns
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
@@ -461,12 +462,12 @@ async def test_seek_disconnects_before_it_moves() -> None:
     await bench.append(*map(entry, range(4)))
     peer = bench.join(1, SHARED, permits=10)
     bench.ack(1, 0, 1, 2, 3)
-    await bench.subscription.reset_to(Position(1, 2))
+    await bench.subscription.reset_to(Position(1, 2), tell=in_turns)
     (closed,) = peer.commands
     assert closed.type == BaseCommand.CLOSE_CONSUMER
     assert closed.close_consumer.request_id == NO_ID
     assert bench.join(2, SHARED, permits=10).got == [2, 3]
-    await bench.subscription.reset_to(EARLIEST)
+    await bench.subscription.reset_to(EARLIEST, tell=in_turns)
     assert bench.join(3, EXCLUSIVE, permits=10).got == [0, 1, 2, 3]
 
 
@@ -478,7 +479,7 @@ async def test_no_consumer_is_there_again_before_a_seek_is_checked() -> None:
     async def check() -> None:
         await checked.wait()
 
-    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check))
+    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check, tell=in_turns))
     await settle()
     with pytest.raises(NotReady, match="is fenced"):
         bench.join(2, EXCLUSIVE)
@@ -522,7 +523,7 @@ async def test_a_cold_read_that_a_seek_overtakes_delivers_nothing() -> None:
     await bench.append(*map(entry, range(4)))
     bench.ledger.cold = True
     gone = bench.join(1, EXCLUSIVE, permits=10)
-    await bench.subscription.reset_to(Position(1, 3))
+    await bench.subscription.reset_to(Position(1, 3), tell=in_turns)
     there = bench.join(2, EXCLUSIVE, permits=10)
     await bench.host.finish_fetching()
     assert (gone.got, there.got) == ([], [3])
@@ -541,6 +542,34 @@ async def test_a_failed_read_is_tried_again() -> None:
     bench.pass_time(0.2)
     await bench.host.finish_fetching()
     assert peer.got == [0]
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
+async def test_nothing_brings_a_failed_read_again_before_its_time(kind: int) -> None:
+    """What goes on at the topic and at its connections must not make it a thousand reads a second."""
+    bench = Bench(failover_delay_ms=0)
+    await bench.append(entry(0))
+    bench.ledger.cold = True
+    bench.join(1, kind, permits=10)
+    for tried, wait_s in enumerate((0.1, 0.2, 0.4), 1):
+        work, done = bench.host.fetching.pop()
+        await work
+        bench.cursor.rewind()
+        done(None)
+        bench.subscription.pump()  # there is room in its connection again
+        bench.flow(1, 5)
+        await bench.append(entry(tried))
+        bench.pass_time(wait_s - 0.01)
+        assert bench.host.fetching == []
+        bench.pass_time(0.01)
+    assert len(bench.host.fetching) == 1
+    work, done = bench.host.fetching.pop()
+    await work
+    done(None)
+    await bench.subscription.reset_to(Position(1, 1), tell=in_turns)
+    again = bench.join(2, kind, permits=10)  # somewhere else it is tried at once
+    await bench.host.finish_fetching()
+    assert again.got == [1, 2, 3]
 
 
 async def test_an_entry_that_nobody_understands_goes_out_as_one_message() -> None:

@@ -200,7 +200,7 @@ async def test_non_persistent_topics_stand_beside_the_others_with_what_they_drop
     for _ in range(7):
         await raw.answer()
     # So late that it makes no difference who came a moment earlier.
-    side.broker.non_persistent.take_rates(side.broker.now_ms() + 1_000_000)
+    await side.broker.non_persistent.take_rates(side.broker.now_ms() + 1_000_000)
     assert of(side, "pulsar_in_messages_total", topic=PASSING) == [5]
     assert of(side, "pulsar_out_messages_total", topic=PASSING, subscription="s") == [1]
     (dropped,) = of(side, "pulsar_subscription_msg_drop_rate", topic=PASSING, subscription="s")
