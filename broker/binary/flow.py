@@ -9,7 +9,8 @@ Rules:
    switched on and off for every message.
 2. Sends, and what clients do not take, are counted in the budgets of all clients together as well.
 3. A client that reads is never disconnected because of what it makes the broker hold.
-4. Nor is one that publishes faster than the rate of its topic or of the broker: it is not read for so long.
+4. Nor is one that publishes faster than the rate of the broker: it is not read for so long. What is too fast for one
+   topic is set aside as far as there is room for it (`broker.binary.held_sends`).
 """
 
 from collections.abc import Callable, Hashable
@@ -229,6 +230,20 @@ class ClientFlow:
             self._requests -= 1
         assert min(self._requests, self._arrivals) >= 0, "more requests were answered than asked"
         if self.is_paused:
+            self.throttle()
+
+    def on_held(self, size_bytes: int) -> None:
+        """A message is set aside (`broker.binary.held_sends`): its bytes count like those of others."""
+        self._publish_bytes += size_bytes
+        self._broker.publishes.used_bytes += size_bytes
+        if not self.is_paused:
+            self.throttle()
+
+    def on_released(self, size_bytes: int) -> None:
+        """What was set aside goes on, or is dropped."""
+        self._publish_bytes -= size_bytes
+        self._broker.publishes.give(size_bytes)
+        if self.is_paused and not self.is_closed:
             self.throttle()
 
     def hold(self, by: PublishHold) -> None:

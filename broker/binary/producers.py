@@ -9,8 +9,9 @@ Rules:
    (`maxConcurrentNonPersistentMessagePerConnection`); the others are dropped, counted, and answered with the id -1:-1.
 4. Messages that follow each other and are for one topic are published in one call. A message that is refused ends the
    run before it, so that answers keep the order of the messages.
-5. Where a rate is set, a run ends with the message that uses it up. Then the socket is not read (`broker.binary.flow`),
-   and what it had brought already waits: thousands of small messages come with one read.
+5. Where a rate is set, a run ends with the message that uses it up. If that is a rate of the broker, the socket is not
+   read (`broker.binary.flow`), and what it had brought already waits: thousands of small messages come with one read.
+   If it is one of the topic, what comes for the topic is set aside (`broker.binary.held_sends`).
 6. A producer that waits for exclusive access while its topic is closed (an unload, a delete) waits anew, by the same
    request, after a pause: its client would not ask again by itself. Where the topic is at another broker now, the
    request is refused, and the client looks the topic up.
@@ -21,12 +22,14 @@ Rules:
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Final, Protocol
 
 from broker.binary.admission.client_facts import ClientFacts, Coming
 from broker.binary.admission.guard import Guard
 from broker.binary.answers import Answers, error_frame
 from broker.binary.flow import ClientFlow
+from broker.binary.held_sends import HeldSends
 from broker.errors import BrokerError, NotReady, ProducerFenced
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
@@ -86,8 +89,8 @@ class ConnectionProducers:
     """
 
     __slots__ = (
-        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_kept", "_passing", "_producers", "_room",
-        "_waiting", "run",
+        "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_held", "_kept", "_passing", "_producers",
+        "_room", "_waiting", "run",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +105,7 @@ class ConnectionProducers:
         self._flow = flow
         self._guard = guard
         self._kept = kept
+        self._held = HeldSends(broker, flow, self._go_on, self.publish_run)
         self._producers: dict[int, Producer | Coming] = {}
         self._attached: dict[int, Attached] = {}
         self._waiting: dict[int, wire.CommandProducer] = {}
@@ -132,6 +136,7 @@ class ConnectionProducers:
 
     def _answer_again(self, request: wire.CommandProducer, producer: Producer) -> None:
         """Rule 7."""
+        self._held.forget(producer)
         producer.epoch = max(producer.epoch, request.epoch)
         last_sequence_id = producer.topic.last_sequence_id(producer.name)
         attached = self._attached[request.producer_id]._replace(last_sequence_id=last_sequence_id)
@@ -245,13 +250,19 @@ class ConnectionProducers:
         self._attached[request.producer_id] = attached
         return _producer_success(request.request_id, producer, attached)
 
-    def on_send(self, send: Send) -> None:
-        """SEND: put the message into the run of its topic. Raises MalformedFrame if the producer is not known."""
-        producer = self._producers.get(send.producer_id)
+    def on_send(self, send: Send, held: Producer | None = None) -> None:
+        """SEND: put the message into the run of its topic, or refuse it. *held*: its producer, if it was set aside.
+
+        Raises MalformedFrame if the producer is not known.
+        """
+        producer = held or self._producers.get(send.producer_id)
         if not isinstance(producer, Producer) or producer.is_waiting:
             if self._was_closed(send.producer_id):
                 return  # rule 2
             raise MalformedFrame(f"SEND for producer {send.producer_id}, which this connection does not have")
+        if self._held and held is None and producer.topic in self._held:
+            self._held.add(producer, send)
+            return
         entry = send.entry
         error = None
         if checksum_verdict(entry) is False:
@@ -291,6 +302,14 @@ class ConnectionProducers:
             if messages < 0 or size_bytes < 0:  # rule 5
                 self.publish_run()
 
+    def _go_on(self, producer: Producer, held: Send | int) -> None:
+        """With what was set aside."""
+        if isinstance(held, int):
+            self.publish_run()
+            producer.topic.close_producer(producer, held)
+        else:
+            self.on_send(held, producer)
+
     def _may_pass(self, producer: Producer, send: Send) -> bool:
         """Rule 3."""
         self._passing += 1
@@ -319,9 +338,17 @@ class ConnectionProducers:
         flow.on_publish(len(run), size_bytes)
         topic = run[0][0].topic
         topic.publish(run)
-        self._broker.count_published(topic, sum(send.num_messages for _, send in run), size_bytes, flow.hold)
+        hold = flow.hold if self._room is None else partial(self._hold, topic)
+        self._broker.count_published(topic, sum(send.num_messages for _, send in run), size_bytes, hold)
         if not flow.is_paused:
             flow.throttle()
+
+    def _hold(self, topic: ProducerTopic, by: PublishHold) -> None:
+        """Rule 5."""
+        if topic.is_persistent and (by is topic.publish_throttle or by is topic.membership):
+            self._held.hold(topic, by)
+        else:
+            self._flow.hold(by)
 
     def _was_closed(self, producer_id: int) -> bool:
         """Whether we closed the producer within the last keep-alive interval (rule 2)."""
@@ -336,7 +363,10 @@ class ConnectionProducers:
         self._attached.pop(request.producer_id, None)
         self._waiting.pop(request.producer_id, None)
         if isinstance(producer, Producer):
-            producer.topic.close_producer(producer, request.request_id)
+            if self._held and producer.topic in self._held:
+                self._held.add(producer, request.request_id)
+            else:
+                producer.topic.close_producer(producer, request.request_id)
             return
         if producer is not None:
             producer.is_cancelled = True
@@ -355,6 +385,7 @@ class ConnectionProducers:
         producers, self._producers = self._producers, {}
         self._attached.clear()
         self._waiting.clear()
+        self._held.clear()
         for coming in producers.values():
             if not isinstance(coming, Producer):
                 coming.is_cancelled = True

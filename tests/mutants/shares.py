@@ -20,6 +20,7 @@ _UNWORKED: Final = ("tests/unit/broker/binary/test_loop_share.py", "-k", "each_s
 _STREAMS: Final = ("tests/unit/test_limits_overflow.py", "-k", "publish_call")
 _REQUESTS: Final = ("tests/unit/broker/grpc/test_requests.py",)
 
+_HELD: Final = ("tests/unit/broker/test_policies_in_force.py",)
 _LOOP_SHARE: Final = ("tests/unit/broker/binary/test_loop_share.py",)
 _POSITIONS: Final = ("tests/unit/managed_ledger/test_positions.py",)
 _ACTIVE: Final = ("tests/unit/broker/topic/test_active.py",)
@@ -27,6 +28,44 @@ _COMPACTION: Final = ("tests/unit/broker/topic/compaction/test_latest_keys.py",)
 _SHOWN: Final = ("tests/unit/broker/admin/topics/test_messages.py", "-k", "unpacked_on_other_threads")
 
 MUTANTS: Final = (
+    # -- what is set aside since the rate of its topic is used up
+    Mutant(
+        "a topic that takes nothing for a while stops the other topics of the connection",
+        "broker/binary/producers.py",
+        "            self._held.hold(topic, by)\n",
+        "            self._flow.hold(by)\n",
+        _HELD,
+    ),
+    Mutant(
+        "a producer is closed before what it has sent is stored",
+        "broker/binary/producers.py",
+        "            if self._held and producer.topic in self._held:\n"
+        "                self._held.add(producer, request.request_id)\n"
+        "            else:\n                producer.topic.close_producer(producer, request.request_id)\n",
+        "            producer.topic.close_producer(producer, request.request_id)\n",
+        _HELD,
+    ),
+    Mutant(
+        "what a producer sends again is stored twice",
+        "broker/binary/producers.py",
+        "        self._held.forget(producer)\n",
+        "",
+        _HELD,
+    ),
+    Mutant(
+        "what is set aside has no limit",
+        "broker/binary/held_sends.py",
+        "        if self._count > HELD_MAX:  # rule 2\n",
+        "        if self._count < 0:\n",
+        _HELD,
+    ),
+    Mutant(
+        "what comes while messages go on overtakes those that are left",
+        "broker/binary/held_sends.py",
+        "        while held.items and not held.holds:\n",
+        "        while held.items:\n",
+        _HELD,
+    ),
     # -- turns of the loop
     Mutant(
         "a connection works on all that it has read",

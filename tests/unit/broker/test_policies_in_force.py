@@ -164,7 +164,7 @@ async def test_who_publishes_too_fast_is_not_read_for_a_while_and_loses_nothing(
 async def test_of_what_one_read_of_the_socket_brings_only_so_much_is_stored_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, messages: int, size_bytes: int, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr("broker.binary.flow.HOLD_STEP_MS", 5)
+    monkeypatch.setattr("broker.binary.held_sends.HOLD_STEP_MS", 5)
     now_ms = stage.world.clock.wall_ms()
     monkeypatch.setattr(stage.world.clock, "wall_ms", lambda: now_ms)
     rate = {"publishThrottlingRateInMsg": messages, "publishThrottlingRateInByte": size_bytes}
@@ -190,7 +190,7 @@ async def test_of_what_one_read_of_the_socket_brings_only_so_much_is_stored_at_o
         await take_turns()
         assert throttle.times == second
         assert seconds(stage.topic.messages_in - 1) <= second, "the last one has used it up"
-        assert beside.messages_in == 0, "it came behind them"
+        assert beside.messages_in == 1, "another topic of the connection"
         now_ms += 1_000
     await stage.call("DELETE", f"{TOPIC}/publishRate")
     await eventually(lambda: (stage.topic.messages_in, beside.messages_in) == (1_000, 1))
@@ -199,7 +199,7 @@ async def test_of_what_one_read_of_the_socket_brings_only_so_much_is_stored_at_o
 async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_for_hours(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.binary.flow.HOLD_STEP_MS", 10)
+    monkeypatch.setattr("broker.binary.held_sends.HOLD_STEP_MS", 10)
     await stage.call("POST", f"{TOPIC}/publishRate", {"publishThrottlingRateInByte": 1})
     await eventually(lambda: stage.topic.publish_throttle.is_on)
     await stage.producer.produce(str(NAME))
@@ -208,6 +208,108 @@ async def test_a_rate_that_is_taken_back_lets_a_producer_go_on_that_would_wait_f
     stage.producer.publish(1, 1)
     await stage.call("DELETE", f"{TOPIC}/publishRate")
     await stage.receipts(1)
+
+
+# ------------------------------------------------------------------------------- what is set aside
+
+
+class Frozen:
+    """A topic whose rate lets 20 messages a second in (and the one that uses it up), and a clock that stands still."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stage = stage
+        self.now_ms = stage.world.clock.wall_ms()
+        monkeypatch.setattr(stage.world.clock, "wall_ms", lambda: self.now_ms)
+        monkeypatch.setattr("broker.binary.held_sends.HOLD_STEP_MS", 5)
+        monkeypatch.setattr("broker.binary.flow.HOLD_STEP_MS", 5)
+
+    async def begin(self, count: int) -> None:
+        stage = self.stage
+        await stage.call("POST", f"{TOPIC}/publishRate", {"publishThrottlingRateInMsg": 20})
+        await eventually(lambda: stage.topic.publish_throttle.is_on)
+        await stage.producer.produce(str(NAME))
+        for number in range(count):
+            stage.producer.publish(1, number, data=entry(number))
+        await stage.receipts(min(count, 21))
+
+    @property
+    def held_bytes(self) -> int:
+        return self.stage.side.broker.publishes.used_bytes
+
+
+@pytest.fixture
+def frozen(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Frozen:
+    return Frozen(stage, monkeypatch)
+
+
+async def test_a_producer_is_closed_behind_what_it_has_sent(frozen: Frozen) -> None:
+    await frozen.begin(30)
+    client = frozen.stage.producer
+    client.send(BaseCommand.CLOSE_PRODUCER, producer_id=1, request_id=77)
+    await take_turns()
+    assert frozen.stage.topic.producers, "nine of its messages wait"
+    frozen.now_ms += 1_000
+    await frozen.stage.receipts(9)
+    assert (await client.expect(BaseCommand.SUCCESS)).success.request_id == 77
+    assert frozen.held_bytes == 0
+
+
+async def test_a_message_behind_them_is_refused_when_it_is_its_turn(frozen: Frozen) -> None:
+    await frozen.begin(25)
+    client = frozen.stage.producer
+    client.publish(1, 25, data=b"\0\0\0\xffx")
+    client.publish(1, 26, data=entry(26))
+    assert await client.nothing_came()
+    frozen.now_ms += 1_000
+    answers = [await client.answer() for _ in range(6)]
+    assert [one.send_error.sequence_id for one in answers if one.type == BaseCommand.SEND_ERROR] == [25]
+    receipts = [one.send_receipt.sequence_id for one in answers if one.type == BaseCommand.SEND_RECEIPT]
+    assert receipts == [21, 22, 23, 24, 26]
+
+
+async def test_what_a_producer_sends_again_is_stored_once(frozen: Frozen) -> None:
+    await frozen.begin(25)
+    client = frozen.stage.producer
+    client.send(
+        BaseCommand.PRODUCER, topic=str(NAME), producer_id=1, request_id=78, epoch=1,
+        producer_name="p", user_provided_producer_name=False,
+    )  # fmt: skip
+    await client.expect(BaseCommand.PRODUCER_SUCCESS)
+    assert frozen.held_bytes == 0
+    for number in range(21, 25):
+        client.publish(1, number, data=entry(number))
+    await take_turns()
+    frozen.now_ms += 1_000
+    await frozen.stage.receipts(4)
+    assert frozen.stage.topic.messages_in == 25
+
+
+async def test_what_is_set_aside_goes_with_its_connection(frozen: Frozen) -> None:
+    await frozen.begin(30)
+    await eventually(lambda: frozen.held_bytes > 0)
+    frozen.stage.producer.close()
+    await eventually(lambda: frozen.held_bytes == 0)
+    frozen.now_ms += 1_000
+    await asyncio.sleep(0.02)
+    assert frozen.stage.topic.messages_in == 21
+
+
+async def test_above_the_limit_the_socket_is_not_read_and_all_comes_in_order(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.binary.held_sends.HELD_MAX", 50)
+    await frozen.begin(21)
+    client = frozen.stage.producer
+    for number in range(21, 101):
+        client.publish(1, number, data=entry(number))
+    await take_turns()
+    assert frozen.held_bytes < 52 * 600, "the others are not read yet"
+    received: list[int] = []
+    for _ in range(4):
+        frozen.now_ms += 1_000
+        for _ in range(20):
+            received.append((await client.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id)
+    assert received == list(range(21, 101))
 
 
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])

@@ -1,0 +1,145 @@
+"""Messages of one connection whose topics may take nothing for a while: their rates are used up. No IO.
+
+The socket of a connection brings what its client publishes to all its topics. So what it brings for one that has to
+wait is set aside here, and the others go on.
+
+Rules:
+
+1. What is set aside keeps its order with all that follows for the topic: messages, refusals, the close of a producer.
+2. It has a limit in number and in bytes. Above it the socket is not read until less is held (`broker.binary.flow`), and
+   then the other topics of the connection wait, too.
+3. What a producer that was closed, or that begins anew, has here is dropped: its client sends it again.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.binary.flow import ClientFlow
+from broker.topic.clients.producer import Producer, ProducerTopic
+from broker.topic.rates.throttling import HOLD_STEP_MS, PublishHold
+from broker.wire.frames import Send
+from magnetar_core.runtime.types import Cancellable
+
+# Messages that one connection may have here. A producer of an official client has 1,000 without a receipt at most,
+# unless its user says otherwise.
+HELD_MAX: Final = 10_000
+
+# What one takes beside its bytes.
+_ITEM_COST: Final = 512
+
+_Item = tuple[Producer, Send | int]
+"""A message, or the request id of the close of its producer."""
+
+
+class HeldBroker(Protocol):
+    """What is needed of the broker."""
+
+    def now_ms(self) -> int: ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
+
+class _Topic:
+    __slots__ = ("holds", "items")
+
+    def __init__(self) -> None:
+        self.holds: set[PublishHold] = set()
+        self.items: deque[_Item] = deque()
+
+
+class HeldSends:
+    """What one connection has set aside, by topic."""
+
+    __slots__ = ("_broker", "_count", "_flow", "_flush", "_send", "_timer", "_topics")
+
+    def __init__(
+        self,
+        broker: HeldBroker,
+        flow: ClientFlow,
+        send: Callable[[Producer, Send | int], None],
+        flush: Callable[[], None],
+    ) -> None:
+        """*send* goes on with what was set aside, item by item; *flush* ends a row of these. Both may call `hold`."""
+        self._broker = broker
+        self._flow = flow
+        self._send = send
+        self._flush = flush
+        self._topics: dict[ProducerTopic, _Topic] = {}
+        self._count = 0
+        self._timer: Cancellable | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    def __contains__(self, topic: ProducerTopic) -> bool:
+        return topic in self._topics
+
+    def hold(self, topic: ProducerTopic, by: PublishHold) -> None:
+        """From here on what comes for *topic* is added, as long as *by* says so."""
+        self._topics.setdefault(topic, _Topic()).holds.add(by)
+        if self._timer is None:
+            self._look_later()
+
+    def add(self, producer: Producer, item: Send | int) -> None:
+        """Set a message aside, or the close of a producer, whose topic is held."""
+        held = self._topics[producer.topic]
+        if not isinstance(item, int):
+            item = item._replace(entry=memoryview(bytes(item.entry)))  # else it would keep all that the socket brought
+        held.items.append((producer, item))
+        self._count += 1
+        self._flow.on_held(_size_of(item))
+        if self._count > HELD_MAX:  # rule 2
+            for by in held.holds:
+                self._flow.hold(by)
+
+    def forget(self, producer: Producer) -> None:
+        """Drop what a producer has here (rule 3)."""
+        held = self._topics.get(producer.topic)
+        if held is not None:
+            dropped = [item for item in held.items if item[0] is producer]
+            held.items = deque(item for item in held.items if item[0] is not producer)
+            self._drop(dropped)
+
+    def clear(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for held in self._topics.values():
+            self._drop(list(held.items))
+        self._topics.clear()
+
+    def _drop(self, items: list[_Item]) -> None:
+        self._count -= len(items)
+        self._flow.on_released(sum(_size_of(item) for _, item in items))
+
+    def _look_later(self) -> None:
+        now_ms = self._broker.now_ms()
+        waits = [by.wait_ms(now_ms) for held in self._topics.values() for by in held.holds]
+        self._timer = self._broker.call_later(min(max(min(waits), 0), HOLD_STEP_MS), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_ms = self._broker.now_ms()
+        for topic, held in list(self._topics.items()):
+            if all(by.wait_ms(now_ms) <= 0 for by in held.holds):
+                self._go_on(topic, held)
+        if self._topics and self._timer is None:
+            self._look_later()
+
+    def _go_on(self, topic: ProducerTopic, held: _Topic) -> None:
+        """Until the topic is held again; what comes meanwhile comes behind the rest (rule 1)."""
+        held.holds.clear()
+        while held.items and not held.holds:
+            producer, item = held.items.popleft()
+            self._drop([(producer, item)])
+            if isinstance(item, int) or not producer.is_closed:  # rule 3
+                self._send(producer, item)
+        self._flush()
+        if not held.items and not held.holds:
+            del self._topics[topic]
+
+
+def _size_of(item: Send | int) -> int:
+    return _ITEM_COST + (0 if isinstance(item, int) else len(item.entry))
