@@ -34,6 +34,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 Endpoint = tuple[str, int]
+Ends = tuple[Endpoint, Endpoint]
+"""Of a socket: its own, and that of its peer."""
 
 HOST: Final = "127.0.0.1"
 
@@ -72,21 +74,28 @@ class Cut:
 # ------------------------------------------------------------------------------------------ /proc
 
 
-def endpoints_of(inodes: set[str], table: str) -> set[Endpoint]:
-    """The local ends of the sockets with these inodes, from the text of /proc/net/tcp or tcp6."""
-    found = set()
+def ends_of(inodes: set[str], table: str) -> set[Ends]:
+    """The ends of the sockets with these inodes, from the text of /proc/net/tcp or tcp6."""
+    ends = set()
     for line in table.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[9] in inodes:
-            host, _, port = fields[1].partition(":")
-            # The last 32 bits are the IPv4 address, in the machine's byte order, also of ::ffff:a.b.c.d.
-            packed = int(host[-8:], 16).to_bytes(4, sys.byteorder)
-            found.add((socket.inet_ntoa(packed), int(port, 16)))
-    return found
+            ends.add((_endpoint(fields[1]), _endpoint(fields[2])))
+    return ends
 
 
-def sockets_of(pid: int) -> set[Endpoint]:
-    """The local ends of the TCP sockets that a process holds; empty if it has ended."""
+def _endpoint(text: str) -> Endpoint:
+    host, _, port = text.partition(":")
+    # The last 32 bits are the IPv4 address, in the machine's byte order, also of ::ffff:a.b.c.d.
+    packed = int(host[-8:], 16).to_bytes(4, sys.byteorder)
+    return socket.inet_ntoa(packed), int(port, 16)
+
+
+def sockets_of(pid: int) -> set[Ends]:
+    """The ends of the TCP sockets that a process holds; empty if it has ended.
+
+    Both ends of each: the system gives one local port to several sockets that are connected to different places.
+    """
     inodes = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
@@ -94,11 +103,11 @@ def sockets_of(pid: int) -> set[Endpoint]:
                 target = os.readlink(entry.path)
                 if target.startswith("socket:["):
                     inodes.add(target[8:-1])
-    found: set[Endpoint] = set()
+    ends: set[Ends] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
-            found |= endpoints_of(inodes, Path(table).read_text())
-    return found
+            ends |= ends_of(inodes, Path(table).read_text())
+    return ends
 
 
 # ------------------------------------------------------------------------------------- connections
@@ -188,7 +197,8 @@ class Link:
 
     def __init__(self, way: Way, peer: Endpoint, gone: Callable[["Link"], None]) -> None:
         self.way = way
-        self.peer = peer
+        self.ends: Ends = (peer, way.listen)
+        """Of the socket of whoever opened it."""
         self.by = way.by
         """The server that opened it; empty for a client, or while it is not looked up yet."""
         self.is_cut = False
@@ -373,7 +383,7 @@ class Relay:
         self._arrange_doors()
         own = sockets_of(pid)
         for link in list(self._links):
-            if link.peer in own:
+            if link.ends in own:
                 link.by = name
             if not self._crosses(link):
                 continue
@@ -427,7 +437,7 @@ class Relay:
     def _enter(self, way: Way, accepted: socket.socket, peer: Endpoint) -> None:
         link = Link(way, peer, self._on_gone)
         for name, cut in self._cuts.items():  # rule 2; needed only while a server is cut off
-            if not link.by and peer in sockets_of(cut.pid):
+            if not link.by and link.ends in sockets_of(cut.pid):
                 link.by = name
         if not self._crosses(link):
             task = self._loop.create_task(self._connect(link, accepted))

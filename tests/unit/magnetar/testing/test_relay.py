@@ -14,10 +14,12 @@ from magnetar.testing.relay import (
     HELD_BYTES_MAX,
     Relay,
     Way,
-    endpoints_of,
     obey,
     serve,
     sockets_of,
+)
+from magnetar.testing.relay import (
+    ends_of,
 )
 from tests.support.waiting import eventually
 
@@ -71,11 +73,13 @@ class RelayedServers:
         self.to_a = ("127.0.1.1", a.port)
         self.to_b = ("127.0.1.2", b.port)
         self.from_b_to_a = ("127.0.1.2", a.port)
+        self.also_to_a = ("127.0.1.3", a.port)
         self.relay = Relay(
             [
                 Way(self.to_a, ("127.0.0.1", a.port), "a"),
                 Way(self.to_b, ("127.0.0.1", b.port), "b"),
                 Way(self.from_b_to_a, ("127.0.0.1", a.port), "a", "b"),
+                Way(self.also_to_a, ("127.0.0.1", a.port), "a"),
             ]
         )
 
@@ -249,7 +253,12 @@ connection = None
 for line in sys.stdin:
     patience_s, line = line.split(maxsplit=1)
     if line == "connect\\n":
-        connection = socket.create_connection(address)
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        connection.bind(("127.0.0.1", 0))
+        connection.connect(address)
+    elif line.strip() == "port":
+        line = str(connection.getsockname()[1])
     else:
         try:
             connection.settimeout(float(patience_s))
@@ -306,6 +315,21 @@ async def test_a_server_that_is_cut_off_reaches_nobody_either(world: RelayedServ
         assert await b.say("four") == "reset"
         await b.say("connect")
         assert await b.say("five") == "five"
+
+
+async def test_who_has_a_local_port_of_a_server_that_is_cut_off_is_not_taken_for_it(world: RelayedServers) -> None:
+    """The system gives one local port to several connections that lead to different places."""
+    with OtherProcess(world.to_a) as b, socket.socket() as client:
+        await b.say("connect")
+        port = await b.say("port")
+        world.relay.cut("b", b.pid, True)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        client.bind(("127.0.0.1", int(port)))
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, world.also_to_a)
+        streams = await asyncio.open_connection(sock=client)
+        await echo(streams, b"a client reaches a")
+        streams[1].transport.abort()
 
 
 async def test_a_server_reaches_itself(world: RelayedServers) -> None:
@@ -394,18 +418,20 @@ async def test_an_address_that_is_taken_is_told() -> None:
 
 def test_a_process_holds_its_own_sockets() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert server.getsockname() in sockets_of(os.getpid())
-        assert server.getsockname() not in sockets_of(os.getppid())
+        ends = (server.getsockname(), ("0.0.0.0", 0))
+        assert ends in sockets_of(os.getpid())
+        assert ends not in sockets_of(os.getppid())
     assert sockets_of(2**22 + 1) == set()
 
 
 def test_the_systems_table_is_understood() -> None:
     heading = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    row = "   0: {} 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 {} 1 0000 100 0 0 10 0\n"
+    row = "   0: {} 0100007F:0050 0A 00000000:00000000 00:00000000 00000000     0        0 {} 1 0000 100 0 0 10 0\n"
     ip = socket.inet_aton("127.0.1.7")
     word = f"{int.from_bytes(ip, sys.byteorder):08X}"
     mapped = "0000000000000000FFFF0000" + word
     table = heading + row.format(f"{word}:1F90", 77) + row.format(f"{word}:1F91", 78) + row.format(f"{mapped}:1F92", 79)
-    assert endpoints_of({"77"}, table) == {("127.0.1.7", 8080)}
-    assert endpoints_of({"79"}, table) == {("127.0.1.7", 8082)}
-    assert endpoints_of({"1"}, table + "garbage\n") == set()
+    peer = (socket.inet_ntoa(0x0100007F.to_bytes(4, sys.byteorder)), 80)
+    assert ends_of({"77"}, table) == {(("127.0.1.7", 8080), peer)}
+    assert ends_of({"79"}, table) == {(("127.0.1.7", 8082), peer)}
+    assert ends_of({"1"}, table + "garbage\n") == set()
