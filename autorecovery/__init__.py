@@ -2,6 +2,6 @@
 
 `node.py` is one node: a candidate for the place of the auditor, and a worker. The auditor finds what lacks copies
 (`audit`) and marks it in the metadata store; workers take the marks and copy (`repair`). Operators drain and remove
-bookies (`lifecycle`). What happens is told in reports (`reporting`), to callbacks, and over HTTP (`admin`). Broker
-and bookie are not known here; ledgers are read and written through `magnetar_core.bookkeeper.client`.
+bookies (`lifecycle`). What happens is shown in reports (`reporting`) and over HTTP (`admin`), and sent to callbacks.
+Broker and bookie are not imported here; ledgers are read and written through `magnetar_core.bookkeeper.client`.
 """

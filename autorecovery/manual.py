@@ -7,8 +7,8 @@ else repairs at the moment is waited for.
 
 Rules:
 
-1. The bookies are taken for leaving: they are read from where they are there, and are never chosen as targets.
-2. One ledger that cannot be repaired does not keep the others from it; all of them are told of, with the reason.
+1. The bookies count as leaving: copies are read from those that are there, and they are never chosen as targets.
+2. One ledger that cannot be repaired does not keep the others from it; all of them are reported, with the reason.
 3. A cookie is deleted only when no record names its bookie any more, by a new reading of all records.
 """
 
@@ -48,10 +48,10 @@ class Recovered:
     """What a recovery did."""
 
     ledgers: int = 0
-    """Those that named one of the bookies."""
+    """Ledgers that named one of the bookies."""
     repaired: int = 0
     skipped: list[int] = field(default_factory=list)
-    """Not closed, and to be left alone."""
+    """Ledgers that are not closed, and are to be left alone."""
     failed: dict[int, str] = field(default_factory=dict)
     """Ledger → why it could not be repaired."""
     copied_entries: int = 0
@@ -98,7 +98,7 @@ class ManualRecovery:
     ) -> Recovered:
         """Copy what *bookies* have to others. *skip_open*: ledgers that are not closed are left to their writers.
 
-        *on_progress* is told (ledgers done, ledgers in all). Raises MetadataError if the records cannot be read.
+        *on_progress* is called with (ledgers done, ledgers in all). Raises MetadataError if the records cannot be read.
         """
         index = await read_index(self._bookkeeper.ledgers)
         leaving = frozenset(bookies)

@@ -2,14 +2,14 @@
 
     AuditorElection ──elected──▶ Auditor     finds what lacks copies, and marks it
                              ├─▶ DrainEngine moves everything away from bookies that leave
-                             └─▶ CallbackDelivery tells receivers how the states of bookies change
+                             └─▶ CallbackDelivery sends receivers each change of a bookie's state
     ReplicationWorker                        repairs what is marked
     death watch                              a part broke, or the session was lost ──▶ `on_death`
 
 Rules:
 
 1. A node whose session was lost is dead: its candidacy and its locks are gone. It does not go on as if nothing had
-   happened; whoever runs it ends it visibly, and starts another one (Apache's does the same).
+   happened; the process that runs it ends it visibly, and starts another one (Apache's does the same).
 2. Parts are started bottom up and stopped top down; the locks that are held are given back.
 """
 
@@ -203,7 +203,7 @@ class AutoRecoveryNode:
         await self._parts.stop()
 
     def facts(self) -> dict[str, Any]:
-        """What the node tells of itself, as values of JSON; times are wall-clock milliseconds."""
+        """What the node reports about itself, as values of JSON; times are wall-clock milliseconds."""
         worker = self.worker.counts
         self._history.note(self._clock.wall_ms(), worker.copied_entries, worker.copied_bytes)
         facts: dict[str, Any] = {
@@ -258,8 +258,8 @@ class AutoRecoveryNode:
         cancels = self._bookies.watch(changed), self.state_watch.watch(changed)
 
         def cancel() -> None:
-            for one in cancels:
-                one()
+            for cancel_watch in cancels:
+                cancel_watch()
 
         return cancel
 

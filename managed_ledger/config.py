@@ -53,14 +53,14 @@ class ManagedLedgerConfig:
     # Finding it takes a read of the last entry when the topic is opened.
     keeps_index: bool = False
 
-    # How long appends wait for bookies or the metadata store before their producers are told.
+    # How long appends wait for bookies or the metadata store before they fail.
     append_timeout_s: float = APPEND_TIMEOUT_S
     # Ledgers that are kept open for reading. One costs its metadata, about 1 KB.
     read_handles_max: int = 32
 
     @property
     def placement(self) -> tuple[tuple[str, bytes], ...]:
-        """What the records of its ledgers tell of the bookies on which they may be."""
+        """What the records of its ledgers say about the bookies on which they may be."""
         return () if self.bookie_groups is None else self.bookie_groups.custom_metadata
 
     def problems(self) -> Iterator[str]:

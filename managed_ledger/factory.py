@@ -46,13 +46,13 @@ class ManagedLedgerFactory:
         maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
         on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*on_damage* is told of entries that no bookie can give."""
+        """*on_damage* is called for entries that no bookie can give."""
         self.cache = EntryCache(cache_bytes_max)
-        """The newest entries of all of them."""
+        """The newest entries of all managed ledgers."""
         self.ahead_budget = AheadBudget(clock)
-        """Of what the cursors of all of them read ahead."""
+        """Limits what the cursors of all managed ledgers read ahead."""
         self.tails = Tails(bookkeeper, self.cache, clock, on_damage)
-        """Saves what is acknowledged and not in a ledger that somebody else has ended."""
+        """Saves acknowledged entries that are missing in a ledger that somebody else has ended."""
         self._maintenance_interval_s = maintenance_interval_s
         self._on_damage = on_damage
         self._bookkeeper = bookkeeper
@@ -65,7 +65,7 @@ class ManagedLedgerFactory:
         self.preparations = Preparations(bookkeeper, store, clock)
         """What was prepared for topics that are opened soon."""
         self.changes = Changes()
-        """Whose holdings changed."""
+        """Names of managed ledgers whose holdings changed."""
 
     def start(self) -> None:
         """Begin the periodic maintenance."""
@@ -174,7 +174,7 @@ class ManagedLedgerFactory:
             pass  # deleted by another caller meanwhile
         except MetadataError as error:
             raise StorageUnavailable(f"cannot delete {name}: {error}") from error
-        for ledger_id in sorted(one for one in ledger_ids if one >= 0):
+        for ledger_id in sorted(named_id for named_id in ledger_ids if named_id >= 0):
             await attempt(f"{name}: deleting its ledger {ledger_id}", self._bookkeeper.delete_ledger(ledger_id))
         if left:
             log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)

@@ -4,7 +4,7 @@
     lifecycle   begins, recovers, closes and removes ledgers, and keeps the topic's record true
     record      which ledgers the topic has; deletes the ledgers that the record does not name any more
     reading     entries by position, from memory or from bookies
-    cursors     places of subscriptions: recovered, made, deleted
+    cursors     positions of subscriptions: recovered, made, deleted
 
 `ManagedLedger` conducts them: it opens the log, trims old ledgers and ends the log (close, terminate, delete).
 
@@ -81,13 +81,13 @@ class ManagedLedger:
         tails: Tails,
         on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*cache*, *ahead_budget*, of what its cursors read ahead, and *tails* may be shared with others: ledger ids
-        are unique in a cluster. *on_damage* is told of entries that no bookie can give."""
+        """*cache*, *ahead_budget* (what its cursors read ahead) and *tails* may be shared with others: ledger ids are
+        unique in a cluster. *on_damage* is called for entries that no bookie can give."""
         self.name = name
         self.on_ended: Callable[[ManagedLedger], None] = lambda ledger: None
         """Called once, when the managed ledger has been closed or deleted completely."""
         self.changes = UNHEARD
-        """Told when `holdings` change."""
+        """Notes this managed ledger when its `holdings` change."""
         self._clock = clock
         self._cache = cache
         self._record = TopicRecord(name, bookkeeper, store)
@@ -242,7 +242,7 @@ class ManagedLedger:
         return self._writing.switch_latencies.last
 
     def end_period(self) -> None:
-        """What was counted since the last call is what the last period tells."""
+        """What was counted since the last call are the latencies of the last period from now on."""
         self._writing.latency.latencies.end_period()
         self._writing.switch_latencies.end_period()
 
@@ -318,7 +318,7 @@ class ManagedLedger:
         return bytes_after(self._sizes(), position)
 
     def closed_ms(self, ledger_id: int) -> int:
-        """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
+        """When a ledger was closed, in milliseconds since 1970; 0 for a ledger that is open, or not there."""
         return self._ledgers.closed_ms(ledger_id)
 
     def begun_ms(self, ledger_id: int) -> int:
@@ -375,7 +375,7 @@ class ManagedLedger:
             raise
 
     def fence(self, error: ManagedLedgerError) -> None:
-        """Rule 1. All pending appends fail, and the listener is told that the managed ledger has ended."""
+        """Rule 1. All pending appends fail, and the listener gets the call that the managed ledger has ended."""
         self._writing.fence(error)
 
     # --------------------------------------------------------------------------------- appending

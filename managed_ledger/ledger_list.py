@@ -70,8 +70,8 @@ class LedgerList:
 
     def closed_ms(self, ledger_id: int) -> int:
         """When a ledger was closed, in milliseconds since 1970; 0 for one that is open, or not there."""
-        found = self._infos.get(ledger_id)
-        return 0 if found is None else found.timestamp
+        info = self._infos.get(ledger_id)
+        return 0 if info is None else info.timestamp
 
     def closed_before_ms(self, ledger_id: int) -> int:
         """When the ledger before this one was closed, so that no entry of this one is older; 0: it is not known."""

@@ -69,11 +69,11 @@ class MessageId:
         from managed_ledger.messages_pb2 import MessageIdData
 
         try:
-            found = MessageIdData.FromString(data)
+            parsed = MessageIdData.FromString(data)
         except DecodeError as error:
             raise ValueError(f"{data[:40]!r} is not a message id: {error}") from None
         return MessageId(
-            _signed(found.ledgerId), _signed(found.entryId), found.partition, found.batch_index, found.batch_size
+            _signed(parsed.ledgerId), _signed(parsed.entryId), parsed.partition, parsed.batch_index, parsed.batch_size
         )
 
 

@@ -1,7 +1,7 @@
 """What an entry of a topic holds, as bytes and values.
 
     ┌──────────────────────────────────────┐
-    │ 0x0e02 │ size (4) │ BrokerEntryMeta  │   only where the broker was told to add it
+    │ 0x0e02 │ size (4) │ BrokerEntryMeta  │   only where the broker is set up to add it
     ├──────────────────────────────────────┤
     │ 0x0e01 │ crc32c (4)                  │   nearly always; covers everything below
     ├──────────────────────────────────────┤

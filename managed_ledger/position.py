@@ -29,7 +29,7 @@ def named_position(ledger_id: int, entry_id: int) -> Position:
         L, E              entry E of ledger L
         2^63 - 1, any     LATEST (old C++ clients shorten the entry id)
 
-    Raises InvalidPosition for every other negative number. Whether there is such an entry is for the topic to say.
+    Raises InvalidPosition for every other negative number. Whether there is such an entry, only the topic knows.
     """
     if 0 <= ledger_id < LATEST.ledger_id and 0 <= entry_id <= LATEST.entry_id:  # nearly all
         return Position(ledger_id, entry_id)

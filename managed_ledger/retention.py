@@ -19,7 +19,7 @@ class RolloverRule:
     age_max_ms: int
     age_min_ms: int
     idle_max_ms: int = 0
-    """Also when nothing was written to it for so long; 0: never for that."""
+    """A ledger is also full when nothing was written to it for so long; 0: never for that reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ Rules:
    everywhere: by today's rules they would mean another namespace, and a topic with a `/` in its name.
 3. In the stores the local name is encoded as Java's URLEncoder does it; two spellings of one name would make a
    topic invisible to the other broker.
-4. `-partition-N` with N decimal and without leading zeros makes a partition; `t-partition-01` is an ordinary name, and
-   so is `-partition-1` with nothing in front.
+4. A name that ends in `-partition-N`, with N decimal and without leading zeros, is a partition; `t-partition-01` is an
+   ordinary name, and so is `-partition-1` with nothing in front.
 5. A schema belongs to the topic without its partition suffix.
 
 Modules that take names from clients turn TopicNameError into their own error.

@@ -1,8 +1,7 @@
 """What a call of the management interface is: its address, who may make it, its body and its answers. No IO.
 
 Each subject (lifecycle, cookies, callbacks, reports, …) is a class with a method `calls()`. The server makes routes of
-them, and the OpenAPI document is made of the same objects, so that it cannot tell of another interface than the one
-that is served.
+them, and the OpenAPI document is made of the same objects, so that it always describes the interface that is served.
 
 Rules:
 
@@ -22,7 +21,7 @@ from magnetar_core.bookkeeper.metadata.bookies.bookie_info import bookie_id_prob
 from magnetar_core.runtime.types import MagnetarError
 
 PREFIX: Final = "/manage/v1"
-"""In front of the paths of all calls."""
+"""The prefix of the paths of all calls."""
 
 JsonSchema = Mapping[str, Any]
 """A schema of JSON Schema 2020-12, as OpenAPI 3.1 uses it."""
@@ -36,10 +35,10 @@ class Access(StrEnum):
 
 
 class Caller(NamedTuple):
-    """Who makes a call."""
+    """The program or person that makes a call."""
 
     name: str
-    """From the token; without tokens the address. It stands in states, reports and the log."""
+    """The name of the token, or without tokens the address. It stands in states, reports and the log."""
     may_write: bool
 
 
@@ -83,15 +82,15 @@ class Call:
     answer: JsonSchema
     status: int = 200
     body: JsonSchema | None = None
-    """Of type object, without members that are not told of (`schema.closed`); None: a body is not looked at."""
+    """A schema of type object that allows no other members (`schema.closed`); None: a body is ignored."""
     query: Mapping[str, str] = field(default_factory=dict)
     """Name → what it means."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """Parameter in the path → what it means; `bookie` need not be told."""
+    """Parameter in the path → what it means; `bookie` may be left out."""
     refusals: Mapping[int, str] = field(default_factory=dict)
-    """Status → when; 400, 401, 403, 404 of unknown addresses, 413, 415, 429 of long calls and 503 need not be told."""
+    """Status → when; 400, 401, 403, 404 of unknown addresses, 413, 415, 429 of long calls and 503 may be left out."""
     is_long: bool = False
-    """It reads all records of the cluster: few of such calls are answered at the same time."""
+    """It reads all records of the cluster, so only a few such calls are answered at the same time."""
 
     @property
     def path_parameters(self) -> list[str]:

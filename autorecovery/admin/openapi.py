@@ -37,16 +37,16 @@ _COMMON: Final[Mapping[int, tuple[str, str]]] = {
 
 def statuses_of(call: Call, *, needs_token: bool) -> dict[int, str]:
     """Every status other than success that *call* may have, with what it means."""
-    found = {400: _COMMON[400][1], 503: _COMMON[503][1]}
+    meanings = {400: _COMMON[400][1], 503: _COMMON[503][1]}
     if needs_token:
-        found[401] = _COMMON[401][1]
+        meanings[401] = _COMMON[401][1]
     if call.access is Access.WRITE:
-        found[403] = _COMMON[403][1]
+        meanings[403] = _COMMON[403][1]
     if call.body is not None:
-        found |= {413: _COMMON[413][1], 415: _COMMON[415][1]}
+        meanings |= {413: _COMMON[413][1], 415: _COMMON[415][1]}
     if call.is_long:
-        found[429] = _COMMON[429][1]
-    return dict(sorted((found | dict(call.refusals)).items()))
+        meanings[429] = _COMMON[429][1]
+    return dict(sorted((meanings | dict(call.refusals)).items()))
 
 
 def document(calls: Iterable[Call], *, version: str, needs_token: bool) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def document(calls: Iterable[Call], *, version: str, needs_token: bool) -> dict[
         "schemas": dict(sorted(schemas.items())),
         "responses": {name: {"description": text, "content": problem} for name, text in _COMMON.values()},
     }
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "openapi": VERSION,
         "info": {
             "title": "Magnetar management",
@@ -76,8 +76,8 @@ def document(calls: Iterable[Call], *, version: str, needs_token: bool) -> dict[
     }
     if needs_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
-    return found
+        description["security"] = [{"token": []}]
+    return description
 
 
 def _operation(call: Call, schemas: dict[str, Any], *, needs_token: bool) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _operation(call: Call, schemas: dict[str, Any], *, needs_token: bool) -> dic
         else:
             content = {_JSON: {"schema": _hoisted(PROBLEM, schemas)}}
             responses[str(status)] = {"description": text, "content": content}
-    found: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "operationId": call.name,
         "tags": [call.subject],
         "summary": call.summary,
@@ -102,10 +102,10 @@ def _operation(call: Call, schemas: dict[str, Any], *, needs_token: bool) -> dic
     parameters = [_parameter(name, "path", call.parameters.get(name, _BOOKIE)) for name in call.path_parameters]
     parameters += [_parameter(name, "query", text) for name, text in call.query.items()]
     if parameters:
-        found["parameters"] = parameters
+        operation["parameters"] = parameters
     if call.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": _hoisted(call.body, schemas)}}}
-    return found
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _hoisted(call.body, schemas)}}}
+    return operation
 
 
 def _parameter(name: str, place: str, text: str) -> dict[str, Any]:

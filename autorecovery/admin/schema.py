@@ -26,7 +26,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "null": (type(None),),
 }
 
-# Words that say something to people only.
+# Words that only people read: the check passes over them.
 _TEXTS: Final = frozenset({"title", "description", "examples"})
 _CHECKED: Final = frozenset(
     {
@@ -41,14 +41,14 @@ _SHOWN_CHARS: Final = 80
 
 def closed(properties: Mapping[str, JsonSchema], *optional: str, title: str = "") -> JsonSchema:
     """An object that has these members, but for *optional* ones, and no others."""
-    found: dict[str, Any] = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": dict(properties),
         "required": [name for name in properties if name not in optional],
         "additionalProperties": False,
     }
     assert set(optional) <= properties.keys(), optional
-    return {"title": title, **found} if title else found
+    return {"title": title, **schema} if title else schema
 
 
 def answer_of(properties: Mapping[str, JsonSchema], *optional: str, title: str = "") -> JsonSchema:
@@ -129,12 +129,12 @@ def _object_problem(schema: JsonSchema, value: dict[str, Any], where: str) -> st
     for name, member in value.items():
         inner: Any = known.get(name, others)
         if inner is False:
-            told = ", ".join(known) or "none"
-            return f"{where or 'the body'} has {_shown(name)}, which is not known; known are: {told}"
+            names = ", ".join(known) or "none"
+            return f"{where or 'the body'} has {_shown(name)}, which is not known; known are: {names}"
         if isinstance(inner, Mapping):
-            found = problem_of(inner, member, f"{where}.{name}" if where else name)
-            if found is not None:
-                return found
+            problem = problem_of(inner, member, f"{where}.{name}" if where else name)
+            if problem is not None:
+                return problem
     return None
 
 
@@ -145,8 +145,8 @@ def _array_problem(schema: JsonSchema, value: list[Any], place: str) -> str | No
             "" if high is None else f" and at most {high}"
         )
     for at, item in enumerate(value):
-        if "items" in schema and (found := problem_of(schema["items"], item, f"{place}[{at}]")) is not None:
-            return found
+        if "items" in schema and (problem := problem_of(schema["items"], item, f"{place}[{at}]")) is not None:
+            return problem
         if schema.get("uniqueItems") and item in value[:at]:
             return f"{place} has {_shown(item)} twice"
     return None

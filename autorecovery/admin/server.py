@@ -10,12 +10,13 @@ It makes applications that are mounted into whatever listens: the HTTP of a book
 Rules:
 
 1. With a file of tokens each call needs one. Without it reading is open, and changes are made only where just this host
-   can reach the listener, and only for callers that address it as this host: a page whose name was made to point here
-   is none of them.
+   can reach the listener, and only for callers that address it as this host: a page whose host name was made to point
+   here (DNS rebinding) is not one of them.
 2. Nothing that a caller sends in a header or a body is logged. Each change that was asked for is: who (the address
    of callers that were not admitted), what, how it ended.
 3. A refusal is `{"reason": "…"}`, with facts beside it. What failed only for the moment is 503 with Retry-After.
-4. Calls that read all records, and calls in all, are limited in number; who comes too much is told to come again.
+4. The number of calls under way is limited, and so is that of calls that read all records. A caller above the limit
+   gets an answer that says so.
 """
 
 import json
@@ -108,10 +109,10 @@ class ManagementServer:
 
     def mounts(self) -> dict[str, web.Application]:
         """Prefix → application, to be mounted once."""
-        found = {PREFIX: self._application()}
+        applications = {PREFIX: self._application()}
         if self._dashboard is not None:
-            found[DASHBOARD] = _files_of(self._dashboard)
-        return found
+            applications[DASHBOARD] = _files_of(self._dashboard)
+        return applications
 
     # -- routes
 
@@ -158,11 +159,11 @@ class ManagementServer:
             return _json({"reason": "metrics are read with GET"}, 405, {"Allow": "GET, HEAD"})
         try:
             self._caller(request)
-            found = tuple(recovery_samples(await overview()))
+            samples = tuple(recovery_samples(await overview()))
         except Exception as error:
             return _problem(error, f"{request.method} {request.rel_url.raw_path}")
         metrics = Metrics()
-        metrics.add(lambda: found)
+        metrics.add(lambda: samples)
         metrics.add(loop_stall_samples)
         metrics.add(descriptor_samples)
         return web.Response(body=metrics.exposition(), headers={**_HEADERS, "Content-Type": _EXPOSITION})
@@ -194,7 +195,7 @@ class ManagementServer:
             self._long_under_way -= 1
 
     def _admitted(self, request: web.Request, call: Call) -> Caller:
-        """Who makes the call (rule 1). Raises Refused."""
+        """The caller, if the call is admitted (rule 1). Raises Refused."""
         caller = self._caller(request)
         if call.access is Access.READ:
             return caller
@@ -235,8 +236,8 @@ async def _asked(request: web.Request, call: Call, caller: Caller) -> Asked:
     query: dict[str, str] = {}
     for name, text in request.query.items():
         if name not in call.query:
-            told = ", ".join(call.query) or "none"
-            raise Refused(400, f"the parameter {name[:80]!r} is not known; known are: {told}")
+            names = ", ".join(call.query) or "none"
+            raise Refused(400, f"the parameter {name[:80]!r} is not known; known are: {names}")
         if name in query:
             raise Refused(400, f"the parameter {name} is there twice")
         query[name] = text

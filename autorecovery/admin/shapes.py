@@ -60,9 +60,9 @@ MARKED: Final[JsonSchema] = answer_of(
 
 def ledgers_json(reasons: Mapping[int, str]) -> list[dict[str, Any]]:
     """Ledgers with their reasons, ids ascending, LEDGERS_TOLD at most."""
-    return [{"ledger_id": one, "why": reasons[one]} for one in sorted(reasons)[:LEDGERS_TOLD]]
+    return [{"ledger_id": ledger_id, "why": reasons[ledger_id]} for ledger_id in sorted(reasons)[:LEDGERS_TOLD]]
 
 
 def mode_of(bookie_id: str, writable: Collection[str], read_only: Collection[str]) -> str:
-    """How a bookie is registered (`MODE`); one that is turning may be there twice, and is still written to."""
+    """How a bookie is registered (`MODE`); while it changes it may be registered twice, and is still written to."""
     return WRITABLE if bookie_id in writable else READ_ONLY if bookie_id in read_only else AWAY

@@ -60,10 +60,10 @@ class TokenFile:
 
     def _read_stamp(self) -> _Stamp:
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError as error:
             raise ConfigurationError(f"cannot read {self._path} ({SETTING}): {error.strerror}") from None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> Tokens:
         try:

@@ -26,7 +26,7 @@ _DIGEST: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 class Role(StrEnum):
-    """What the holder of a token may do; who may write may read, too."""
+    """What the holder of a token may do; one that may write may read, too."""
 
     READ = "read"
     WRITE = "write"
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Tokens:
-    """Who is admitted."""
+    """The tokens that are admitted."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = tuple(entries)
@@ -50,13 +50,13 @@ class Tokens:
         return len(self._entries)
 
     def caller_of(self, token: str) -> Caller | None:
-        """Who shows *token*; None: nobody who is known. It takes the same time wherever the token stands."""
+        """The caller with *token*; None: it is not in the file. Takes the same time wherever it stands there."""
         shown = _digest_of(token)
-        found: Caller | None = None
+        caller: Caller | None = None
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, shown):
-                found = Caller(entry.name, entry.role is Role.WRITE)
-        return found
+                caller = Caller(entry.name, entry.role is Role.WRITE)
+        return caller
 
 
 def name_problem(name: str) -> str | None:
@@ -73,7 +73,7 @@ def line_of(name: str, role: Role, token: str) -> str:
 
 
 def parse_tokens(text: str, source: str) -> Tokens:
-    """Raises ConfigurationError, which tells of every line that is wrong and repeats no digest."""
+    """Raises ConfigurationError, which names every wrong line and repeats no digest."""
     entries: list[Entry] = []
     problems: list[str] = []
     for number, raw in enumerate(text.splitlines(), start=1):
@@ -89,10 +89,10 @@ def parse_tokens(text: str, source: str) -> Tokens:
             problems.append(f"{where}: {problem}")
         elif role not in tuple(Role):
             problems.append(f"{where}: the role {role[:20]!r} must be {' or '.join(Role)}")
-        elif (found := _DIGEST.fullmatch(digest)) is None:
+        elif (match := _DIGEST.fullmatch(digest)) is None:
             problems.append(f"{where}: the last word must be sha256:<64 hexadecimal digits>")
         else:
-            entries.append(Entry(name, Role(role), bytes.fromhex(found[1])))
+            entries.append(Entry(name, Role(role), bytes.fromhex(match[1])))
     if len(entries) > TOKENS_MAX:
         problems.append(f"{source}: {len(entries)} tokens, at most {TOKENS_MAX} are allowed")
     if problems:

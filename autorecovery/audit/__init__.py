@@ -1,1 +1,1 @@
-"""Who looks at the ledgers of the cluster, and when: the election of the auditor and its checks."""
+"""Which node looks at the ledgers of the cluster, and when: the election of the auditor and its checks."""

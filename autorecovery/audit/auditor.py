@@ -7,11 +7,11 @@
 
 Rules:
 
-1. Who is lost follows from the records and from who is there *after* they were read: a bookie that came back in
-   between is not lost, and one that nobody noticed going is.
-2. An audit that could not read everything has not taken place: it is begun again. A record that is damaged does not
-   stop it; it is told of (I60, R-R14).
-3. While auto-recovery is off for the cluster nothing is marked; what would have been is found when it is on again.
+1. A bookie is lost if records name it and it is not registered *after* they were read: one that came back in between
+   is not lost, and one whose going nobody noticed is.
+2. An audit that could not read everything has not taken place: it is begun again. A damaged record does not stop it,
+   and is reported (I60, R-R14).
+3. While auto-recovery is off for the cluster nothing is marked; the audit finds it all when it is on again.
 4. A copy is called missing only if its bookie is gone or says so (`checks`, rule 1).
 5. A bookie that was drained has nothing that could be lost: once it is stopped, and after it was removed, it does not
    count as one that is away.
@@ -19,8 +19,8 @@ Rules:
    they reached the end.
 7. A new auditor does not know since when a bookie is away and gives it the whole delay. Otherwise the restart of the
    bookie in which the auditor ran would mark all of its ledgers.
-8. Whatever the reason for an audit, it passes over a bookie whose delay still runs, as does a check: it may have gone
-   while the records were read. Only an operator's audit does not.
+8. An audit, whatever its reason, and a check pass over a bookie whose delay still runs: it may have gone while the
+   records were read. Only an operator's audit marks its ledgers, too.
 """
 
 import logging
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 # Marks that are put up at the same time.
 _AT_ONCE: Final = 64
 
-# Who is there is compared with who should be after so long without a hint (a watch may be missed).
+# Without a hint, the bookies that are there are compared with those that should be after this (a watch may be missed).
 _LOOK_S: Final = 30.0
 
 # An audit that failed is begun again after this, doubling up to the second number.
@@ -58,12 +58,12 @@ class AuditCounts:
 
     audits: int = 0
     marked: int = 0
-    """Ledgers told of, each time that they were."""
+    """Marks that were put up; a ledger counts each time."""
     last_audit_ms: int | None = None
     last_audit_s: float = 0.0
     """How long it took."""
     ledgers: int = 0
-    """Seen by the last audit."""
+    """Ledgers that the last audit saw."""
     unreadable: dict[int, str] = field(default_factory=dict)
     """Ledger → why its record cannot be read."""
     last_problem: str | None = None
@@ -101,9 +101,9 @@ class Auditor:
         self._woken = Bell()
         self._is_called = False
         self._is_asked = False
-        """An audit is wanted whatever the delay says: by an operator, or one is to be begun again."""
+        """An audit is wanted now, whatever the delay says: an operator asks for it, or the last one failed."""
         self._is_check_due = True
-        """One is wanted at the start, or by time; it waits while a bookie that is away has time left (rule 7)."""
+        """An audit is due at the start, or by time; it waits while a bookie that is away has time left (rule 7)."""
         self._next_check_s: float | None = None
         self._seen: set[str] = set()
         self._members: set[str] | None = None
@@ -157,7 +157,7 @@ class Auditor:
         self._tasks.spawn(self._new_delay(), "delay")
 
     async def _new_delay(self) -> None:
-        """The same value, or 0, asks for an audit; another one counts from when the bookies went."""
+        """The same value, or 0, asks for an audit; another one is counted from when the bookies went."""
         before = self._lost.delay_s
         try:
             await self._read_delay()
@@ -170,12 +170,12 @@ class Auditor:
 
     async def _read_delay(self) -> None:
         try:
-            found = await self._marks.lost_bookie_delay_s()
+            delay_s = await self._marks.lost_bookie_delay_s()
         except Corruption as error:
             log.warning("%s; %g s stay", error, self._lost.delay_s)
             return
-        if found is not None:
-            self._lost.delay_s = found
+        if delay_s is not None:
+            self._lost.delay_s = delay_s
 
     # -------------------------------------------------------------------------------------- what is due
 
@@ -197,7 +197,10 @@ class Auditor:
             self._is_called = False
 
     async def _look(self) -> float:
-        """Compare who is there with who should be; how long nothing else is to be done. Raises MetadataError."""
+        """Compare the bookies that are there with those that should be. Returns for how long to do nothing then.
+
+        Raises MetadataError.
+        """
         if not await self._marks.is_enabled():
             return _LOOK_S  # rule 3
         now_s = self._clock.monotonic()

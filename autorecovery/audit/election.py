@@ -1,4 +1,4 @@
-"""Who audits: one of the nodes, the one that has been a candidate for longest.
+"""Which node audits: the one that has been a candidate for longest.
 
     <root>/underreplication/auditorelection            the vote of the auditor, for people and tools
         V_0000000003  (ephemeral, sequential)          candidates; the smallest number audits
@@ -8,8 +8,8 @@ Apache's nodes take part in the same election. Rules:
 
 1. A candidate that is not first watches only the one right before it, so that the end of one wakes one.
 2. Being elected is a hint (I59, I70): two auditors at once do no harm, because marks are only ever added by them.
-3. After the session was lost there is no candidate of ours any more. The node ends then (`node`), and whoever started
-   it starts it anew, as with Apache.
+3. After the session was lost there is no candidate of ours any more. The node ends then (`node`), and the process
+   that started it starts it anew, as with Apache.
 """
 
 import logging
@@ -62,7 +62,7 @@ class AuditorElection:
         self._tasks.spawn(self._run(on_elected), "run")
 
     async def stop(self) -> None:
-        """Resign: the next candidate is told at once."""
+        """Resign: the next candidate notices it at once."""
         await self._tasks.cancel()
         self._watch(None)
         if self._own is not None:
@@ -133,9 +133,9 @@ async def auditor(store: MetadataStore, root: str) -> str | None:
     """The name of the node that audits; None if there is none. Raises MetadataError."""
     for name in await candidates(store, root):
         node = await store.get(f"{board.election_path(root)}/{name}")
-        found = None if node is None else board.voter(node.value)
-        if found is not None:
-            return found
+        winner = None if node is None else board.voter(node.value)
+        if winner is not None:
+            return winner
     return None
 
 

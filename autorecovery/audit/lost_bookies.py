@@ -5,7 +5,8 @@
     back before that                            ──▶ forgotten
     audited                                     ──▶ not again, until it was back; the periodic check sees to the rest
 
-(Apache's auditor has the same rules, on events; here they follow from who is there, so that none can be missed.)
+(Apache's `Auditor` has the same rules, but acts on events; here they follow from the bookies that are there, so that
+none can be missed.)
 """
 
 from collections.abc import Collection
@@ -18,13 +19,13 @@ class Decision(NamedTuple):
     audit: frozenset[str]
     """Bookies whose ledgers are to be marked now; empty: no audit."""
     due_s: float | None
-    """Clock of the next look that is needed without a change; None: none."""
+    """Clock of the next look that is needed although nothing changes; None: no look is needed."""
     waiting: frozenset[str] = frozenset()
     """The bookie that has time left until then."""
 
 
 class LostBookies:
-    """Who is away, and since when."""
+    """Which bookies are away, and since when."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -34,7 +35,7 @@ class LostBookies:
 
     @property
     def away(self) -> frozenset[str]:
-        """Everybody who is away, audited or not."""
+        """Every bookie that is away, audited or not."""
         return frozenset(self._away_since)
 
     def away_s(self, bookie: str, now_s: float) -> float:

@@ -6,11 +6,11 @@
 Rules:
 
 1. A check is due when its period has passed since the last one ended; one that never ran is due at once.
-2. It takes about half of its period, so that it ends in time where reading is slower than thought. Where all entries
+2. It takes about half of its period, so that it ends in time where reading is slower than expected. Where all entries
    of a ledger are read, they are spread over the ledger's share of that, or ten minutes. An operator's check is not
    spread.
-3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. Silence is counted and
-   told of, and nothing else (`checks`, rule 1). A bookie that is gone and has time left is left to the audit.
+3. A ledger is marked for bookies that are gone and for those that say that they lack an entry. A bookie that does
+   not answer is only counted and reported (`checks`, rule 1). One that is gone and has time left is left to the audit.
 4. One ledger that cannot be looked at does not end the check.
 """
 
@@ -37,10 +37,10 @@ from magnetar_core.runtime.types import GIB, Corruption
 
 log = logging.getLogger(__name__)
 
-# Where a check is, is written down so often.
+# The position of a check is stored so often.
 _NOTE_S: Final = 5.0
 
-# A step of waiting between two ledgers: switches and operators are looked at meanwhile.
+# Waiting between two ledgers is done in steps of this, so that switches and operators are noticed meanwhile.
 _STEP_S: Final = 5.0
 
 # The metadata store is away: time until the next try.
@@ -49,16 +49,16 @@ _RETRY_S: Final = 5.0
 # The entries of one ledger are read within this: meanwhile the next auditor would begin with the ledger anew.
 _LEDGER_S_MAX: Final = 600.0
 
-# Bytes around the payload of an entry, at most; and what a ledger that is still written is taken for.
+# Bytes around the payload of an entry, at most; and the bytes that a ledger that is still written counts for.
 _AROUND_BYTES: Final = 64
 _OPEN_BYTES: Final = 1 * GIB
 
-# Switched off for the cluster: looked at again after this.
+# While auto-recovery is switched off for the cluster, the switch is looked at again after this.
 _OFF_S: Final = 30.0
 
 
 class CheckKind(NamedTuple):
-    """One of the checks."""
+    """One kind of check."""
 
     name: str
     depth: Depth
@@ -226,14 +226,14 @@ class LedgerCheck:
             status.failed += 1
             log.warning("ledger %d cannot be checked: %s", ledger_id, error)
             return
-        counting = [one for one in verdicts if not is_trailing(metadata, one.fragment.first_entry_id)]
-        gone = {bookie for one in counting for bookie in one.gone.values()}
-        lacking = {bookie for one in counting for bookie in one.incomplete.values()}
+        counting = [verdict for verdict in verdicts if not is_trailing(metadata, verdict.fragment.first_entry_id)]
+        gone = {bookie for verdict in counting for bookie in verdict.gone.values()}
+        lacking = {bookie for verdict in counting for bookie in verdict.incomplete.values()}
         lacking |= {bookie for bookie in gone if not self._has_time_left(bookie)}
         for bookie in sorted(lacking):
             await self._marks.mark(ledger_id, bookie, self._clock.wall_ms())
         status.marked += bool(lacking)
-        silent = [text for one in verdicts for text in one.unknown.values()]
+        silent = [text for verdict in verdicts for text in verdict.unknown.values()]
         if silent:
             status.silent += 1
             log.info("ledger %d: %s", ledger_id, silent[0])
@@ -266,18 +266,18 @@ class LedgerCheck:
     # ---------------------------------------------------------------------------------------- progress
 
     async def _progress(self) -> int | None:
-        """The ledger at which a former run stopped; None: there is none to go on with."""
+        """The ledger at which a former run stopped; None: no run is to be continued."""
         value = await self._marks.progress(self.name)
         if value is None:
             return None
         try:
-            found = parse_json(value)["next_ledger_id"]
-            if not isinstance(found, int) or found < 0:
-                raise ValueError(f"next_ledger_id is {found!r}")
+            next_ledger_id = parse_json(value)["next_ledger_id"]
+            if not isinstance(next_ledger_id, int) or next_ledger_id < 0:
+                raise ValueError(f"next_ledger_id is {next_ledger_id!r}")
         except (ValueError, KeyError, TypeError) as error:
             log.warning("how far the check of %s was cannot be read, so it begins anew: %s", self.name, error)
             return 0
-        return found
+        return next_ledger_id
 
     async def _note(self, next_ledger_id: int) -> None:
         await self._marks.set_progress(self.name, json.dumps({"next_ledger_id": next_ledger_id}).encode())

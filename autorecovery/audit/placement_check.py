@@ -1,6 +1,6 @@
 """The auditor's check of placement: are the copies of each ledger in enough regions, racks and on enough hosts?
 
-    due ──▶ all ledgers, some at a time ──▶ which windows lack any of them (`topology`) ──▶ told
+    due ──▶ all ledgers, some at a time ──▶ which windows lack any of them (`topology`) ──▶ shown
               │    spread over the time                                                      └─▶ marked, if moving is on
               └─ where it is and what it found is stored, for the next auditor
 
@@ -12,7 +12,7 @@ Rules:
 3. A check that could not read everything has not taken place: it goes on where it was. A record that is damaged does
    not stop it.
 4. Where all bookies are on one host, nothing is a violation (`topology`).
-5. It takes about half of its period, as other checks do (`periodic`, rule 2), so that what it marks comes bit by bit.
+5. It takes about half of its period, as other checks do (`periodic`, rule 2), so that it marks ledgers bit by bit.
    An operator's check is not spread.
 """
 
@@ -50,7 +50,7 @@ _BATCH: Final = 256
 # The name of its progress.
 _NAME: Final = "placement"
 
-# Ledgers that are named with what they lack. Above it only their number is told of.
+# Ledgers that are named with what they lack; the others are only counted.
 _NAMED_MAX: Final = 100
 
 
@@ -62,16 +62,16 @@ class PlacementStatus:
     looked_at: int = 0
     """Closed ledgers."""
     violating: int = 0
-    """Those of them with copies in too few regions, racks or hosts."""
+    """Closed ledgers with copies in too few regions, racks or hosts."""
     marked: int = 0
-    """Those of them that can be placed better, and are to be."""
+    """Closed ledgers that can be placed better, and are to be moved."""
     named: dict[int, str] = field(default_factory=dict)
-    """Ledger → what it lacks, for the first of them."""
+    """Ledger → what it lacks, for the first ledgers only."""
     last_ended_ms: int | None = None
 
 
 class Progress(NamedTuple):
-    """Where a check is."""
+    """How far a check has come."""
 
     next_ledger_id: int
     status: PlacementStatus
@@ -91,9 +91,9 @@ def encode_progress(progress: Progress) -> bytes:
 def decode_progress(value: bytes) -> Progress:
     """Raises ValueError."""
     try:
-        found = parse_json(value)
-        numbers = [found[name] for name in ("next_ledger_id", *_COUNTS)]
-        named = {int(ledger_id): str(text) for ledger_id, text in found["named"].items()}
+        stored = parse_json(value)
+        numbers = [stored[name] for name in ("next_ledger_id", *_COUNTS)]
+        named = {int(ledger_id): str(text) for ledger_id, text in stored["named"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
     if not all(isinstance(number, int) and number >= 0 for number in numbers):
@@ -184,9 +184,9 @@ class PlacementCheck:
         while left:
             for _ in range(min(_BATCH, len(left))):
                 ledger_id = left.popleft()
-                found = index.get(ledger_id)
-                if found is not None and found.is_closed:  # rule 1
-                    await self._look_at(ledger_id, found, status)
+                metadata = index.get(ledger_id)
+                if metadata is not None and metadata.is_closed:  # rule 1
+                    await self._look_at(ledger_id, metadata, status)
             if left:
                 await self._note(Progress(left[0], status))
                 await self._rest(rest_s)

@@ -1,1 +1,1 @@
-"""Events about bookies for the programs of others: who wants which, and their delivery until it is confirmed."""
+"""Events about bookies for other programs: which program wants which, and their delivery until it is confirmed."""

@@ -52,7 +52,7 @@ class Answer(NamedTuple):
 
     status: int
     text: str
-    """The begin of its body."""
+    """The beginning of its body."""
 
 
 class Poster(Protocol):
@@ -122,7 +122,7 @@ class CallbackDelivery:
         await self._poster.close()
 
     def facts(self) -> dict[str, Any]:
-        """What is told of the deliveries, as values of JSON."""
+        """What is reported about the deliveries, as values of JSON."""
         counts = self.counts
         return {
             "delivered": counts.delivered,
@@ -174,12 +174,12 @@ class CallbackDelivery:
             self.counts.given_up += 1
         for event_id in events[len(dropped) :]:
             await self._registry.hand_out(event_id, callbacks, self._clock.wall_ms())
-        for one in callbacks:
-            await self._begin(one.callback.id)
+        for registered in callbacks:
+            await self._begin(registered.callback.id)
 
     def _follow(self, callbacks: list[Registered]) -> None:
-        """Keep a watch on what waits for each callback: also other nodes have tests sent."""
-        ids = {one.callback.id for one in callbacks}
+        """Watch what waits for each callback: other nodes may add tests."""
+        ids = {registered.callback.id for registered in callbacks}
         for gone in self._watches.keys() - ids:
             self._watches.pop(gone)()
             self._known.pop(gone, None)
@@ -198,11 +198,11 @@ class CallbackDelivery:
         for event_id in pending:
             if event_id in known:
                 continue
-            found = await self._registry.read_pending(callback_id, event_id)
-            if found is None:
+            waiting = await self._registry.read_pending(callback_id, event_id)
+            if waiting is None:
                 continue
             try:
-                event = lifecycle_events.decode(found.body)
+                event = lifecycle_events.decode(waiting.body)
             except Corruption as error:
                 await self._give_up(callback_id, event_id, str(error))
                 continue
@@ -228,7 +228,7 @@ class CallbackDelivery:
         while lane.events:
             try:
                 is_over = await self._attempt(callback_id, lane)
-            except Exception as error:  # what one callback brings about must not keep the others waiting (I71)
+            except Exception as error:  # an error of one callback must not keep the others waiting (I71)
                 report_failure(f"callback {callback_id}, event {lane.events[0]},", error)
                 await self._clock.sleep(_RETRY_S if isinstance(error, MetadataError) else rules.LONGEST_S)
                 continue

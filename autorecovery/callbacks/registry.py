@@ -11,7 +11,7 @@ Rules:
    in between neither loses it nor hands it out twice.
 2. A callback is removed with all that belongs to it in one step, and nothing of it is made anew afterwards: whatever
    writes below a callback checks in the same step that it is still there.
-3. A record that cannot be read is told of and does not hide the others (I60).
+3. A record that cannot be read is reported and does not hide the others (I60).
 """
 
 import logging
@@ -42,12 +42,12 @@ from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# Others that change the same nodes at the same time; each of them made progress.
+# How often a change meets one by somebody else before it fails; each of those made progress.
 _CONFLICTS_MAX: Final = 20
 
 
 class TooMany(MetadataError):
-    """No more fit; the text says of what, and the way out."""
+    """A limit is reached; the text says which, and the way out."""
 
 
 class NoSuchCallback(MetadataError):
@@ -76,7 +76,7 @@ class CallbackRegistry:
         self._store = store
         self._root = root
         self._path = f"{root}/underreplication/magnetar/callbacks"
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def _path_of(self, callback_id: str) -> str:
         if not callback_id.isalnum():
@@ -95,28 +95,28 @@ class CallbackRegistry:
         self, url: str, secret: str | None, states: Sequence[str], bookies: Sequence[str], by: str, wall_ms: int
     ) -> Callback:
         """Add a callback; without *secret* it gets one. Raises BadCallback, TooMany."""
-        found = rules.make(
+        callback = rules.make(
             secrets.token_hex(8), url, secrets.token_hex(32) if secret is None else secret, states, bookies, by, wall_ms
         )
         for _ in range(_CONFLICTS_MAX):
             above = await self._store.get(self._path)
             names = await self._store.children(self._path)
-            if found.id in names:
-                return found  # the answer was lost, and the change was made
+            if callback.id in names:
+                return callback  # the answer was lost, and the change was made
             if len(names) >= rules.CALLBACKS_MAX:
                 raise TooMany(f"there are {len(names)} callbacks, which is the limit; delete one that is not needed")
             try:
                 await self._store.multi(
                     [
                         Put(self._path, b"", NO_NODE if above is None else above.version),
-                        Put(self._path_of(found.id), rules.encode(found), NO_NODE),
-                        Put(self._pending_path(found.id), b"", NO_NODE),
-                        Put(self._log_path(found.id), rules.encode_log(()), NO_NODE),
+                        Put(self._path_of(callback.id), rules.encode(callback), NO_NODE),
+                        Put(self._pending_path(callback.id), b"", NO_NODE),
+                        Put(self._log_path(callback.id), rules.encode_log(()), NO_NODE),
                     ]
                 )
             except (VersionConflict, OutcomeUnknown):
                 continue
-            return found
+            return callback
         raise StoreUnavailable(f"{self._path}: {_CONFLICTS_MAX} changes by others in a row, or no answer")
 
     async def read(self, callback_id: str) -> Registered:
@@ -131,17 +131,17 @@ class CallbackRegistry:
 
     async def all(self) -> list[Registered]:
         """Every callback that can be read (rule 3), by id."""
-        found = []
+        callbacks = []
         for name in await self._store.children(self._path):
             try:
-                found.append(await self.read(name))
+                callbacks.append(await self.read(name))
             except NoSuchCallback:
                 continue
             except Corruption as error:
-                if self._told.get(name) != str(error):
-                    self._told[name] = str(error)
+                if self._reported.get(name) != str(error):
+                    self._reported[name] = str(error)
                     log.error("%s", error)
-        return found
+        return callbacks
 
     async def remove(self, callback_id: str) -> None:
         """Rule 2. Raises NoSuchCallback."""
@@ -153,9 +153,9 @@ class CallbackRegistry:
                     return
                 raise NoSuchCallback(f"no callback has the id {callback_id}")
             pending = await self.pending(callback_id)
-            below = [f"{self._pending_path(callback_id)}/{one}" for one in pending]
-            below += [one for one in (self._pending_path(callback_id), self._log_path(callback_id)) if
-                      await self._store.exists(one)]  # fmt: skip
+            below = [f"{self._pending_path(callback_id)}/{event_id}" for event_id in pending]
+            below += [folder for folder in (self._pending_path(callback_id), self._log_path(callback_id)) if
+                      await self._store.exists(folder)]  # fmt: skip
             try:
                 await self._store.multi([*map(Delete, below), Delete(path)])
             except OutcomeUnknown:
@@ -173,15 +173,16 @@ class CallbackRegistry:
         return await self._store.children(lifecycle_events.events_path(self._root))
 
     async def drop_event(self, event_id: str) -> None:
-        """Nobody will be told of it."""
+        """Drop an event: no callback gets it."""
         try:
             await self._store.delete(lifecycle_events.event_path(self._root, event_id))
         except NoNode:
             return
 
     async def hand_out(self, event_id: str, callbacks: Sequence[Registered], wall_ms: int) -> None:
-        """Give an event to each of *callbacks* that wants it (rule 1). They were read after the list of events was, so
-        that a callback that was there before the event is among them. An event that is too old is dropped.
+        """Give an event to each of *callbacks* that wants it (rule 1). An event that is too old is dropped.
+
+        *callbacks* were read after the list of events, so they contain every callback that was there before the event.
 
         Raises VersionConflict if one of them was removed since, or the event was handed out by another node.
         """
@@ -190,21 +191,21 @@ class CallbackRegistry:
         if node is None:
             return
         if rules.is_too_old(node.created_ms, wall_ms):
-            log.error("%s: no node audited for seven days; nobody is told of it", path)
+            log.error("%s: no node audited for seven days, so no callback gets it", path)
             await self.drop_event(event_id)
             return
         try:
             event = lifecycle_events.decode(node.value)
         except Corruption as error:
-            log.error("%s: %s; nobody is told of it", path, error)
+            log.error("%s: %s; no callback gets it", path, error)
             await self.drop_event(event_id)
             return
-        wanting = [one for one in callbacks if rules.wants(one.callback, event)]
+        wanting = [registered for registered in callbacks if rules.wants(registered.callback, event)]
         try:
             await self._store.multi(
                 [
                     Delete(path, node.version),
-                    # Before the puts: they would make a callback that is gone anew, as the parent of what they write.
+                    # Before the puts: they would create a removed callback again, as the parent of what they write.
                     *(Check(self._path_of(one.callback.id), one.version) for one in wanting),
                     *(Put(f"{self._pending_path(one.callback.id)}/{event_id}", node.value, NO_NODE) for one in wanting),
                 ]
@@ -213,18 +214,18 @@ class CallbackRegistry:
             raise VersionConflict(f"{path}: another node has handed it out") from error
 
     async def test(self, callback_id: str, by: str, wall_ms: int) -> str:
-        """Have an event sent that tells of nothing; its id. Raises NoSuchCallback, TooMany, Corruption."""
+        """Have a test event sent, which reports nothing; returns its id. Raises NoSuchCallback, TooMany, Corruption."""
         event_id = f"test-{secrets.token_hex(8)}"
         event = Event(event_id, EventKind.TEST, "", "", "", by, "a test of this callback", wall_ms)
         path = f"{self._pending_path(callback_id)}/{event_id}"
         for _ in range(_CONFLICTS_MAX):
-            found = await self.read(callback_id)
+            registered = await self.read(callback_id)
             pending = await self.pending(callback_id)
             if event_id in pending:
                 return event_id
             if len(pending) >= rules.PENDING_MAX:
                 raise TooMany(f"{len(pending)} events wait for callback {callback_id}: its log says why")
-            check = Check(self._path_of(callback_id), found.version)
+            check = Check(self._path_of(callback_id), registered.version)
             try:
                 await self._store.multi([check, Put(path, lifecycle_events.encode(event), NO_NODE)])
             except (VersionConflict, OutcomeUnknown):
@@ -269,7 +270,7 @@ class CallbackRegistry:
         try:
             return rules.decode_log(node.value)
         except Corruption as error:
-            # It only tells what was. Whoever waits for it would keep events from being delivered.
+            # The log is only a record: waiting for it would keep events from being delivered.
             log.error("%s: %s; it begins anew", node.path, error)
             return ()
 

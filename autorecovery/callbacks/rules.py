@@ -1,6 +1,6 @@
 """What a callback is, which events it wants, how a delivery is signed, and when it is tried again. No IO.
 
-A callback is an address that is told of changes in the life of bookies (`lifecycle_events`):
+A callback is an address to which changes in the life of bookies are sent (`lifecycle_events`):
 
     POST <url>
     Magnetar-Event-Id:   0000000017-5f2a90c1        the same each time one event is sent
@@ -16,7 +16,7 @@ Rules:
    shortened by chance so that many events do not come at once; for seven days.
 3. The events of one bookie come to one callback in their order: the next one waits until the one before was delivered
    or given up. Events of other bookies do not wait for it.
-4. The event of a test is sent once: who asks for it looks at the log right after.
+4. The event of a test is sent once: the operator who asks for it looks at the log right after.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ TIMESTAMP: Final = "Magnetar-Timestamp"
 SIGNATURE: Final = "Magnetar-Signature"
 
 STATES: Final = (*(str(state) for state in State), REMOVED)
-"""What a callback may want to be told of."""
+"""The states that a callback may ask for."""
 
 # Each event is written once for each callback that wants it, in one step of the metadata store.
 CALLBACKS_MAX: Final = 100
@@ -61,10 +61,10 @@ URL_CHARS_MAX: Final = 2_000
 SECRET_CHARS_MIN: Final = 16
 SECRET_CHARS_MAX: Final = 200
 
-# Bookies that a callback may name. Who wants more of them wants all.
+# Bookies that a callback may name; for more of them it names none, and gets the events of all.
 BOOKIES_MAX: Final = 1_000
 
-# What a log line keeps of an answer, or of an error.
+# How many characters of an answer, or of an error, a log line keeps.
 ANSWER_CHARS_MAX: Final = 200
 
 # Rule 2.
@@ -74,7 +74,7 @@ AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
 
 
 class BadCallback(ValueError):
-    """What was asked for is no callback; the text says why."""
+    """What was asked for is not a valid callback; the text says why."""
 
 
 class Callback(NamedTuple):
@@ -86,7 +86,7 @@ class Callback(NamedTuple):
     states: tuple[str, ...]
     """Only events that end in one of these; empty: all."""
     bookies: tuple[str, ...]
-    """Only events of these; empty: all."""
+    """Only events of these bookies; empty: all."""
     by: str
     created_ms: int
 
@@ -174,8 +174,8 @@ def decode(value: bytes) -> Callback:
             str(facts["id"]),
             str(facts["url"]),
             str(facts["secret"]),
-            [str(one) for one in facts["states"]],
-            [str(one) for one in facts["bookies"]],
+            [str(state) for state in facts["states"]],
+            [str(bookie) for bookie in facts["bookies"]],
             str(facts["by"]),
             int(facts["created_ms"]),
         )
@@ -184,7 +184,7 @@ def decode(value: bytes) -> Callback:
 
 
 def wants(callback: Callback, event: Event) -> bool:
-    """Whether *callback* is to be told of *event*."""
+    """Whether *callback* is to get *event*."""
     if callback.states and event.after not in callback.states:
         return False
     return not callback.bookies or event.bookie in callback.bookies
@@ -241,7 +241,7 @@ def in_excess(ids: Sequence[str], most: int) -> Sequence[str]:
 def noted(log: Sequence[Line], line: Line) -> tuple[Line, ...]:
     """*log*, newest last, after one more attempt. An event has one line, so that one that fails often pushes no other
     out of the log."""
-    return (*(one for one in log if one.event != line.event), line)[-LOG_MAX:]
+    return (*(logged for logged in log if logged.event != line.event), line)[-LOG_MAX:]
 
 
 def encode_log(log: Sequence[Line]) -> bytes:
@@ -253,15 +253,15 @@ def decode_log(value: bytes) -> tuple[Line, ...]:
     try:
         return tuple(
             Line(
-                str(one["event"]),
-                str(one["bookie"]),
-                str(one["after"]),
-                Outcome(one["outcome"]),
-                int(one["attempts"]),
-                int(one["last_ms"]),
-                str(one["answer"]),
+                str(line["event"]),
+                str(line["bookie"]),
+                str(line["after"]),
+                Outcome(line["outcome"]),
+                int(line["attempts"]),
+                int(line["last_ms"]),
+                str(line["answer"]),
             )
-            for one in parse_json(value)
+            for line in parse_json(value)
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Corruption(f"the log of a callback, {value[:80]!r}: {error!r}") from error

@@ -11,8 +11,8 @@ Rules:
 
 1. The watch stands before the first record is read, so no change falls between. What changes while records are read
    is read again by the next call.
-2. A call returns what was stored when it began, or later. It asks the store something first: what was changed before
-   that answer has been told then (store, rule 6).
+2. A call returns what was stored when it began, or later. It asks the store something first: by that
+   answer the watch has reported every earlier change (store, rule 6).
 3. A call that could not read everything raises; what it did not read is still to be read.
 4. A record that is damaged does not stop it; it is kept as unreadable, with the reason (R-R14).
 """
@@ -52,10 +52,10 @@ class LedgerCatalogue:
         self.full_readings = 0
         """How often all records were read."""
         self.records_read = 0
-        """Those of single ledgers, since a watch named them."""
+        """Records of single ledgers that were read because a watch named them."""
 
     async def read(self) -> LedgerIndex:
-        """The index, true as rule 2 says. It changes under the caller's hands whenever somebody calls this.
+        """The index, true as rule 2 says. The next call by anybody changes the same object.
 
         Raises MetadataError (rule 3).
         """
@@ -105,8 +105,8 @@ class LedgerCatalogue:
         due, self._changed = self._changed, set()
         left = set(due)
         try:
-            async for ledger_id, found in _read_each(self._ledgers, iter(sorted(due))):
-                _keep(self._index, ledger_id, found)
+            async for ledger_id, record in _read_each(self._ledgers, iter(sorted(due))):
+                _keep(self._index, ledger_id, record)
                 left.discard(ledger_id)
                 self.records_read += 1
         finally:
@@ -125,8 +125,8 @@ def ledger_ids_in(paths: Collection[str], root: str) -> Iterator[int]:
 async def read_index(ledgers: LedgerStore) -> LedgerIndex:
     """All records of a cluster. Raises MetadataError: then not everything was seen."""
     index = LedgerIndex()
-    async for ledger_id, found in read_all(ledgers):
-        _keep(index, ledger_id, found)
+    async for ledger_id, record in read_all(ledgers):
+        _keep(index, ledger_id, record)
     return index
 
 
@@ -139,13 +139,13 @@ async def read_all(ledgers: LedgerStore) -> AsyncIterator[tuple[int, Versioned |
     async for ledger_id in ledgers.list():
         batch.append(ledger_id)
         if len(batch) == _AT_ONCE:
-            async for number, found in _read_each(ledgers, iter(batch)):
-                if found is not None:
-                    yield number, found
+            async for number, record in _read_each(ledgers, iter(batch)):
+                if record is not None:
+                    yield number, record
             batch = []
-    async for number, found in _read_each(ledgers, iter(batch)):
-        if found is not None:
-            yield number, found
+    async for number, record in _read_each(ledgers, iter(batch)):
+        if record is not None:
+            yield number, record
 
 
 async def _read_each(
@@ -162,24 +162,24 @@ async def _read_each(
             return ledger_id, error
 
     while some := [ledger_id for _, ledger_id in zip(range(_AT_ONCE), ledger_ids, strict=False)]:
-        for one in await together(map(read, some)):
-            yield one
+        for record in await together(map(read, some)):
+            yield record
 
 
-def _keep(index: LedgerIndex, ledger_id: int, found: Versioned | Corruption | None) -> None:
-    if isinstance(found, Versioned):
-        index.put(ledger_id, found.metadata)
+def _keep(index: LedgerIndex, ledger_id: int, record: Versioned | Corruption | None) -> None:
+    if isinstance(record, Versioned):
+        index.put(ledger_id, record.metadata)
         return
     index.discard(ledger_id)
-    if found is not None:
-        index.unreadable[ledger_id] = str(found)
-        log.error("the record of ledger %d cannot be read: %s", ledger_id, found)
+    if record is not None:
+        index.unreadable[ledger_id] = str(record)
+        log.error("the record of ledger %d cannot be read: %s", ledger_id, record)
 
 
 async def together(works: Iterable[Awaitable[T]]) -> list[T]:
     """Wait for all of *works*, also where one fails; then raise its error."""
-    found = await asyncio.gather(*works, return_exceptions=True)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return cast(list[T], found)
+    results = await asyncio.gather(*works, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[T], results)

@@ -1,18 +1,18 @@
-"""Which copies of a ledger are missing. No IO: metadata, who is there and what bookies answered come in.
+"""Which copies of a ledger are missing. No IO: metadata, the bookies that are there and their answers come in.
 
 A ledger is looked at in fragments: the entries of one segment of its metadata. Which of a fragment's bookies need
 another one follows from two things:
 
-    who is there      a bookie that is not registered is gone, whether it holds entries of the fragment or not
-    what they say     of a bookie that is there the first and the last entry that it should have are read, or all, or it
+    registered?       a bookie that is not registered is gone, whether it holds entries of the fragment or not
+    its answers       of a bookie that is there the first and the last entry that it should have are read, or all, or it
                       lists what it has
 
 Rules (I65, I67, I72):
 
 1. A bookie's explicit "no such entry" or "no such ledger", and an entry with a wrong digest, mean that the copy is
    missing. Silence, errors and limbo are unknown: nothing is replaced because of them, and no mark is taken down.
-2. A segment behind the last entry of a closed ledger holds nothing and is never read: nobody is told of it (R-R15),
-   and its bookies are replaced only along with others of the ledger.
+2. A segment behind the last entry of a closed ledger holds nothing and is never read: nothing of it is reported
+   (R-R15), and its bookies are replaced only along with others of the ledger.
 3. The last fragment of a ledger that is not closed is never copied. Other fragments end where the next begins, so
    their entries are fixed, and they are copied once LAC has reached their end.
 4. An empty fragment names its bookies all the same: one that is gone is replaced, without copying anything (R-R6).
@@ -67,7 +67,7 @@ class Fragment(NamedTuple):
 
     def held(self, index: int) -> Iterator[int]:
         """Every entry of the fragment that the bookie at *index* should have, ascending."""
-        return (one for one in range(self.first_entry_id, self._end) if self.holds(index, one))
+        return (entry_id for entry_id in range(self.first_entry_id, self._end) if self.holds(index, entry_id))
 
     def holders(self, entry_id: int) -> list[int]:
         """The positions that hold *entry_id*, in the order in which readers ask them."""
@@ -89,7 +89,7 @@ def fragments(metadata: LedgerMetadata, last_add_confirmed: int, *, with_trailin
 
     *with_trailing*: also those that begin behind the end of a closed ledger, as empty ones (rule 2).
     """
-    found = []
+    all_fragments = []
     last_of_ledger = metadata.last_entry_id if metadata.is_closed else last_add_confirmed
     for at, segment in enumerate(metadata.segments):
         following = metadata.segments[at + 1].first_entry_id if at + 1 < len(metadata.segments) else None
@@ -104,8 +104,8 @@ def fragments(metadata: LedgerMetadata, last_add_confirmed: int, *, with_trailin
         else:
             last, is_fixed = following - 1, last_of_ledger >= following - 1
         assert last >= segment.first_entry_id - 1
-        found.append(Fragment(segment.first_entry_id, last, segment.ensemble, metadata.write_quorum, is_fixed))
-    return found
+        all_fragments.append(Fragment(segment.first_entry_id, last, segment.ensemble, metadata.write_quorum, is_fixed))
+    return all_fragments
 
 
 class Copy(Enum):
@@ -117,7 +117,7 @@ class Copy(Enum):
 
 
 Answer: TypeAlias = Copy | str
-"""What became of one read of one copy; a text tells why nobody knows."""
+"""What became of one read of one copy; a text says why that is not known."""
 
 
 class Depth(Enum):
@@ -126,7 +126,7 @@ class Depth(Enum):
     ENDS = "ends"
     """The first and the last one, as Apache's checker does."""
     LISTS = "lists"
-    """None; the bookie lists those that it has. A hole is found by that, a damaged entry is not."""
+    """No entry is read; the bookie lists those that it has. That finds a hole, but not a damaged entry."""
     ALL = "all"
 
 
@@ -202,7 +202,7 @@ def judge(
     draining: Collection[str],
     answers: Mapping[int, Sequence[Answer]],
 ) -> Verdict:
-    """Put together what is known of a fragment.
+    """Combine what is known of a fragment.
 
     *answers*: position → what the reads from its bookie brought. Positions whose bookie is gone are not asked.
     """
@@ -214,10 +214,10 @@ def judge(
         if bookie not in available:
             gone[index] = bookie
             continue
-        found = answers.get(index, ())
-        if any(answer is Copy.MISSING for answer in found):
+        bookie_answers = answers.get(index, ())
+        if any(answer is Copy.MISSING for answer in bookie_answers):
             incomplete[index] = bookie
-        elif reasons := [answer for answer in found if isinstance(answer, str)]:
+        elif reasons := [answer for answer in bookie_answers if isinstance(answer, str)]:
             unknown[index] = reasons[0]
         if bookie in draining:
             unwanted[index] = bookie
@@ -226,25 +226,31 @@ def judge(
 
 
 def lost_entries(fragment: Fragment, missing: Mapping[int, Collection[int]]) -> list[tuple[int, int]]:
-    """Entries that no bookie has: those of which *missing* (position → entries that the bookie denies) has every
-    holder. As ranges, first and last included."""
+    """Entries that no bookie has, as ranges with first and last included: every holder of such an entry denies it.
+
+    *missing*: position → entries that its bookie denies.
+    """
     if len(missing) < fragment.write_quorum:
         return []
     denied = sorted({entry_id for entries in missing.values() for entry_id in entries})
-    everywhere = (one for one in denied if all(one in missing.get(index, ()) for index in fragment.holders(one)))
-    return joined((one, one) for one in everywhere)
+    everywhere = (
+        entry_id
+        for entry_id in denied
+        if all(entry_id in missing.get(index, ()) for index in fragment.holders(entry_id))
+    )
+    return joined((entry_id, entry_id) for entry_id in everywhere)
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Ranges of entries, first and last included, put in order and joined where they touch or overlap."""
-    found: list[tuple[int, int]] = []
+    ranges_joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         assert first <= last
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if ranges_joined and first <= ranges_joined[-1][1] + 1:
+            ranges_joined[-1] = (ranges_joined[-1][0], max(ranges_joined[-1][1], last))
         else:
-            found.append((first, last))
-    return found
+            ranges_joined.append((first, last))
+    return ranges_joined
 
 
 # ------------------------------------------------------------------------------ from metadata alone
@@ -253,16 +259,16 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def names(metadata: LedgerMetadata, bookies: Collection[str]) -> frozenset[str]:
     """Which of *bookies* the ledger's record names, in segments that count (rule 2)."""
     wanted = set(bookies)
-    found: set[str] = set()
+    named: set[str] = set()
     for fragment in fragments(metadata, NO_ENTRY):
-        found |= wanted.intersection(fragment.ensemble)
-    return frozenset(found)
+        named |= wanted.intersection(fragment.ensemble)
+    return frozenset(named)
 
 
 def is_tail_at_risk(metadata: LedgerMetadata, writable: Collection[str]) -> bool:
     """The ledger is not closed, and its writer has a bookie in the current ensemble that takes no entries.
 
-    Whoever writes it replaces such a bookie with the next entry; where there is no writer nobody does, and the ledger
-    is recovered after the grace period (I75).
+    A writer replaces such a bookie with its next entry; where there is no writer, the ledger is recovered after the
+    grace period (I75).
     """
     return not metadata.is_closed and any(bookie not in writable for bookie in metadata.last_segment.ensemble)

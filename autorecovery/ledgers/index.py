@@ -1,8 +1,8 @@
 """Which ledgers are on which bookies, from their records. No IO.
 
 A record is kept as the ensembles that it names: equal ensembles and equal names are one object, so a ledger costs
-some 200 bytes, and 100,000 ledgers 20 MB. What no ledger has any more is forgotten: an index lives for months, and
-ledgers come and go.
+some 200 bytes, and 100,000 ledgers 20 MB. Values that no ledger has any more are forgotten: an index lives for months,
+and ledgers come and go.
 """
 
 from collections import Counter
@@ -19,16 +19,16 @@ class IndexedLedger(NamedTuple):
     is_closed: bool
     write_quorum: int
     ensembles: tuple[tuple[str, ...], ...]
-    """Those that count, in the order of the segments."""
+    """The ensembles that count, in the order of the segments."""
     trailing: tuple[tuple[str, ...], ...]
-    """Those of segments behind the end of a closed ledger."""
+    """The ensembles of segments behind the end of a closed ledger."""
 
     def bookies(self) -> frozenset[str]:
-        """Everybody whom the record names in segments that count."""
+        """Every bookie that the record names in segments that count."""
         return frozenset(bookie for ensemble in self.ensembles for bookie in ensemble)
 
     def all_bookies(self) -> frozenset[str]:
-        """Everybody whom the record names at all."""
+        """Every bookie that the record names anywhere."""
         return self.bookies() | {bookie for ensemble in self.trailing for bookie in ensemble}
 
 
@@ -63,7 +63,7 @@ class LedgerIndex:
         """Remember the record of *ledger_id*, in place of what was known of it."""
         self.discard(ledger_id)
         count = len(fragments(metadata, NO_ENTRY))
-        ensembles = [self._ensembles.setdefault(one.ensemble, one.ensemble) for one in metadata.segments]
+        ensembles = [self._ensembles.setdefault(segment.ensemble, segment.ensemble) for segment in metadata.segments]
         value = IndexedLedger(
             metadata.is_closed, metadata.write_quorum, tuple(ensembles[:count]), tuple(ensembles[count:])
         )
@@ -104,7 +104,7 @@ class LedgerIndex:
         return self._by_bookie.keys()
 
     def of_bookie(self, bookie: str) -> frozenset[int]:
-        """Ledgers whose record names *bookie*, in whatever segment."""
+        """Ledgers whose record names *bookie* in any segment."""
         return frozenset(self._by_bookie.get(bookie, ()))
 
     def lacking(self, bookie: str) -> Iterator[int]:

@@ -1,1 +1,1 @@
-"""The life of a bookie as operators lead it: drain, removal, and what must not be lost by them."""
+"""What operators do with a bookie: drain and remove it, without losing anything by that."""

@@ -19,7 +19,7 @@ from autorecovery.repair.outcome import Hindrance
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle import DrainView
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 
-# The rate is taken over so long: shorter jumps with each large ledger, longer tells of an hour ago.
+# The rate is taken over so long: with less it jumps at each large ledger, with more it shows what was an hour ago.
 _RATE_S: Final = 300.0
 
 # Two looks at a drain that are kept for the rate lie at least so far apart: 300 of them at most.
@@ -31,7 +31,7 @@ _NAMED_MAX: Final = 20
 
 def has_no_target(ledger: IndexedLedger, bookie: str, candidates: Collection[str]) -> bool:
     """Some ensemble that names *bookie* has all of *candidates*, the bookies that may ever take entries (rule 2)."""
-    named = (one for one in (*ledger.ensembles, *ledger.trailing) if bookie in one)
+    named = (ensemble for ensemble in (*ledger.ensembles, *ledger.trailing) if bookie in ensemble)
     return any(not set(candidates).difference(ensemble, (bookie,)) for ensemble in named)
 
 
@@ -40,9 +40,9 @@ def bytes_on(metadata: LedgerMetadata, bookie: str) -> int:
     if not metadata.is_closed or metadata.last_entry_id < 0:
         return 0
     entries = sum(
-        one.entry_count * metadata.write_quorum / len(one.ensemble)
-        for one in fragments(metadata, metadata.last_entry_id)
-        if bookie in one.ensemble
+        fragment.entry_count * metadata.write_quorum / len(fragment.ensemble)
+        for fragment in fragments(metadata, metadata.last_entry_id)
+        if bookie in fragment.ensemble
     )
     return round(metadata.length * entries / (metadata.last_entry_id + 1))
 
@@ -71,7 +71,7 @@ class Progress:
             self._samples.popleft()
 
     def stuck_s(self, now_s: float) -> float:
-        """For how long nothing became less."""
+        """Seconds for which nothing became less."""
         return 0.0 if self.last_gain_s is None else now_s - self.last_gain_s
 
     def per_minute(self, now_s: float) -> float:
@@ -93,7 +93,7 @@ def view_of(
     no_target: Mapping[int, str],
     problems: Mapping[int, tuple[str, str]],
 ) -> DrainView:
-    """*left*: ledgers that are not moved and proved; *problems*: ledger → (kind, text) as workers tell of them."""
+    """*left*: ledgers that are not moved and proved; *problems*: ledger → (kind, text), as workers report them."""
     hopeless: dict[int, str] = dict(unreadable)
     waiting: dict[int, str] = {}
     for ledger_id in left:
@@ -108,7 +108,7 @@ def view_of(
 
 
 def facts_of(progress: Progress, view: DrainView | None, phase: str, problem: str, now_s: float) -> dict[str, Any]:
-    """What a node tells of a drain, as values of JSON."""
+    """What a node reports about a drain, as values of JSON."""
     eta_s = progress.eta_s(now_s)
     facts: dict[str, Any] = {
         "phase": phase,
@@ -121,7 +121,7 @@ def facts_of(progress: Progress, view: DrainView | None, phase: str, problem: st
         "eta_s": None if eta_s is None else round(eta_s),
     }
     for name in ("waiting", "hopeless"):
-        told: Mapping[int, str] = {} if view is None else getattr(view, name)
-        facts[name] = len(told)
-        facts[f"{name}_ledgers"] = {str(one): told[one] for one in sorted(told)[:_NAMED_MAX]}
+        ledgers: Mapping[int, str] = {} if view is None else getattr(view, name)
+        facts[name] = len(ledgers)
+        facts[f"{name}_ledgers"] = {str(ledger_id): ledgers[ledger_id] for ledger_id in sorted(ledgers)[:_NAMED_MAX]}
     return facts

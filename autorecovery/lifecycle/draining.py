@@ -11,7 +11,7 @@ Rules (I72, I74):
 1. Nothing is counted in the metadata store. What is left follows from the records, and what is to be proved stands in
    the store (`unproved`) before it is marked. So the next auditor goes on where this one ended, and a drain that is
    cancelled leaves only marks, which workers take down when nothing is to be done, and what the next drain proves.
-2. Records are read after the bookie takes no entries, and a moment later: a writer who saw it as writable just before
+2. Records are read after the bookie takes no entries, and a moment later: a writer that saw it as writable just before
    may still put its name into a record.
 3. Drained is said only after one reading of all records found none that names the bookie, and after each ledger that
    was moved was found to be whole on its new bookies. If the bookie is seen writable, all of this begins again.
@@ -75,7 +75,7 @@ _PATIENCE_S: Final = 600.0
 _AT_ONCE: Final = 64
 _PROVED_AT_ONCE: Final = 8
 
-# What was proved is taken from the store so often: what stands there too long is only read once more.
+# Proved ledgers are taken from the store so often: one that stays there too long is only read once more.
 _NOTE_S: Final = 5.0
 
 
@@ -86,11 +86,11 @@ class _Drain:
     bookie: str
     state: VersionedState
     kept: UnprovedLedgers
-    """*unproved*, for whoever goes on with this."""
+    """*unproved* in the metadata store, for the node that goes on with this drain."""
     proved: set[int] = field(default_factory=set)
     """Ledgers that are to be taken from *kept*."""
     noted_s: float = 0.0
-    """Clock when that was done last."""
+    """Clock when ledgers were last taken from *kept*."""
     phase: str = "waiting until it takes no entries"
     problem: str = ""
     writable_since_s: float | None = None
@@ -142,7 +142,7 @@ class DrainEngine:
         turn: TurnBookie | None,
         patience_s: float = _PATIENCE_S,
     ) -> None:
-        """*name* stands in the states. *problems* are those that workers tell of. *turn* is None where bookies of
+        """*name* stands in the states. *problems* are those that workers report. *turn* is None where bookies of
         Apache's cannot be turned."""
         self._name = name
         self._store = store
@@ -187,7 +187,8 @@ class DrainEngine:
         """Bookie → how far its drain is, as values of JSON."""
         now_s = self._clock.monotonic()
         return {
-            one.bookie: facts_of(one.progress, one.view, one.phase, one.problem, now_s) for one in self._drains.values()
+            drain.bookie: facts_of(drain.progress, drain.view, drain.phase, drain.problem, now_s)
+            for drain in self._drains.values()
         }
 
     def _wake(self) -> None:
@@ -230,14 +231,14 @@ class DrainEngine:
             index = await self._catalogue.read()
             for drain in unread:
                 await self._begin(drain, index)
-        problems = {one.ledger_id: one async for one in self._problems()} if ready else {}
+        problems = {problem.ledger_id: problem async for problem in self._problems()} if ready else {}
         for drain in ready:
             drain.problem = ""
             await self._go_on(drain, problems)
 
     def _follow_states(self) -> None:
-        """Drains are those whose state says so; one that was begun again is another drain."""
-        leaving = {one: state for one, state in self._watch.not_active.items() if state.lifecycle.is_leaving}
+        """Follow the bookies whose state is draining; a drain that was begun again is another drain."""
+        leaving = {bookie: state for bookie, state in self._watch.not_active.items() if state.lifecycle.is_leaving}
         for bookie in self._drains.keys() - leaving.keys():
             del self._drains[bookie]
         for bookie, state in leaving.items():
@@ -282,18 +283,19 @@ class DrainEngine:
         log.warning("%s", drain.problem)
 
     async def _turn_back_if_called_off(self, bookie: str) -> None:
-        """Whoever called the drain off meanwhile may have turned the bookie back before it was turned."""
-        assert self._turn is not None
+        """The operator who called the drain off meanwhile may have turned the bookie back before it was turned here."""
+        assert self._turn is not None, "only a node that can turn bookies has turned this one"
         if (await self._states.read(bookie)).lifecycle.state is State.ACTIVE:
             await self._turned.note(bookie)
-            told = await self._turned.turn_back(bookie, self._turn)
-            if told:
-                log.warning("%s", told)
+            advice = await self._turned.turn_back(bookie, self._turn)
+            if advice:
+                log.warning("%s", advice)
 
     # ------------------------------------------------------------------------------------ what is to be moved
 
     async def _begin(self, drain: _Drain, index: LedgerIndex) -> None:
         """Mark what names the bookie, after all records were read."""
+        assert drain.quiet_since_s is not None, "records are read only once the bookie takes no entries (rule 2)"
         drain.candidates = candidates = self._candidates()
         drain.left = left = set(index.of_bookie(drain.bookie))
         drain.unreadable = dict(index.unreadable)
@@ -317,7 +319,7 @@ class DrainEngine:
 
     async def _look_at_record(self, drain: _Drain, ledger_id: int) -> None:
         """Whether the record of a ledger still names the bookie; if so, its mark is up."""
-        assert drain.left is not None
+        assert drain.left is not None, "records are looked at one by one only after all of them were read"
         metadata = await self._read(ledger_id)
         if metadata is None:
             drain.left.discard(ledger_id)
@@ -330,7 +332,7 @@ class DrainEngine:
             await self._marks.mark(ledger_id, drain.bookie, self._clock.wall_ms())
 
     async def _read(self, ledger_id: int) -> LedgerMetadata | None:
-        """None: the ledger was deleted. Raises MetadataError; Corruption is told of by the next reading of all."""
+        """None: the ledger was deleted. Raises MetadataError; the next reading of all records reports Corruption."""
         try:
             return (await self._ledgers.read(ledger_id)).metadata
         except NoNode:
@@ -339,7 +341,7 @@ class DrainEngine:
             raise MetadataError(str(error)) from error
 
     async def _go_on(self, drain: _Drain, problems: Mapping[int, Problem]) -> None:
-        assert drain.left is not None
+        assert drain.left is not None, "a drain goes on only after all records were read"
         now_s = self._clock.monotonic()
         if drain.left:
             some = set(drain.left)
@@ -357,31 +359,40 @@ class DrainEngine:
             await self._end(drain, State.DRAINED, ())
             return
         self._judge(drain, problems)
-        assert drain.view is not None
+        assert drain.view is not None, "every look ends with a view of the drain"
         if verdict_of(drain.view, drain.progress.stuck_s(now_s), self._patience_s) is State.DRAINING_FAILED:
-            told = {**drain.view.waiting, **drain.view.hopeless}
-            await self._end(drain, State.DRAINING_FAILED, sorted(told.items()))
+            reasons = {**drain.view.waiting, **drain.view.hopeless}
+            await self._end(drain, State.DRAINING_FAILED, sorted(reasons.items()))
 
     def _judge(self, drain: _Drain, problems: Mapping[int, Problem]) -> None:
-        """Put together what is known of the drain at this moment."""
+        """Combine what is known of the drain at this moment."""
         now_s = self._clock.monotonic()
         open_ids = (drain.left or set()) | drain.unproved
-        told = {one: (problems[one].kind, _text(problems[one])) for one in open_ids & problems.keys()}
-        told |= {one: ("not-whole", text) for one, text in drain.not_whole.items() if one not in told}
-        view = view_of(open_ids, drain.unreadable, drain.no_target, told)
+        reasons = {
+            ledger_id: (problems[ledger_id].kind, _text(problems[ledger_id]))
+            for ledger_id in open_ids & problems.keys()
+        }
+        reasons |= {
+            ledger_id: ("not-whole", text) for ledger_id, text in drain.not_whole.items() if ledger_id not in reasons
+        }
+        view = view_of(open_ids, drain.unreadable, drain.no_target, reasons)
         # A report may be an old one (of a drain before this): it counts once it has stood for a while.
-        drain.lost_since_s = {one: drain.lost_since_s.get(one, now_s) for one in view.hopeless}
-        fresh = {one for one, since_s in drain.lost_since_s.items() if now_s - since_s < _CONFIRM_S}
+        drain.lost_since_s = {ledger_id: drain.lost_since_s.get(ledger_id, now_s) for ledger_id in view.hopeless}
+        fresh = {ledger_id for ledger_id, since_s in drain.lost_since_s.items() if now_s - since_s < _CONFIRM_S}
         drain.view = DrainView(
-            view.ledgers_left, view.waiting, {one: why for one, why in view.hopeless.items() if one not in fresh}
+            view.ledgers_left,
+            view.waiting,
+            {ledger_id: why for ledger_id, why in view.hopeless.items() if ledger_id not in fresh},
         )
         left = drain.left or set()
+        assert left <= drain.unproved, "a ledger that is still to be moved is to be proved after that"
+        assert drain.not_whole.keys() <= drain.unproved, "a ledger whose copies are not whole is not proved"
         drain.progress.note(
             now_s,
             drain.total + len(drain.unreadable),
             len(left) + len(drain.unreadable),
             sum(drain.sizes.values()),
-            sum(drain.sizes.get(one, 0) for one in left),
+            sum(drain.sizes.get(ledger_id, 0) for ledger_id in left),
         )
 
     # ------------------------------------------------------------------------------------------- the end
@@ -391,7 +402,7 @@ class DrainEngine:
         drain.phase = "copying" if drain.left else "reading the copies"
         drain.not_whole.clear()
         moved = drain.unproved - (drain.left or set()) - drain.unreadable.keys()
-        await self._each(sorted(moved), lambda one: self._prove_one(drain, one), _PROVED_AT_ONCE)
+        await self._each(sorted(moved), lambda ledger_id: self._prove_one(drain, ledger_id), _PROVED_AT_ONCE)
         now_s = self._clock.monotonic()
         if now_s - drain.noted_s >= _NOTE_S:
             drain.noted_s = now_s
@@ -418,14 +429,14 @@ class DrainEngine:
             verdicts = await self._repair.look(ledger_id, metadata)
         except NoSuchLedger:
             return ""
-        for one in verdicts:
-            for away in one.gone.values():
+        for verdict in verdicts:
+            for away in verdict.gone.values():
                 return f"bookie {away}, which has copies of it, is away"
-            for lacking in one.incomplete.values():
+            for lacking in verdict.incomplete.values():
                 # A bookie that is away is the audit's affair, which gives it the time that operators have set.
                 await self._marks.mark(ledger_id, lacking, self._clock.wall_ms())
                 return f"bookie {lacking} lacks entries of it"
-            for text in one.unknown.values():
+            for text in verdict.unknown.values():
                 return text
         try:
             mark = await self._marks.read(ledger_id)
@@ -438,9 +449,14 @@ class DrainEngine:
         if drain.bookie in await self._bookies.read_writable():
             drain.quiet_since_s = drain.left = None  # rule 3
             return
+        failed = list(reasons)
+        assert bool(failed) == (to is State.DRAINING_FAILED), "only a drain that fails has reasons, and it has some"
+        if to is State.DRAINED:
+            assert not drain.left, "a drained bookie has no ledger that is to be moved"
+            assert not drain.unproved, "a drained bookie has no ledger that is to be proved"
+            assert not drain.unreadable, "a drained bookie is not named by a record that nobody could read"
         await drain.kept.drop(drain.proved, was_all=to is State.DRAINED)
         drain.proved.clear()
-        failed = list(reasons)
         why = f"{len(failed)} ledgers cannot be copied" if failed else "no record names it, and its ledgers are whole"
         try:
             await self._states.move(
@@ -456,10 +472,10 @@ class DrainEngine:
         self, ledger_ids: list[int], work: Callable[[int], Awaitable[None]], at_once: int = _AT_ONCE
     ) -> None:
         for first in range(0, len(ledger_ids), at_once):
-            found = await asyncio.gather(*map(work, ledger_ids[first : first + at_once]), return_exceptions=True)
-            for one in found:
-                if isinstance(one, BaseException):
-                    raise one
+            results = await asyncio.gather(*map(work, ledger_ids[first : first + at_once]), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
 
 
 def _text(problem: Problem) -> str:

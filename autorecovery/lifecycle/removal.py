@@ -39,7 +39,7 @@ class Risk(NamedTuple):
     ledger_id: int
     kind: Kind
     copies_left: int | None
-    """Of the entries that would have fewest; None: nobody knows."""
+    """Copies that the worst entries would have left; None: that is not known."""
     text: str
 
 
@@ -48,7 +48,7 @@ class Answer:
     """What was found in all records."""
 
     ledgers: int = 0
-    """Those that name one of the bookies, and those that cannot be read."""
+    """Ledgers that name one of the bookies, and those that cannot be read."""
     totals: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     _risks: dict[Kind, list[Risk]] = field(default_factory=lambda: {kind: [] for kind in Kind})
 
@@ -62,7 +62,7 @@ class Answer:
         return [risk for kind in Kind for risk in self._risks[kind]][:RISKS_TOLD]
 
     def add(self, risk: Risk | None) -> None:
-        """A ledger was looked at."""
+        """Count a ledger that was looked at, with its risk if it has one."""
         self.ledgers += 1
         if risk is None:
             return
@@ -81,9 +81,9 @@ def risk_of(
     """What the ledger would lose; None: nothing. *lacking*: bookies that lack copies of it, as its mark says."""
     staying = set(available).difference(leaving, lacking)
     worst: tuple[int, Fragment] | None = None
-    found = fragments(metadata, NO_ENTRY)
-    growing = None if metadata.is_closed else found[-1]
-    for fragment in found:
+    all_fragments = fragments(metadata, NO_ENTRY)
+    growing = None if metadata.is_closed else all_fragments[-1]
+    for fragment in all_fragments:
         for copies in _write_sets(fragment, grows=fragment is growing):
             if copies.isdisjoint(leaving):
                 continue  # rule 3

@@ -1,7 +1,7 @@
 """What an operator does to the life of a bookie: begin a drain, follow it, call it off, end it, remove the bookie.
 
 All of it is done in the metadata store, so that it works while the bookie, or every node of auto-recovery, is away.
-Only a bookie of Apache's that a drain turned is turned back through its HTTP, where that can be reached.
+Only a bookie of Apache's that a drain turned is turned back through its HTTP, if that can be reached.
 
 Rules (I74):
 
@@ -28,11 +28,11 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
-# Records that are read at the same time; *progress* is told after each such part.
+# Records that are read at the same time; *progress* is called after each such part.
 _RECORDS_AT_ONCE: Final = 64
 
 # Rule 4. The registration of a bookie that was killed ends with its session: 30 s with our settings, and ZooKeeper
-# grants 40 s at most unless it is set up otherwise. Who waits for that looks so often.
+# grants 40 s at most unless it is set up otherwise. A wait for that looks so often.
 SESSION_WAIT_S: Final = 45.0
 _SESSION_LOOK_S: Final = 0.5
 
@@ -54,11 +54,11 @@ class DrainStatus(NamedTuple):
     bookie_id: str
     lifecycle: Lifecycle
     progress: Mapping[str, Any] | None
-    """What the auditor tells of the drain; None while it tells nothing."""
+    """What the auditor reports about the drain; None while it reports nothing."""
 
 
 Progress = Callable[[int, int], None]
-"""Told of (records read, records in all)."""
+"""Called with (records read, records in all)."""
 
 
 def _silent(done: int, total: int) -> None:
@@ -66,7 +66,7 @@ def _silent(done: int, total: int) -> None:
 
 
 Waits = Callable[[str], None]
-"""Told once why something is waited for."""
+"""Called once with the reason for a wait."""
 
 
 def _patient(text: str) -> None:
@@ -100,18 +100,20 @@ class BookieLifecycle:
         The text says what the operator has to do; it is empty if nothing. Raises IllegalMove, UnknownBookie,
         MetadataError.
         """
-        found = await self._move(bookie_id, State.ACTIVE, by, why)
-        return found, await TurnedBookies(self._store, self._root).turn_back(bookie_id, turn)
+        lifecycle = await self._move(bookie_id, State.ACTIVE, by, why)
+        return lifecycle, await TurnedBookies(self._store, self._root).turn_back(bookie_id, turn)
 
     async def finish(self, bookie_id: str, by: str, why: str, progress: Progress = _silent) -> Lifecycle:
         """Call a failed drain drained, after its ledgers were mended or deleted (rule 1). Raises StillNeeded,
         IllegalMove, UnknownBookie, MetadataError."""
-        found = await self._states.read(bookie_id)
-        if found.lifecycle.state is not State.DRAINING_FAILED:
-            raise IllegalMove(f"bookie {bookie_id} is {found.lifecycle.state}; only a failed drain is finished by hand")
+        stored = await self._states.read(bookie_id)
+        if stored.lifecycle.state is not State.DRAINING_FAILED:
+            raise IllegalMove(
+                f"bookie {bookie_id} is {stored.lifecycle.state}; only a failed drain is finished by hand"
+            )
         await self._check_free(bookie_id, progress)
         await self._check_proved(bookie_id)
-        return await self._move(bookie_id, State.DRAINED, by, why, found)
+        return await self._move(bookie_id, State.DRAINED, by, why, stored)
 
     async def remove(
         self, bookie_id: str, by: str, progress: Progress = _silent, *, wait_s: float = 0.0, waits: Waits = _patient
@@ -121,41 +123,43 @@ class BookieLifecycle:
         *wait_s*: so long the session of a bookie that was stopped is given to end (rule 4). Raises StillNeeded,
         IllegalMove, UnknownBookie, MetadataError.
         """
-        found = await self._states.read(bookie_id)
-        if found.lifecycle.state is not State.DRAINED:
+        stored = await self._states.read(bookie_id)
+        if stored.lifecycle.state is not State.DRAINED:
             ledgers, unreadable = await self._naming(bookie_id, progress)
             named = dict.fromkeys(ledgers, "names it") | unreadable
             raise StillNeeded(
-                f"bookie {bookie_id} is {found.lifecycle.state}, and only a drained one can be removed; "
+                f"bookie {bookie_id} is {stored.lifecycle.state}, and only a drained one can be removed; "
                 f"{_count(named)}: `magnetar bookies drain {bookie_id} --wait`",
                 named,
             )
         await self._until_stopped(bookie_id, wait_s, waits)
         await self._check_free(bookie_id, progress)
         await self._until_stopped(bookie_id, 0.0, waits)  # the reading may have taken minutes
-        await self._states.remove(bookie_id, found, by, self._clock.wall_ms())
+        await self._states.remove(bookie_id, stored, by, self._clock.wall_ms())
 
     async def status(self, bookie_id: str | None = None) -> list[DrainStatus]:
-        """Bookies that are not active; or one, whatever it is. Raises Corruption, MetadataError."""
+        """The bookies that are not active; or the one named, in any state. Raises Corruption, MetadataError."""
         progress = await self.progress()
         wanted = [bookie_id] if bookie_id is not None else await self._states.bookies()
-        found = [DrainStatus(one, (await self._states.read(one)).lifecycle, progress.get(one)) for one in wanted]
-        return [one for one in found if bookie_id is not None or one.lifecycle.state is not State.ACTIVE]
+        statuses = [
+            DrainStatus(bookie, (await self._states.read(bookie)).lifecycle, progress.get(bookie)) for bookie in wanted
+        ]
+        return [status for status in statuses if bookie_id is not None or status.lifecycle.state is not State.ACTIVE]
 
     async def progress(self) -> dict[str, Any]:
-        """Bookie → what the auditor tells of its drain. Raises MetadataError."""
+        """Bookie → what the auditor reports about its drain. Raises MetadataError."""
         return drains_of(await read_nodes(self._store, self._root))
 
     async def _move(
-        self, bookie_id: str, to: State, by: str, why: str, found: VersionedState | None = None
+        self, bookie_id: str, to: State, by: str, why: str, stored: VersionedState | None = None
     ) -> Lifecycle:
         wall_ms = self._clock.wall_ms()
-        return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=found)
+        return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=stored)
 
     async def _until_stopped(self, bookie_id: str, wait_s: float, waits: Waits) -> None:
         """Rule 4. Raises StillNeeded, MetadataError."""
         end_s = self._clock.monotonic() + wait_s
-        is_told = False
+        is_announced = False
         while (mode := await self._registered_as(bookie_id)) is not None:
             if self._clock.monotonic() >= end_s:
                 raise StillNeeded(
@@ -163,8 +167,8 @@ class BookieLifecycle:
                     "or killed just now, its session with the metadata store has to end, which takes up to 40 s",
                     {},
                 )
-            if not is_told:
-                is_told = True
+            if not is_announced:
+                is_announced = True
                 waits(f"bookie {bookie_id} is registered as {mode}; waiting up to {wait_s:g} s for that to end")
             await self._clock.sleep(_SESSION_LOOK_S)
 
@@ -173,7 +177,7 @@ class BookieLifecycle:
             return "writable"
         if bookie_id in await self._directory.read_read_only():
             return "read-only"
-        # One that became writable between these two answers was in neither.
+        # A bookie that became writable between these two answers was in neither.
         return "writable" if bookie_id in await self._directory.read_writable() else None
 
     async def _check_free(self, bookie_id: str, progress: Progress) -> None:
@@ -194,10 +198,10 @@ class BookieLifecycle:
     async def _check_proved(self, bookie_id: str) -> None:
         """Rule 3. Raises StillNeeded, MetadataError."""
         kept = UnprovedLedgers(self._store, self._root, bookie_id)
-        found = await kept.read()
-        if not (found.ids or found.is_all):
+        unproved = await kept.read()
+        if not (unproved.ids or unproved.is_all):
             return
-        left = [one async for one in self._ledgers.list() if found.is_all or one in found.ids]
+        left = [ledger_id async for ledger_id in self._ledgers.list() if unproved.is_all or ledger_id in unproved.ids]
         if left:
             named = dict.fromkeys(left, "it was moved, and its copies were not all found where they are now")
             some = ", ".join(map(str, sorted(left)[:_NAMED_MAX]))
@@ -206,7 +210,7 @@ class BookieLifecycle:
                 f"copies were found ({some}); `magnetar bookies drain {bookie_id}` reads them again",
                 named,
             )
-        await kept.drop(found.ids, was_all=True)
+        await kept.drop(unproved.ids, was_all=True)
 
     async def _naming(self, bookie_id: str, progress: Progress) -> tuple[list[int], dict[int, str]]:
         """(ledgers whose record names the bookie, ledgers whose record cannot be read → why)."""

@@ -2,13 +2,13 @@
 
     <root>/underreplication/magnetar/turned/<bookie>    empty
 
-Those of ours follow their state and are not here; one of Apache's does not know it.
+Our own bookies follow their state and are not listed here; a bookie of Apache's does not know it.
 
 Rules:
 
 1. A bookie stands here before it is turned. One that was read-only before its drain is not turned, and stays as it is.
-2. Whoever makes it active turns it back, once. Where that fails the operator is told; nobody tries it later, when the
-   bookie may be read-only for another reason.
+2. Whoever makes it active turns it back, once. Where that fails the operator gets a message; it is not tried later,
+   when the bookie may be read-only for another reason.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ cannot be done."""
 
 
 class TurnedBookies:
-    """Those of one cluster. Every call but `turn_back` raises MetadataError."""
+    """The turned bookies of one cluster. Every call but `turn_back` raises MetadataError."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class TurnedBookies:
         return ""
 
     async def forget_others(self, bookies: frozenset[str]) -> None:
-        """Remove those that are not among *bookies*."""
+        """Remove the entries of bookies that are not among *bookies*."""
         for bookie_id in await self._store.children(self._path):
             if bookie_id not in bookies:
                 await self.take(bookie_id)

@@ -1,5 +1,5 @@
-"""Ledgers that a drain moves or has moved, and whose copies were not read yet: kept in the metadata store for whoever
-goes on with the drain, which is the next auditor, or the next drain of the bookie.
+"""Ledgers that a drain moves or has moved, and whose copies were not read yet: kept in the metadata store for the
+auditor that goes on with the drain, or for the next drain of the bookie.
 
     <root>/underreplication/magnetar/drains/<bookie>/<part>    ranges of ledgers, "3-7,9"; or "all"
 
@@ -12,7 +12,8 @@ Rules (I74):
    none.
 3. Where there are more than UNPROVED_MAX, "all" stands for them: whoever goes on reads the copies of every ledger. The
    same holds for a part that cannot be read.
-4. Each part is compared and set. Who meets a change by somebody else, or gets no answer, reads all parts again.
+4. Each part is compared and set. A node that meets a change by another one, or gets no answer, reads all parts
+   again.
 """
 
 import contextlib
@@ -48,7 +49,7 @@ class Unproved(NamedTuple):
 
 def encode(ids: Collection[int]) -> bytes:
     """The text of a part."""
-    ranges = joined((one, one) for one in ids)
+    ranges = joined((ledger_id, ledger_id) for ledger_id in ids)
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges).encode()
 
 
@@ -56,14 +57,14 @@ def decode(value: bytes) -> set[int] | None:
     """The ledgers of a part; None: all. Raises Corruption."""
     if value == _ALL:
         return None
-    found: set[int] = set()
+    ids: set[int] = set()
     for text in value.split(b","):
         match = _RANGE.fullmatch(text)
         first, last = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
-        if last < first or last - first >= PART_LEDGERS_MAX or len(found) > PART_LEDGERS_MAX:
+        if last < first or last - first >= PART_LEDGERS_MAX or len(ids) > PART_LEDGERS_MAX:
             raise Corruption(f"no ranges of ledgers: {value[:80]!r}")
-        found.update(range(first, last + 1))
-    return found
+        ids.update(range(first, last + 1))
+    return ids
 
 
 class _Part(NamedTuple):
@@ -73,13 +74,13 @@ class _Part(NamedTuple):
 
 
 class UnprovedLedgers:
-    """Those of one bookie. One task uses it at a time. Every call raises MetadataError."""
+    """The unproved ledgers of one bookie. One task uses it at a time. Every call raises MetadataError."""
 
     def __init__(self, store: MetadataStore, root: str, bookie_id: str) -> None:
         self._store = store
         self._path = f"{board.drains_path(root)}/{bookie_id}"
         self._parts: dict[str, _Part] | None = None
-        """As they were read or written last; None: they are to be read (rule 4)."""
+        """The parts as they were read or written last; None: they are to be read (rule 4)."""
 
     async def read(self) -> Unproved:
         parts = await self._read()
@@ -88,12 +89,12 @@ class UnprovedLedgers:
 
     async def add(self, ids: Collection[int]) -> None:
         """Let *ids* stand here, too (rule 1)."""
-        found = await self.read()
-        new = sorted(set(ids) - found.ids)
-        if found.is_all or not new:
+        stored = await self.read()
+        new = sorted(set(ids) - stored.ids)
+        if stored.is_all or not new:
             return
         parts = await self._read()
-        if len(found.ids) + len(new) > UNPROVED_MAX:
+        if len(stored.ids) + len(new) > UNPROVED_MAX:
             await self._put(_next(parts), None)
             return
         last = max(parts, default="")

@@ -27,9 +27,9 @@ class Attempt:
     """The attempts at one fragment."""
 
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of entries that no bookie had, first and last included; empty: that did not stop it."""
+    """Ranges of entries that no bookie had, first and last included; empty: lost entries did not stop it."""
     unreadable: int | None = None
-    """The entry of which nobody knew whether it is lost."""
+    """The entry of which it was not known whether it is lost."""
     upto: dict[tuple[int, str], int] = field(default_factory=dict)
     """(position, bookie) → the bookie has what the position holds of entries before this one."""
     failed: set[str] = field(default_factory=set)
@@ -37,22 +37,22 @@ class Attempt:
 
     def probed(self) -> list[int]:
         """Lost entries that are to be looked for first."""
-        found: list[int] = []
+        entry_ids: list[int] = []
         for first, last in self.lost:
-            found += range(first, min(last, first + PROBED_MAX - len(found) - 1) + 1)
-            if len(found) == PROBED_MAX:
+            entry_ids += range(first, min(last, first + PROBED_MAX - len(entry_ids) - 1) + 1)
+            if len(entry_ids) == PROBED_MAX:
                 break
-        return found
+        return entry_ids
 
 
 class Attempts:
-    """Those of one node."""
+    """The attempts of one node."""
 
     def __init__(self) -> None:
         self._attempts: OrderedDict[tuple[int, Fragment], Attempt] = OrderedDict()
 
-    def of(self, ledger_id: int, fragment: Fragment) -> Attempt:
-        """What is remembered of *fragment*; one with another ensemble or end is another one."""
+    def attempt_at(self, ledger_id: int, fragment: Fragment) -> Attempt:
+        """What is remembered of *fragment*; with another ensemble or end it counts as another fragment."""
         key = ledger_id, fragment
         attempt = self._attempts.setdefault(key, Attempt())
         self._attempts.move_to_end(key)

@@ -1,11 +1,11 @@
 """Which ledgers are marked, kept current by watches: what a worker chooses from and what a page shows.
 
-A mark stands four levels deep, and the names of the levels are the ledger's id. So the names alone tell which ledgers
+A mark stands four levels deep, and the names of the levels are the ledger's id. So the names alone say which ledgers
 are marked: with 10,000 marks that is one request, not 10,000. A directory that was left empty names a ledger without
-a mark; whoever locks the ledger sees that. Watches are hints (I59): everything is read anew after a while, too.
+a mark; the worker that locks the ledger sees that. Watches are hints (I59): everything is read anew after a while, too.
 
-Directories above those are removed here, once they are seen empty: whoever takes a mark down does not know whether it
-was the last of them.
+Directories above those are removed here, once they are seen empty: a worker that takes a mark down does not know
+whether it was the last of them.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class MarkWatch:
         self._changed.ring()
 
     def forget(self, ledger_id: int) -> None:
-        """Its mark was just taken down: known here at once, so that nobody chooses it again before the next look."""
+        """Its mark was just taken down: noted here at once, so that nobody chooses it again before the next look."""
         self._marked.discard(ledger_id)
 
     async def _follow(self) -> None:
@@ -105,15 +105,15 @@ class MarkWatch:
             directories.update(level)
         for path in self._watches.keys() - directories:
             self._watches.pop(path)()
-        found: set[int] = set()
+        marked: set[int] = set()
         empty: list[str] = []
         for above in level:
             names = await self._names(above)
-            found.update(_id_of(f"{above}/{name}") for name in names)
+            marked.update(_id_of(f"{above}/{name}") for name in names)
             if not names:
                 empty.append(above)
-        if found != self._marked:
-            self._marked = found
+        if marked != self._marked:
+            self._marked = marked
             for changed in tuple(self._listeners):
                 changed()
         for above in empty:

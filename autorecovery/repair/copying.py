@@ -6,8 +6,8 @@ Rules (I67, I68):
 
 1. A copy counts when it was confirmed by its bookie and then read back with a good digest.
 2. An entry goes to the targets whose position holds it, and to no other.
-3. An entry that every other holder denies is lost; the copying goes on, so that all lost ones are told of, but whoever
-   publishes must not.
+3. An entry that every other holder denies is lost. The copying goes on, so that all lost ones are reported, but
+   nothing may be published then.
 4. What a target got from a former attempt, and confirmed then, is read from it instead of being written again; of a
    bookie that lacks some entries of its position, the others likewise.
 """
@@ -36,7 +36,7 @@ class CopyFailed(MagnetarError):
     def __init__(self, text: str, *, unreadable: int | None = None, target: str | None = None) -> None:
         super().__init__(text)
         self.unreadable = unreadable
-        """The entry of which no copy can be read, and nobody knows whether there is one."""
+        """The entry of which no copy can be read, and it is not known whether there is one."""
         self.target = target
         """The bookie that did not take what was written, or does not give it back."""
 
@@ -49,7 +49,7 @@ class Copied:
     """Copies made: an entry that went to two bookies counts twice."""
     bytes: int = 0
     lost: list[tuple[int, int]] = field(default_factory=list)
-    """Entries that no bookie has that is there, as ranges, first and last included, ascending."""
+    """Entries that no living bookie has, as ranges, first and last included, ascending."""
 
 
 class FragmentCopier:
@@ -85,15 +85,15 @@ class FragmentCopier:
     def upto(self) -> dict[tuple[int, str], int]:
         """(position, target) → the target has what the position holds of entries before this one."""
         done = min(self._under_way, default=self._next_entry_id)
-        return {one: max(done, self._had.get(one, 0)) for one in self._targets.items()}
+        return {target: max(done, self._had.get(target, 0)) for target in self._targets.items()}
 
     async def are_lost(self, entry_ids: Sequence[int]) -> bool:
         """Whether no bookie has any of *entry_ids*. Raises CopyFailed if nobody knows."""
-        found = await asyncio.gather(*map(self._find, entry_ids))
-        return not any(found)
+        copies = await asyncio.gather(*map(self._find, entry_ids))
+        return not any(copies)
 
     async def copy(self) -> Copied:
-        """Raises CopyFailed: some entries may have been copied, which is harmless; `copied` and `upto` tell of them."""
+        """Raises CopyFailed: some entries may have been copied, which is harmless; `copied` and `upto` have them."""
         fragment = self._fragment
         assert fragment.is_fixed, "the entries of a fragment that may still grow are not copied"
         next_entry_id = fragment.first_entry_id
@@ -112,7 +112,7 @@ class FragmentCopier:
                 write = asyncio.get_running_loop().create_task(self._write(run))
                 write.add_done_callback(lambda _: self._slots.release())
                 writes.add(write)
-                writes = {one for one in writes if not one.done() or one.exception() is not None}
+                writes = {write for write in writes if not write.done() or write.exception() is not None}
             await asyncio.gather(*writes)
         except CopyFailed:
             await asyncio.gather(*writes, return_exceptions=True)  # what is under way serves the next attempt
@@ -136,30 +136,30 @@ class FragmentCopier:
             if self._targets_of(entry_id):
                 wanted.append(entry_id)
             entry_id += 1
-        found = await asyncio.gather(*(self._read_one(one) for one in wanted))
-        return [one for one in found if one is not None], entry_id
+        answers = await asyncio.gather(*(self._read_one(wanted_id) for wanted_id in wanted))
+        return [entry for entry in answers if entry is not None], entry_id
 
     async def _read_row(self, first: int) -> tuple[list[Stored], int]:
-        """Where every bookie holds every entry."""
+        """As `_read`, where every bookie holds every entry."""
         last = min(self._fragment.last_entry_id, first + RUN_ENTRIES - 1)
         sources = self._sources(first)
         if sources:
             try:
                 run = await self._replicas.read_run(sources, range(first, last + 1))
             except (BookKeeperError, DigestMismatch):
-                pass  # asked once more, alone: then it is clear what is the matter with the first one
+                pass  # the first entry is asked for once more, alone: the answer says what is wrong with it
             else:
                 assert run[0].entry_id == first
                 return run, run[-1].entry_id + 1
-        one = await self._read_one(first)
-        return ([] if one is None else [one]), first + 1
+        entry = await self._read_one(first)
+        return ([] if entry is None else [entry]), first + 1
 
     async def _read_one(self, entry_id: int) -> Stored | None:
         """As `_find`; an entry that is lost is noted."""
-        found = await self._find(entry_id)
-        if found is None:
+        entry = await self._find(entry_id)
+        if entry is None:
             self.copied.lost.append((entry_id, entry_id))
-        return found
+        return entry
 
     async def _find(self, entry_id: int) -> Stored | None:
         """None: no bookie that is there has the entry (rule 3). Raises CopyFailed if nobody knows."""
@@ -173,7 +173,7 @@ class FragmentCopier:
         return None
 
     def _sources(self, entry_id: int) -> list[str]:
-        """Who is there and should have *entry_id*; one that lacks entries may have this one."""
+        """The bookies that are there and should have *entry_id*; one that lacks entries may have this one."""
         ensemble = self._fragment.ensemble
         return [ensemble[at] for at in self._fragment.holders(entry_id) if ensemble[at] not in self._gone]
 
@@ -184,18 +184,18 @@ class FragmentCopier:
     # ---------------------------------------------------------------------------------------- writing
 
     async def _write(self, run: Sequence[Stored]) -> None:
-        """One run to all of its targets, and back (rule 1)."""
+        """Write one run to all of its targets, and read it back (rule 1)."""
         await asyncio.gather(*(self._write_to(index, bookie, run) for index, bookie in self._targets.items()))
         self._under_way.discard(run[0].entry_id)
 
     async def _write_to(self, index: int, bookie: str, run: Sequence[Stored]) -> None:
         held = [one for one in run if self._fragment.holds(index, one.entry_id)] if self._is_striped else list(run)
-        had = [one for one in held if one.entry_id < self._had.get((index, bookie), 0)]
+        had = [entry for entry in held if entry.entry_id < self._had.get((index, bookie), 0)]
         if had and await self._has_still(bookie, had):
             held = held[len(had) :]
         if not held:
             return
-        size = sum(len(one.data) for one in held)
+        size = sum(len(entry.data) for entry in held)
         async with self._pace.turn(size):
             try:
                 await self._replicas.writer(bookie).write(held)
@@ -225,7 +225,7 @@ class FragmentCopier:
 
     async def _read_all(self, bookie: str, run: Sequence[Stored]) -> None:
         """Raises BookKeeperError, DigestMismatch."""
-        left = [one.entry_id for one in run]
+        left = [entry.entry_id for entry in run]
         while left:
             if self._is_striped:
                 part, left = left[:_WINDOW], left[_WINDOW:]

@@ -14,15 +14,15 @@ Rules:
    judged, only what it copied is looked at again.
 3. A bookie that is there and lacks entries gets them back where it is, if it takes entries; else another one takes its
    place.
-4. The last fragment of a ledger that is not closed is left to its writer for the grace period, and the writer is told
-   by its record, which is written as it is: brokers of ours leave the bookies then, also while they have nothing to
-   write. After that the ledger is recovered, which ends it for the writer, who goes on in another one (I75).
+4. The last fragment of a ledger that is not closed is left to its writer for the grace period. The record is written as
+   it is, which announces that to the writer: our brokers leave the bookies then, also while they have nothing to write.
+   After that the ledger is recovered, which ends it for the writer, which goes on in another one (I75).
 5. Ends say nothing about a hole between them. So of the bookies that a mark names and that are there, the list of
    entries is compared, too; where the check of all entries is on, everything that they have is read.
 6. Where it is switched on, copies of a closed ledger that has all of them are moved so that they are in more regions,
    racks and hosts. What is left of a copy at the former place goes with the bookie's garbage collection, so no entry
-   ever has fewer copies (I73); a move that does not make it better is not made.
-7. Attempts that fail again and again write little (`attempts`), and choose the same targets, whoever makes them.
+   ever has fewer copies (I73); a move that does not improve the placement is not made.
+7. Attempts that fail again and again write little (`attempts`), and choose the same targets, whichever node makes them.
 """
 
 import asyncio
@@ -77,11 +77,11 @@ _CONFLICTS_MAX: Final = 20
 
 
 OnRead = Callable[[int], Awaitable[None]]
-"""Told how many bytes were read to check all entries; returns when more may be read."""
+"""Called with how many bytes were read to check all entries; returns when more may be read."""
 
 
 async def _at_once(size: int) -> None:
-    """Nothing but the pace of the node holds back."""
+    """Nothing but the pace of the node limits the reading."""
 
 
 class _Stopped(Exception):
@@ -119,17 +119,17 @@ class LedgerRepair:
         self._attempts = Attempts()
 
     async def repair(
-        self, ledger_id: int, *, may_recover: bool, mark: VersionedMark | None = None, is_told: bool = False
+        self, ledger_id: int, *, may_recover: bool, mark: VersionedMark | None = None, is_announced: bool = False
     ) -> Outcome:
         """One attempt. The caller holds the ledger's lock. Never raises what the cluster can cause.
 
         *may_recover*: the grace period of a ledger that is not closed is over. Without it such a ledger gives OPEN.
-        *mark*: the ledger's mark, if the caller has read it since it holds the lock. *is_told*: an attempt before has
-        told the writer.
+        *mark*: the ledger's mark, if the caller has read it since it holds the lock. *is_announced*: a former
+        attempt has written the record for the writer (rule 4).
         """
         total = Copied()
         try:
-            return await self._repair(ledger_id, total, may_recover, mark, is_told)
+            return await self._repair(ledger_id, total, may_recover, mark, is_announced)
         except _Stopped as stopped:
             outcome = stopped.outcome
         except NoSuchLedger:
@@ -141,7 +141,7 @@ class LedgerRepair:
         return Hindered(outcome.kind, outcome.text, total.entries, total.bytes, outcome.lost)
 
     async def _repair(
-        self, ledger_id: int, total: Copied, may_recover: bool, known: VersionedMark | None, is_told: bool
+        self, ledger_id: int, total: Copied, may_recover: bool, known: VersionedMark | None, is_announced: bool
     ) -> Outcome:
         for _ in range(_ROUNDS_MAX):
             mark, known = known or await self._marks.read(ledger_id), None
@@ -151,8 +151,8 @@ class LedgerRepair:
             after = await self._copy_all(ledger_id, versioned, verdicts, total)
             if self._is_end_at_risk(versioned.metadata, verdicts):
                 if not may_recover:
-                    if not is_told:  # a writer that was away hears of it when it is back
-                        await self._tell_writer(ledger_id, versioned)
+                    if not is_announced:  # a writer that was away notices it when it is back
+                        await self._announce_to_writer(ledger_id, versioned)
                     raise _Stopped(Hindered(Hindrance.OPEN, "it is open; its writer may still replace the bookie"))
                 await self._recover(ledger_id)
                 continue
@@ -189,7 +189,7 @@ class LedgerRepair:
         on_read: OnRead = _at_once,
     ) -> list[Verdict]:
         """Judge each fragment of a ledger by what its bookies have; *depth* None: as for a repair. *suspects*: bookies
-        that are said to lack something (rule 5). *on_read* is told where all entries are read.
+        that are said to lack something (rule 5). *on_read* is called where all entries are read.
 
         Raises NoSuchLedger, BookKeeperError, MetadataError.
         """
@@ -198,12 +198,14 @@ class LedgerRepair:
         turns = asyncio.Semaphore(_READS_MAX)
         available = self._bookkeeper.bookies.available
         draining = self._draining()
-        found = fragments(metadata, last_add_confirmed, with_trailing=True)
+        all_fragments = fragments(metadata, last_add_confirmed, with_trailing=True)
         return list(
             await asyncio.gather(
                 *(
-                    self._look_at(replicas, one, available, draining, turns, depth or self._depth, suspects, on_read)
-                    for one in found
+                    self._look_at(
+                        replicas, fragment, available, draining, turns, depth or self._depth, suspects, on_read
+                    )
+                    for fragment in all_fragments
                 )
             )
         )
@@ -234,7 +236,7 @@ class LedgerRepair:
             return answers
 
         # The entries of a fragment that is still written are on their way to some of its bookies: one that does not
-        # have them yet is no loss, and asking would take it for one.
+        # have them yet has lost nothing, and asking would take that for a loss.
         asked = [index for index, bookie in enumerate(fragment.ensemble) if bookie in available and fragment.is_fixed]
         answers = await asyncio.gather(*map(answers_of, asked))
         return judge(fragment, available, draining, dict(zip(asked, answers, strict=True)))
@@ -244,12 +246,12 @@ class LedgerRepair:
     ) -> Answer:
         """What the bookie at *index* says of all of its entries, up to the first that is not there."""
 
-        async def one_of(entry_id: int) -> Stored:
+        async def read_entry(entry_id: int) -> Stored:
             async with turns:
                 return await replicas.read(bookie, entry_id)
 
-        async def was_read(run: Collection[Stored]) -> None:
-            size = sum(len(one.data) for one in run)
+        async def note_read(run: Collection[Stored]) -> None:
+            size = sum(len(entry.data) for entry in run)
             await self._pace.read(size)
             await on_read(size)
 
@@ -264,17 +266,17 @@ class LedgerRepair:
                 except (BookKeeperError, DigestMismatch) as error:
                     return _meaning(error)
                 next_entry_id += len(run)
-                await was_read(run)
+                await note_read(run)
             return Copy.PRESENT
         held = fragment.held(index)
         while some := list(islice(held, _READS_MAX)):
-            found = await asyncio.gather(*map(one_of, some), return_exceptions=True)
-            for answer in found:
+            answers = await asyncio.gather(*map(read_entry, some), return_exceptions=True)
+            for answer in answers:
                 if isinstance(answer, BookKeeperError | DigestMismatch):
                     return _meaning(answer)
                 if isinstance(answer, BaseException):
                     raise answer
-            await was_read([one for one in found if isinstance(one, Stored)])
+            await note_read([entry for entry in answers if isinstance(entry, Stored)])
         return Copy.PRESENT
 
     async def _ask_list(self, ledger_id: int, fragment: Fragment, index: int, turns: asyncio.Semaphore) -> Answer:
@@ -289,13 +291,13 @@ class LedgerRepair:
         return Copy.PRESENT if first_unlisted(fragment, index, listed) is None else Copy.MISSING
 
     async def _last_add_confirmed(self, ledger_id: int) -> int:
-        """Of a ledger that is not closed; -1 where too few bookies answer, so that nothing counts as fixed (rule 4)."""
+        """The LAC of a ledger that is not closed; -1 where too few bookies answer: then nothing is fixed (rule 4)."""
         try:
             handle = await self._bookkeeper.open_as_administrator(ledger_id, recovery=False)
         except NoSuchLedger:
             raise
         except BookKeeperError as error:
-            log.info("ledger %d: its bookies do not tell how far it is: %s", ledger_id, error)
+            log.info("ledger %d: its bookies do not say where it ends: %s", ledger_id, error)
             return NO_ENTRY
         await handle.close()
         return handle.last_add_confirmed
@@ -310,7 +312,7 @@ class LedgerRepair:
             return True
         return any(verdict.needs_copies and not verdict.fragment.is_fixed for verdict in verdicts)
 
-    async def _tell_writer(self, ledger_id: int, versioned: Versioned) -> None:
+    async def _announce_to_writer(self, ledger_id: int, versioned: Versioned) -> None:
         """Write the record as it is: a writer that follows it leaves bookies that take no entries (rule 4)."""
         if versioned.metadata.state is LedgerState.OPEN:
             with contextlib.suppress(VersionConflict):  # its writer was faster
@@ -348,13 +350,13 @@ class LedgerRepair:
         return after
 
     async def _copy(self, ledger_id: int, versioned: Versioned, verdict: Verdict, total: Copied) -> Versioned | None:
-        """Returns as `_publish`."""
+        """Copy one fragment and publish it. Returns as `_publish`."""
         fragment, metadata = verdict.fragment, versioned.metadata
         writable = self._bookkeeper.bookies.writable
         in_place = {index: bookie for index, bookie in verdict.incomplete.items() if bookie in writable}
         leaving = {index: bookie for index, bookie in verdict.incomplete.items() if bookie not in writable}
         leaving |= verdict.to_replace
-        attempt = self._attempts.of(ledger_id, fragment)
+        attempt = self._attempts.attempt_at(ledger_id, fragment)
         new = self._choose(ledger_id, metadata, fragment, leaving, attempt)
         targets = {**in_place, **new}
         if not targets:
@@ -382,7 +384,7 @@ class LedgerRepair:
         keeps to no lock might have removed it."""
         replicas = self._bookkeeper.replicas(ledger_id, metadata)
         turns = asyncio.Semaphore(_READS_MAX)
-        asked = [(bookie, one) for index, bookie in targets.items() for one in ends(fragment, index)]
+        asked = [(bookie, entry_id) for index, bookie in targets.items() for entry_id in ends(fragment, index)]
         answers = await asyncio.gather(*(_ask(replicas, bookie, one, turns) for bookie, one in asked))
         return all(answer is Copy.PRESENT for answer in answers)
 
@@ -433,7 +435,7 @@ class LedgerRepair:
             )
             if not moves:
                 continue
-            attempt = self._attempts.of(ledger_id, fragment)
+            attempt = self._attempts.attempt_at(ledger_id, fragment)
             if await self._copy_entries(ledger_id, metadata, fragment, moves, frozenset(), attempt, total):
                 return True  # gone since it was judged
             versioned = await self._publish(ledger_id, versioned, fragment, moves) or versioned
@@ -489,7 +491,7 @@ class LedgerRepair:
         for attempt in range(_CONFLICTS_MAX):
             if attempt:
                 versioned = await self._read(ledger_id)
-            segments = {one.first_entry_id: one.ensemble for one in versioned.metadata.segments}
+            segments = {segment.first_entry_id: segment.ensemble for segment in versioned.metadata.segments}
             if segments.get(fragment.first_entry_id) != fragment.ensemble:
                 return None
             changed = versioned.metadata.with_segment_replaced(fragment.first_entry_id, ensemble)
@@ -499,7 +501,7 @@ class LedgerRepair:
                 continue
             except NoNode as error:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted") from error
-            log.info("ledger %d from entry %d on: %s", ledger_id, fragment.first_entry_id, _told(fragment, new))
+            log.info("ledger %d from entry %d on: %s", ledger_id, fragment.first_entry_id, _describe(fragment, new))
             return None if attempt else written
         raise _Stopped(Hindered(Hindrance.METADATA, f"{_CONFLICTS_MAX} changes of its record by others in a row"))
 
@@ -525,7 +527,7 @@ class LedgerRepair:
 
 
 def _rng_of(ledger_id: int, fragment: Fragment) -> random.Random:
-    """The same targets for each attempt, whoever makes it, as long as the bookies are the same (rule 7)."""
+    """The same targets for each attempt of any node, as long as the bookies are the same (rule 7)."""
     return random.Random(f"{ledger_id}/{fragment.first_entry_id}")
 
 
@@ -543,5 +545,5 @@ def _meaning(error: BookKeeperError | DigestMismatch) -> Answer:
     return Copy.MISSING if is_missing(error) or isinstance(error, DigestMismatch) else str(error)
 
 
-def _told(fragment: Fragment, new: dict[int, str]) -> str:
+def _describe(fragment: Fragment, new: dict[int, str]) -> str:
     return ", ".join(f"{bookie} takes the place of {fragment.ensemble[index]}" for index, bookie in new.items())

@@ -22,7 +22,7 @@ class Hindrance(StrEnum):
     LOST = "lost"
     """Entries of it are on no bookie that is there."""
     SILENT = "silent"
-    """Bookies do not answer, or answer that they do not know."""
+    """Bookies do not answer, or say that they do not know."""
     NO_TARGET = "no-target"
     """No writable bookie is left that could take the place of a lost one."""
     COPY_FAILED = "copy-failed"
@@ -65,12 +65,12 @@ Outcome = Repaired | Hindered
 # Kinds that end only with a change in the cluster (rule 3).
 _WAITS_FOR_CHANGE: Final = frozenset({Hindrance.LOST})
 
-# Kinds whose attempts may have written something, and by how much longer they wait at most: an hour in place of five
+# Kinds whose attempts may have written something, and by how much longer they wait at most: an hour instead of five
 # minutes. What stopped them is looked at again when a bookie comes or goes, too.
 _WROTE: Final = frozenset({Hindrance.COPY_FAILED, Hindrance.DEFECT})
 _WROTE_FACTOR: Final = 12
 
-# A target that is missing comes back as a bookie does: told by the register, so this is only the net below.
+# A missing target comes back as a bookie does, and the register reports that; this wait is only a safety net.
 _FIRST_S: Final = 2.0
 
 

@@ -1,6 +1,6 @@
 """How fast copies may be made: a limit in bytes a second, and less than that while writers have to wait.
 
-The bookies that take copies also take what clients write. How long a copy waits for its confirmation tells how busy
+The bookies that take copies also take what clients write. How long a copy waits for its confirmation shows how busy
 their journals are, and our bookies let copies wait while clients write (`bookie.serving.recovery_lane`), so no other
 signal is needed:
 
@@ -31,7 +31,7 @@ from magnetar_core.runtime.types import KIB, MIB
 _SLOW_FACTOR: Final = 2.0
 _NEVER_SLOW_S: Final = 0.01
 
-# Bytes under way to all bookies together. With 32 MiB in place of 8 nothing went faster (16 KiB entries, two cores),
+# Bytes under way to all bookies together. With 32 MiB instead of 8 nothing went faster (16 KiB entries, two cores),
 # and a writer's p99 beside it was twice as long.
 _WINDOW_BYTES_MIN: Final = 1 * MIB
 _WINDOW_BYTES_MAX: Final = 8 * MIB
@@ -39,12 +39,12 @@ _WINDOW_STEP_BYTES: Final = 256 * KIB
 
 _SLOW_IN_A_ROW: Final = 2
 
-# The fastest confirmation is forgotten by so much with each one, so that a disk that became slower is got used to.
+# The fastest confirmation is forgotten by so much with each one, so that the limit follows a disk that became slower.
 _FORGET_SHARE: Final = 0.001
 
 
 class Pace:
-    """One for all copies that a process makes. Used on the loop."""
+    """The pace of all copies that a process makes. Used on the loop."""
 
     def __init__(self, clock: Clock, bytes_per_s: float | None = None) -> None:
         """*bytes_per_s* None: no limit of that kind."""
@@ -102,7 +102,7 @@ class Pace:
 
     @property
     def _taken_bytes(self) -> int:
-        """What is under way, waits for that, or is being read, by the size of the run before."""
+        """Bytes that are under way, wait for that, or are being read; what is being read counts as the run before."""
         return self._under_way_bytes + self._waiting_bytes + self._readings * self._run_bytes
 
     async def read(self, size: int) -> None:

@@ -40,13 +40,13 @@ _LOOK_S: Final = 10.0
 _DELETED_LOOK_S: Final = 60.0
 _DELETED_LOOKED_AT_MAX: Final = 100
 
-# How long a ledger that another worker holds is left out where no watch tells of its lock's end.
+# How long a ledger that another worker holds is left out where no watch reports the end of its lock.
 _LOCKED_S: Final = 5.0
 
 # Locks that were tried and found taken. A worker that meets only such ones waits for a hint, or until they may be over.
 _TAKEN_MAX: Final = 100
 
-# What another set of bookies may end.
+# Hindrances that end when bookies come or go.
 _MAY_HELP: Final = (Hindrance.LOST, Hindrance.NO_TARGET, Hindrance.SILENT, Hindrance.COPY_FAILED)
 
 
@@ -99,7 +99,7 @@ class ReplicationWorker:
     ) -> None:
         """*name* stands in the locks. *ledgers_max* are repaired at the same time; *open_grace_s* is given to writers,
         *retry_s_max* is the longest wait between two attempts. *on_bookies_changed* calls back when bookies come or
-        go. *on_lost* is told (ledger, ranges of entries, text) of what no living bookie has."""
+        go. *on_lost* is called with (ledger, ranges of entries, text) for what no living bookie has."""
         assert ledgers_max >= 1
         self._name = name
         self._marks = marks
@@ -153,7 +153,7 @@ class ReplicationWorker:
             cancel()
         self._cancels.clear()
         await self._tasks.cancel()
-        # Those whose own giving back was cut short, or that were being asked for.
+        # Locks whose return was cut short, or that were being asked for.
         for ledger_id in self._under_way | self._marks.held:
             await self._unlock(ledger_id)
 
@@ -208,10 +208,10 @@ class ReplicationWorker:
             self._is_called = False
 
     def _wait_s(self, began_s: float) -> float:
-        """How long nothing is to be done after a round that began then. What was due by then was begun, or there is no
-        room for it; the end of a repair wakes this worker."""
+        """How long nothing is to be done after a round that began then. What was due was begun, or there is no room for
+        it; the end of a repair wakes this worker."""
         now = self._clock.monotonic()
-        dues = [one.due_s for one in self._waiting.values() if one.due_s is not None]
+        dues = [waiting.due_s for waiting in self._waiting.values() if waiting.due_s is not None]
         dues += self._locked_until.values()
         return max(min([_LOOK_S, *(due - now for due in dues if due > began_s)]), 0.01)
 
@@ -245,9 +245,9 @@ class ReplicationWorker:
     def _candidates(self) -> list[int]:
         """Ascending, so that the same random numbers choose the same."""
         now = self._clock.monotonic()
-        self._locked_until = {one: until for one, until in self._locked_until.items() if until > now}
+        self._locked_until = {ledger_id: until for ledger_id, until in self._locked_until.items() if until > now}
         busy = self._under_way | self._locked_until.keys()
-        late = {one.ledger_id for one in self._waiting.values() if one.due_s is None or one.due_s > now}
+        late = {waiting.ledger_id for waiting in self._waiting.values() if waiting.due_s is None or waiting.due_s > now}
         return sorted(self._watch.marked - busy - late)
 
     def _forget_unmarked(self) -> None:
@@ -274,14 +274,16 @@ class ReplicationWorker:
             if mark is not None:
                 may_recover = self._has_waited_for_writer(ledger_id)
                 waiting = self._waiting.get(ledger_id)
-                is_told = waiting is not None and waiting.outcome.kind is Hindrance.OPEN
-                outcome = await self._repair.repair(ledger_id, may_recover=may_recover, mark=mark, is_told=is_told)
+                is_announced = waiting is not None and waiting.outcome.kind is Hindrance.OPEN
+                outcome = await self._repair.repair(
+                    ledger_id, may_recover=may_recover, mark=mark, is_announced=is_announced
+                )
                 self._note(ledger_id, outcome)
         except Corruption as error:
             self._note(ledger_id, Hindered(Hindrance.UNREADABLE, str(error)))
         except MetadataError as error:
             self._note(ledger_id, Hindered(Hindrance.METADATA, str(error)))
-        except Exception as error:  # what one ledger brings about must not keep the others waiting (I71)
+        except Exception as error:  # an error with one ledger must not keep the others waiting (I71)
             report_failure(f"repairing ledger {ledger_id}", error)
             self._note(ledger_id, Hindered(Hindrance.DEFECT, f"{type(error).__name__}: {error}"))
         finally:
@@ -349,8 +351,8 @@ class ReplicationWorker:
 
 
 def _taken_from(ledger_ids: list[int], rng: random.Random) -> int:
-    """One of them by chance, which is taken out (rule 3): at 10,000 marks much cheaper than bringing all into a random
-    order for each ledger that has ended."""
+    """Take one of them out by chance (rule 3): at 10,000 marks much cheaper than bringing all into a random order for
+    each ledger that has ended."""
     at = rng.randrange(len(ledger_ids))
     ledger_ids[at], ledger_ids[-1] = ledger_ids[-1], ledger_ids[at]
     return ledger_ids.pop()

@@ -1,6 +1,6 @@
 """What a node copied in the last hour, in steps of half a minute. No IO.
 
-A node tells of it in its report, so that a page shows the hour before it was opened, for all nodes, whoever serves it.
+It stands in the node's report, so that a page shows the hour before it was opened, for all nodes, whichever serves it.
 """
 
 from collections import deque
@@ -64,7 +64,7 @@ def hour_of(nodes: Iterable[object], now_ms: int) -> list[tuple[int, float, floa
     return [(at, sums[at][0] / step_s, sums[at][1] / step_s) for at in sorted(sums)]
 
 
-def _steps_of(told: object) -> Iterator[tuple[int, int, int]]:
-    for step in told if isinstance(told, list) else ():
+def _steps_of(stored: object) -> Iterator[tuple[int, int, int]]:
+    for step in stored if isinstance(stored, list) else ():
         if isinstance(step, list) and len(step) == 3 and all(type(number) is int for number in step):
             yield step[0], step[1], step[2]

@@ -12,7 +12,7 @@ from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode
 from magnetar_core.runtime.types import Corruption
 
-# Marks that are read for one overview: each is two requests at most. Beyond it only their number is told of.
+# Marks that are read for one overview: each is two requests at most. The others are only counted.
 MARKS_TOLD: Final = 1_000
 
 _AT_ONCE: Final = 64
@@ -30,7 +30,7 @@ class MarkedLedger:
     """Somebody works on it."""
     problem: Problem | None
     owner: str
-    """Whose entries it has (`owners`); empty where nobody knows."""
+    """The owner of its entries (`owners`); empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class Overview:
     lost_bookie_delay_s: int | None
     auditor: str | None
     nodes: tuple[NodeReport, ...]
-    """Our nodes; Apache's do not tell of themselves."""
+    """Our nodes; Apache's do not report about themselves."""
     marked_total: int
     marked: tuple[MarkedLedger, ...]
     """The first MARKS_TOLD of them, ids ascending."""
 
 
 async def read_overview(store: MetadataStore, root: str, owners: dict[int, str] | None = None) -> Overview:
-    """*owners*: those that are known from former calls, to be filled. Raises MetadataError."""
+    """What is known now. *owners*: those that are known from former calls, to be filled. Raises MetadataError."""
     marks = MarkBoard(store, root)
-    total, told, _ = await read_marked(store, root, owners=owners)
+    total, marked, _ = await read_marked(store, root, owners=owners)
     try:
         delay_s = await marks.lost_bookie_delay_s()
     except Corruption:
@@ -61,7 +61,7 @@ async def read_overview(store: MetadataStore, root: str, owners: dict[int, str] 
         auditor=await auditor(store, root),
         nodes=tuple(await read_nodes(store, root)),
         marked_total=total,
-        marked=tuple(told),
+        marked=tuple(marked),
     )
 
 
@@ -77,7 +77,7 @@ async def read_marked(
     known = owners if owners is not None else {}
     ids = sorted([ledger_id async for ledger_id in marks.marked()])
     locked = await marks.locked()
-    problems = {one.ledger_id: one async for one in read_problems(store, root)}
+    problems = {problem.ledger_id: problem async for problem in read_problems(store, root)}
 
     async def owner_in_record(ledger_id: int) -> str:
         if ledger_id not in known:
@@ -87,12 +87,12 @@ async def read_marked(
                 return ""
         return known[ledger_id]
 
-    async def one(ledger_id: int) -> MarkedLedger | None:
+    async def read_one(ledger_id: int) -> MarkedLedger | None:
         try:
-            found = await marks.read(ledger_id)
-            if found is None:
+            marked = await marks.read(ledger_id)
+            if marked is None:
                 return None
-            replicas, marked_ms = found.mark
+            replicas, marked_ms = marked.mark
         except Corruption:
             replicas, marked_ms = (), None
         owner = await owner_in_record(ledger_id)
@@ -100,8 +100,8 @@ async def read_marked(
 
     behind = [ledger_id for ledger_id in ids if ledger_id > after]
     wanted = behind[:most]
-    told: list[MarkedLedger] = []
+    listed: list[MarkedLedger] = []
     for first in range(0, len(wanted), _AT_ONCE):
-        found = await asyncio.gather(*map(one, wanted[first : first + _AT_ONCE]))
-        told += [ledger for ledger in found if ledger is not None]
-    return len(ids), told, wanted[-1] if len(behind) > most else None
+        some = await asyncio.gather(*map(read_one, wanted[first : first + _AT_ONCE]))
+        listed += [ledger for ledger in some if ledger is not None]
+    return len(ids), listed, wanted[-1] if len(behind) > most else None

@@ -1,8 +1,8 @@
 """The auditor calls reports of damage mended that have no cause any more.
 
 1. The ledger was deleted: nothing of it is left to be mended.
-2. A worker of auto-recovery told that entries are on no living bookie, and the ledger's mark is gone: marks are taken
-   down only after every copy was found, so the bookie is back. What others have told stays for an operator.
+2. A worker of auto-recovery reported that entries are on no living bookie, and the ledger's mark is gone: marks are
+   taken down only after every copy was found, so the bookie is back. Other reports stay for an operator.
 """
 
 import logging
@@ -25,7 +25,7 @@ _ROUND_S: Final = 300.0
 
 
 class ReportSweep:
-    """Run by the auditor. Used on the loop."""
+    """The sweep, which the auditor runs. Used on the loop."""
 
     def __init__(self, name: str, reports: DamageReports, ledgers: LedgerStore, marks: MarkBoard, clock: Clock) -> None:
         """*name* stands in the reports."""
@@ -54,15 +54,15 @@ class ReportSweep:
     async def _sweep(self) -> None:
         """One round. Raises MetadataError."""
         # The reports first: a worker reports only while the mark is up.
-        reports = [one for one in await self._reports.all() if one.stage is not Stage.MENDED]
-        for ledger_id in sorted({one.ledger_id for one in reports}):
+        reports = [report for report in await self._reports.all() if report.stage is not Stage.MENDED]
+        for ledger_id in sorted({report.ledger_id for report in reports}):
             is_deleted = not await self._exists(ledger_id)
             is_whole = not is_deleted and not await self._is_marked(ledger_id)
-            for one in reports:
-                if one.ledger_id == ledger_id and is_deleted:
-                    await self._mend(one.id, "the ledger was deleted")
-                elif one.ledger_id == ledger_id and is_whole and one.source is Source.AUTO_RECOVERY:
-                    await self._mend(one.id, "every copy of the ledger was found again")
+            for report in reports:
+                if report.ledger_id == ledger_id and is_deleted:
+                    await self._mend(report.id, "the ledger was deleted")
+                elif report.ledger_id == ledger_id and is_whole and report.source is Source.AUTO_RECOVERY:
+                    await self._mend(report.id, "every copy of the ledger was found again")
 
     async def _is_marked(self, ledger_id: int) -> bool:
         try:

@@ -28,7 +28,7 @@ _REPORT_S: Final = 2.0
 # Ranges of lost entries that a report names: a value must stay small, and nobody reads more.
 _RANGES_TOLD: Final = 100
 
-# Problems of one worker that stand there at a time. Above it only their number is told of.
+# Problems of one worker that stand there at a time; the others are only counted.
 PROBLEMS_MAX: Final = 1_000
 
 
@@ -54,7 +54,7 @@ class NodeReport(NamedTuple):
 
 
 def problem_of(waiting: Waiting, worker: str) -> Problem:
-    """What a worker tells of a ledger that waits."""
+    """What a worker reports about a ledger that waits."""
     outcome = waiting.outcome
     return Problem(
         waiting.ledger_id, outcome.kind, describe(outcome), waiting.since_ms, waiting.failures, worker, outcome.lost
@@ -84,7 +84,7 @@ class Reporter:
         self._waiting = waiting
         self._marked = marked
         self._tasks = Tasks(f"reports of {name}")
-        self._told: dict[int, Problem] = {}
+        self._reported: dict[int, Problem] = {}
         self._last_facts = b""
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
@@ -108,41 +108,41 @@ class Reporter:
     async def _run(self) -> None:
         while True:
             try:
-                await self._tell()
+                await self._report()
             except MetadataError as error:
                 log.debug("reports are late: %s", error)
             await self._clock.sleep(_REPORT_S)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         facts = json.dumps(self._facts(), sort_keys=True).encode()
         if facts != self._last_facts:
             await self._store.put(self._own_path, facts, ephemeral=True)
             node = await self._store.get(self._own_path)
-            # That of a former process of this name goes with its session: then it is written again.
+            # The report of a former process of this name goes with its session: then ours is written again.
             self._last_facts = facts if node is not None and node.own else b""
-        current = {one.ledger_id: problem_of(one, self._name) for one in self._waiting()[:PROBLEMS_MAX]}
-        for ledger_id in self._told.keys() - current.keys():
+        current = {attempt.ledger_id: problem_of(attempt, self._name) for attempt in self._waiting()[:PROBLEMS_MAX]}
+        for ledger_id in self._reported.keys() - current.keys():
             await forget_problem(self._store, self._root, ledger_id)
-            del self._told[ledger_id]
+            del self._reported[ledger_id]
         for ledger_id, problem in current.items():
-            if self._told.get(ledger_id) != problem:
+            if self._reported.get(ledger_id) != problem:
                 await self._store.put(_path_of(self._root, ledger_id), _encode(problem))
-                self._told[ledger_id] = problem
+                self._reported[ledger_id] = problem
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """A worker that ended cannot take back what it told; a ledger without a mark has no problem."""
+        """Remove problems of ledgers without a mark: a worker that ended cannot take back what it reported."""
         marked = self._marked()
         if marked is None:
             return
         for name in await self._store.children(board.problems_path(self._root)):
             ledger_id = board.ledger_id_of(name)
-            if ledger_id is not None and ledger_id not in marked and ledger_id not in self._told:
+            if ledger_id is not None and ledger_id not in marked and ledger_id not in self._reported:
                 await forget_problem(self._store, self._root, ledger_id)
 
 
 async def forget_problem(store: MetadataStore, root: str, ledger_id: int) -> None:
-    """Take the problem of a ledger off the list; one that is not there is no error. Raises MetadataError."""
+    """Take the problem of a ledger off the list, if it is there. Raises MetadataError."""
     try:
         await store.delete(_path_of(root, ledger_id))
     except NoNode:
@@ -156,37 +156,37 @@ async def read_problems(store: MetadataStore, root: str) -> AsyncIterator[Proble
         node = None if ledger_id is None else await store.get(f"{board.problems_path(root)}/{name}")
         if node is None or ledger_id is None:
             continue
-        found = _facts_of(node.value)
-        lost = found.get("lost", [])
+        facts = _facts_of(node.value)
+        lost = facts.get("lost", [])
         yield Problem(
             ledger_id,
-            str(found.get("kind", "unknown")),
-            str(found.get("text", "the report cannot be read")),
-            int(found.get("since_ms", node.created_ms)),
-            int(found.get("attempts", 0)),
-            str(found.get("worker", "")),
-            tuple((int(one[0]), int(one[1])) for one in lost),
+            str(facts.get("kind", "unknown")),
+            str(facts.get("text", "the report cannot be read")),
+            int(facts.get("since_ms", node.created_ms)),
+            int(facts.get("attempts", 0)),
+            str(facts.get("worker", "")),
+            tuple((int(span[0]), int(span[1])) for span in lost),
         )
 
 
 async def read_nodes(store: MetadataStore, root: str) -> list[NodeReport]:
     """Our nodes that are there, by name. Raises MetadataError."""
-    found = []
+    reports = []
     for name in await store.children(board.nodes_path(root)):
         node = await store.get(f"{board.nodes_path(root)}/{name}")
         if node is not None:
-            found.append(NodeReport(name, _facts_of(node.value)))
-    return found
+            reports.append(NodeReport(name, _facts_of(node.value)))
+    return reports
 
 
 def drains_of(nodes: Iterable[NodeReport]) -> dict[str, dict[str, Any]]:
-    """Bookie → how far its drain is, as the auditor among *nodes* tells; Apache's tells nothing."""
-    found: dict[str, dict[str, Any]] = {}
+    """Bookie → how far its drain is, as the auditor among *nodes* reports it; Apache's reports nothing."""
+    by_bookie: dict[str, dict[str, Any]] = {}
     for node in nodes:
         drains = node.facts.get("drains")
         if isinstance(drains, dict) and node.facts.get("is_auditor"):
-            found |= drains
-    return found
+            by_bookie |= drains
+    return by_bookie
 
 
 def _path_of(root: str, ledger_id: int) -> str:
@@ -202,7 +202,7 @@ def _encode(problem: Problem) -> bytes:
 
 def _facts_of(value: bytes) -> dict[str, Any]:
     try:
-        found = parse_json(value)
+        facts = parse_json(value)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}

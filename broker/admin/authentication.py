@@ -3,7 +3,7 @@
 Open to everybody: `/status.html`, by which load balancers see that the broker lives, and `/metrics` unless
 `authenticateMetricsEndpoint` is on, as with Apache's brokers; and the files of the page for people, which hold no data.
 Calls of that page are refused without `Basic` in the challenge: the browser would open a dialogue of its own instead of
-the page's form. It is told there which methods the broker takes.
+the page's form. The answer names the methods that the broker takes.
 """
 
 import json
@@ -20,7 +20,7 @@ from broker.settings.config import PROVIDERS, BrokerConfig
 from magnetar_core.security.authentication import BASIC
 from magnetar_core.security.tls.certificates import common_name
 
-# Apache's names of headers: by which method the client shows who it is; for whom a proxy asks.
+# Apache's names of headers: the method by which a client authenticates; the principal for which a proxy asks.
 METHOD_HEADER: Final = "X-Pulsar-Auth-Method-Name"
 ORIGINAL_HEADER: Final = "X-Original-Principal"
 
@@ -64,9 +64,9 @@ def authenticating(doors: Doors, config: BrokerConfig) -> Any:
 
 
 def _refusal(request: web.Request, challenge: str, **more: list[str]) -> web.Response:
-    found = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}", **more}
+    answer = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}", **more}
     return web.Response(
-        body=json.dumps(found).encode(),
+        body=json.dumps(answer).encode(),
         status=401,
         content_type="application/json",
         headers={"WWW-Authenticate": f'{challenge} realm="magnetar"'},

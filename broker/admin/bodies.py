@@ -92,13 +92,13 @@ def topic_properties_from_json(body: Any) -> dict[str, str]:
     return properties
 
 
-def schema_json(found: StoredSchema) -> dict[str, Any]:
+def schema_json(stored: StoredSchema) -> dict[str, Any]:
     return {
-        "version": found.version,
-        "type": found.schema.type.name,
-        "timestamp": found.timestamp_ms,
-        "data": _definition_text(found.schema),
-        "properties": dict(found.schema.properties),
+        "version": stored.version,
+        "type": stored.schema.type.name,
+        "timestamp": stored.timestamp_ms,
+        "data": _definition_text(stored.schema),
+        "properties": dict(stored.schema.properties),
     }
 
 

@@ -1,4 +1,4 @@
-"""For whom this broker asks another one: the caller of a request goes with what is asked for it.
+"""The caller for which this broker asks another one: its name goes with what is asked for it.
 
 A broker shows its own credentials to another one, which are those of a super user. Without more a caller could have
 things done by which it is refused itself.
@@ -7,7 +7,7 @@ Rules:
 
 1. What is asked because of somebody's request names that caller in `HEADER`; what the broker does by itself (bundles it
    moves, a namespace it deletes as a whole) names nobody.
-2. The broker that is asked takes the name from super users only, who could do the same without it; from others it is
+2. The broker that is asked takes the name from super users only, which could do the same without it; from others it is
    refused. The caller that is named then needs the right, as if it had come itself.
 3. Each part of a path is encoded for itself (`segment`), and no part says where the path leads.
 """
@@ -26,14 +26,14 @@ HEADER: Final = "X-Magnetar-Caller"
 _ASKING: Final[ContextVar[Caller | None]] = ContextVar("asking", default=None)
 
 
-def asks_for(caller: Caller) -> None:
-    """What the present task asks of other brokers from here on is asked for *caller*."""
+def ask_for(caller: Caller) -> None:
+    """From here on the present task asks other brokers for *caller*."""
     _ASKING.set(None if caller.is_trusted else caller)
 
 
 @contextmanager
-def by_itself() -> Iterator[None]:
-    """What is asked inside is the broker's own work: whoever caused it has the right to the whole of it."""
+def as_own_work() -> Iterator[None]:
+    """What is asked inside is the broker's own work: the caller that caused it has the right to the whole of it."""
     former = _ASKING.set(None)
     try:
         yield
@@ -58,11 +58,11 @@ def named_in(text: str) -> Caller:
 
 def segment(text: str) -> str:
     """*text* as one part of a path: `.` and `..` stay names too."""
-    found = quote(text, safe="")
-    return found.replace(".", "%2E") if text in (".", "..") else found
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if text in (".", "..") else quoted
 
 
-def twice(text: str) -> str:
+def encode_twice(text: str) -> str:
     """The name of a subscription as a part of a path: clients encode it once more than other names."""
-    found = quote_plus(text)
-    return segment(found.replace(".", "%2E") if text in (".", "..") else found)
+    quoted = quote_plus(text)
+    return segment(quoted.replace(".", "%2E") if text in (".", "..") else quoted)

@@ -116,18 +116,18 @@ class _Beginning(asyncio.Protocol):
             return
         self._data += data
         try:
-            found = parse_proxy_header(self._data)
+            header = parse_proxy_header(self._data)
         except MalformedFrame as error:
             log.warning("%s is disconnected: %s", transport.get_extra_info("peername"), error)
             transport.abort()
             return
-        if found is None:
+        if header is None:
             return
         self._end()
-        http = self._admitted(found.address)
+        http = self._admitted(header.address)
         transport.set_protocol(http)
         http.connection_made(transport)
-        if rest := self._data[found.size_bytes :]:
+        if rest := self._data[header.size_bytes :]:
             http.data_received(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -148,27 +148,27 @@ async def _header_of(accepted: socket.socket) -> str | None:
         return None
     data = b""
     try:
-        while (found := parse_proxy_header(data)) is None:
+        while (header := parse_proxy_header(data)) is None:
             more = await asyncio.get_running_loop().sock_recv(accepted, missing_bytes(data))
             if not more:
                 raise ConnectionResetError
             data += more
     except MalformedFrame as error:
         raise OSError(str(error)) from None
-    if found.size_bytes != len(data):
+    if header.size_bytes != len(data):
         raise OSError("it begins neither with a PROXY header nor with TLS")
-    return found.address
+    return header.address
 
 
 async def _until_readable(accepted: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def wake() -> None:
         if not readable.done():
             readable.set_result(None)
 
-    loop.add_reader(accepted, tell)
+    loop.add_reader(accepted, wake)
     try:
         await readable
     finally:

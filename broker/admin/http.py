@@ -59,8 +59,8 @@ CALLER: Final = web.RequestKey("caller", Caller)
 
 def caller_of(request: web.Request) -> Caller:
     """As whom the request is authenticated."""
-    found: Caller = request.get(CALLER, TRUSTED)
-    return found
+    caller: Caller = request.get(CALLER, TRUSTED)
+    return caller
 
 
 class Refused(Exception):
@@ -184,7 +184,7 @@ REFUSED_SUBJECTS: Final[Mapping[str, Refused]] = {
 
 
 def refuses_its_subject(request: web.Request) -> bool:
-    """Whether the path is below one of `REFUSED_SUBJECTS`, whatever is asked there."""
+    """Whether the path is below one of `REFUSED_SUBJECTS`; what is asked there makes no difference."""
     parts = request.path.split("/")
     return parts[1] == "admin" and len(parts) > 3 and parts[3] in REFUSED_SUBJECTS
 
@@ -202,7 +202,7 @@ def refusing(refused: Refused) -> Handler:
 
 
 async def bytes_of(request: web.Request) -> bytes:
-    """The body of a request; who sends it is known by now. Raises Refused."""
+    """The body of a request whose caller has been authenticated. Raises Refused."""
     try:
         return await BODIES.read(request, request.client_max_size)
     except BodyRefused as error:
@@ -283,7 +283,7 @@ _STATUSES: Final[Mapping[type[Exception], int]] = {
 
 
 def status_of(error: BrokerError | RecordError | BadJson) -> int:
-    """The HTTP status that tells a client of *error*."""
+    """The HTTP status for *error*."""
     return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
 
 

@@ -31,15 +31,15 @@ REDIRECTS_MAX: Final = 5
 # Apache's brokers refuse a PUT of another type, also one without a body.
 _JSON: Final = {"Content-Type": "application/json"}
 
-# Where Apache's brokers fail, their reason is a stack trace; its first line is told.
+# Where Apache's brokers fail, their reason is a stack trace; its first line is shown.
 _LINE_END: Final = "\n"
 
 
 def moved(url: str) -> web.HTTPTemporaryRedirect:
     """A redirect to *url*, letter by letter: the library would write `%2E%2E` as `..`, which leads elsewhere."""
-    found = web.HTTPTemporaryRedirect(url)
-    found.headers["Location"] = url
-    return found
+    redirect = web.HTTPTemporaryRedirect(url)
+    redirect.headers["Location"] = url
+    return redirect
 
 
 class Owners:
@@ -55,7 +55,7 @@ class Owners:
         """Whether other brokers are asked over TLS."""
         return self._client.uses_tls
 
-    async def here(self, request: web.Request, name: TopicName) -> None:
+    async def redirect_unless_here(self, request: web.Request, name: TopicName) -> None:
         """Return if this broker owns the topic; else raise a redirect to its owner."""
         authoritative = request.query.get("authoritative", "false") == "true"
         await self._broker.namespace(name.namespace)
@@ -76,7 +76,7 @@ class Owners:
         name = topic_of(request)
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
-        await self.here(request, name)
+        await self.redirect_unless_here(request, name)
         return await self._broker.opening.stored_topic(name)  # it may be deleted meanwhile
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
@@ -87,7 +87,7 @@ class Owners:
     async def made(self, request: web.Request) -> Topic:
         """The topic; created if policies allow it, as for a consumer. Raises BrokerError, or redirects."""
         name = topic_of(request)
-        await self.here(request, name)
+        await self.redirect_unless_here(request, name)
         return await self._broker.opening.persistent(name, create=True)
 
     async def url_of(self, name: TopicName) -> str:
@@ -109,16 +109,16 @@ class Owners:
 
         Raises Refused with the answer of the first partition that is refused otherwise.
         """
-        found = {}
+        answers = {}
         for number in range(count):
             partition = name.with_partition(number)
             url = f"{await self.url_of(partition)}{ADMIN}/{partition.rest_path}{suffix}"
             try:
-                found[partition] = await self.ask(method, url, str(partition), body)
+                answers[partition] = await self.ask(method, url, str(partition), body)
             except Refused as error:
                 if error.status not in fine:
                     raise
-        return found
+        return answers
 
     async def delete(self, topic: TopicName) -> None:
         """Have a topic deleted by its owner, in use or not. Raises Refused."""
@@ -176,7 +176,7 @@ class Owners:
     async def _known(self, elsewhere: str, url: str, about: str) -> str:
         """*elsewhere*, where a broker sends this one, if it is at a broker of the cluster: credentials go there."""
         base = "/".join(elsewhere.split("/", 3)[:3])
-        if base in [self.web_url(one) for one in (await self._ownership.brokers()).values()]:
+        if base in [self.web_url(address) for address in (await self._ownership.brokers()).values()]:
             return elsewhere
         raise Refused(
             502, f"{about}: {url} sends this broker on to {base or 'nowhere'}, which is no broker of the cluster"

@@ -37,19 +37,19 @@ REFUSED_CALLS: Final[tuple[tuple[str, str, Refused, OperationOf], ...]] = (
     ("*", "/ws/{rest:.*}", _WEB_SOCKET, Operation.ASK_BROKER),
     ("*", "/topics/{rest:.*}", _REST_MESSAGES, Operation.ASK_BROKER),
 )
-"""Method, path, the refusal, and what the caller needs to be told it."""
+"""Method, path, the refusal, and the right that a caller needs to see it."""
 
 
 class Refusals:
     """Routes of refusals. The first route that matches is taken."""
 
     def add_routes(self, routes: Routes) -> None:
-        """Those that have to stand before the routes that take any name."""
+        """Add the refusals that have to stand before the routes that take any name."""
         for method, path, refused, operation in REFUSED_CALLS:
             routes.on(method, path, refusing(refused), operation)
 
     def add_last(self, routes: Routes) -> None:
-        """Those for all that is left below `/admin`."""
+        """Add the refusals for all that is left below `/admin`."""
         for name, refused in REFUSED_SUBJECTS.items():
             routes.any(f"/admin/{{version}}/{name}/{{rest:.*}}", refusing(refused), Operation.ASK_BROKER)
         routes.any("/admin/{rest:.*}", not_there, Operation.ASK_BROKER)

@@ -3,7 +3,7 @@
 Rules:
 
 1. A route is only added with the operation that it needs (`Routes`), so that none is forgotten.
-2. Nothing is told before that: a caller without the right gets the same answer whether the thing exists or not.
+2. Nothing is answered before that: a caller without the right gets the same answer whether the thing exists or not.
 3. The statuses are Apache's: 403 for what concerns a namespace, 401 for everything else.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.deputies import HEADER, asks_for, named_in
+from broker.admin.deputies import HEADER, ask_for, named_in
 from broker.admin.http import CALLER, Handler, Refused, caller_of, namespace_of, topic_of
 from broker.arrivals import Arrivals
 from broker.errors import NotAuthenticated, NotAuthorized
@@ -46,7 +46,7 @@ OperationOf = Operation | Callable[[web.Request], Operation]
 """What a call needs; a function where that depends on more than the route."""
 
 Operations = dict[Any, OperationOf]
-"""By the handler of the route: aiohttp makes a route for HEAD beside that for GET."""
+"""Handler of a route → what it needs: aiohttp makes a route for HEAD beside that for GET."""
 
 
 class Routes:
@@ -93,7 +93,7 @@ def asking(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arri
     """A middleware that lets a request through if its caller may make it; it stands behind the one that authenticates.
 
     What the request makes has its turn among those of *arrivals*. A path or method that no route has is answered with
-    404 or 405, which tells nothing.
+    404 or 405, which reveals nothing.
     """
 
     @web.middleware
@@ -109,7 +109,7 @@ def asking(access: Access, operations: Mapping[Any, OperationOf], arrivals: Arri
                     caller = request[CALLER] = access.spoken_for(caller, named_in(named))
             except NotAuthorized as error:
                 raise Refused(403 if operation in _FORBIDDEN else 401, str(error)) from None
-            asks_for(caller)
+            ask_for(caller)
             await check(access, request, operation)
         arrivals.work_for(caller_of(request).source(request.remote or "a client"))
         return await handler(request)

@@ -146,9 +146,9 @@ class AdminServer:
             address.service_url_tls,
             *(url for pair in address.listeners.values() for url in pair),
         ]
-        told = {name_in(urlsplit(url).netloc) for url in urls}
+        advertised = {name_in(urlsplit(url).netloc) for url in urls}
         return HostRules(
-            {*config.http_names, *told, config.advertised_host, socket.gethostname()},
+            {*config.http_names, *advertised, config.advertised_host, socket.gethostname()},
             is_local=is_loopback(config.bind_address),
             asks_callers=self._broker.doors is not None and not config.anonymous_role,
         )

@@ -105,7 +105,7 @@ class NamespacePolicies:
         if self != replace(other, bundles=self.bundles, raw=self.raw):
             return False
         members = (self.raw.keys() | other.raw.keys()) - {"bundles"}
-        return all(self.raw.get(one) == other.raw.get(one) for one in members)
+        return all(self.raw.get(member) == other.raw.get(member) for member in members)
 
 
 def parse_policies(value: bytes, path: str, cluster: str = "") -> NamespacePolicies:

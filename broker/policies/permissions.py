@@ -1,4 +1,4 @@
-"""Who was granted what in a namespace: the members `auth_policies` and `subscription_auth_mode` of its record. No IO.
+"""What roles were granted in a namespace: `auth_policies` and `subscription_auth_mode` of its record. No IO.
 
     "auth_policies": {"namespace_auth": {role: [permission, …]},
                       "destination_auth": {topic: {role: [permission, …]}},
@@ -7,7 +7,7 @@
 
 Rules:
 
-1. What another program has stored and is no permission, role or topic grants nothing; it does not make the namespace
+1. What another program has stored and is not a permission, role or topic grants nothing; it does not make the namespace
    unusable. (Apache's broker stores null for a permission whose name it does not know.)
 2. Only known permissions are stored by this broker; the other members of a record stay as they are.
 """
@@ -36,7 +36,7 @@ _SUBSCRIPTIONS: Final = "subscription_auth_roles"
 
 
 class NotAListOfNames(InvalidRecord):
-    """The permissions or roles that should be stored are no JSON list of texts."""
+    """The permissions or roles that should be stored are not a JSON list of texts."""
 
 
 class NoSubscriptionRoles(NoRecord):
@@ -74,9 +74,9 @@ def _members(value: Any) -> dict[str, Any]:
 
 def _grants(value: Any) -> Grants:
     return {
-        name: frozenset(one for one in found if isinstance(one, str))
-        for name, found in _members(value).items()
-        if isinstance(found, list)
+        name: frozenset(text for text in texts if isinstance(text, str))
+        for name, texts in _members(value).items()
+        if isinstance(texts, list)
     }
 
 
@@ -95,28 +95,30 @@ def subscription_grants(record: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def topic_grants(record: Mapping[str, Any], topic: TopicName) -> dict[str, list[str]]:
     """Role → permissions on *topic*: those on the topic itself, and those that it has through its namespace."""
-    found = parse_permissions(record)
-    own = found.topics.get(topic.full, {})
+    permissions = parse_permissions(record)
+    own = permissions.topics.get(topic.full, {})
     none: frozenset[str] = frozenset()
-    roles = [*found.namespace, *(role for role in own if role not in found.namespace)]
-    return _shown({role: found.namespace.get(role, none) | own.get(role, none) for role in roles})
+    roles = [*permissions.namespace, *(role for role in own if role not in permissions.namespace)]
+    return _shown({role: permissions.namespace.get(role, none) | own.get(role, none) for role in roles})
 
 
 def _shown(grants: Grants) -> dict[str, list[str]]:
     """Permissions in the order of PERMISSIONS."""
-    return {role: [one for one in PERMISSIONS if one in granted] for role, granted in grants.items()}
+    return {
+        role: [permission for permission in PERMISSIONS if permission in granted] for role, granted in grants.items()
+    }
 
 
 # ------------------------------------------------------------------------------------------ changed
 
 
 def permissions_from_json(body: Any) -> list[str]:
-    """The permissions to be granted. Raises NotAListOfNames, InvalidRecord for names that are no permission."""
+    """The permissions to be granted. Raises NotAListOfNames, InvalidRecord for names that are not permissions."""
     names = _names_from_json(body, "permissions")
     unknown = [name for name in names if name not in PERMISSIONS]
     if unknown:
         raise InvalidRecord(f"unknown permission {unknown[0][:100]!r}; permissions are {', '.join(PERMISSIONS)}")
-    return [one for one in PERMISSIONS if one in names]
+    return [permission for permission in PERMISSIONS if permission in names]
 
 
 def roles_from_json(body: Any) -> list[str]:

@@ -75,8 +75,8 @@ class Member:
     """What is written when the policy is removed; UNSET: nothing, and the member goes."""
 
     def get(self, record: Mapping[str, Any]) -> Any:
-        found = record.get(self.name)
-        return UNSET if found is None else found
+        value = record.get(self.name)
+        return UNSET if value is None else value
 
     def put(self, record: dict[str, Any], value: Any) -> dict[str, Any]:
         return {**record, self.name: value}
@@ -96,8 +96,8 @@ class OfCluster:
     cluster: str
 
     def get(self, record: Mapping[str, Any]) -> Any:
-        found = (record.get(self.names[0]) or {}).get(self.cluster)
-        return UNSET if found is None else found
+        value = (record.get(self.names[0]) or {}).get(self.cluster)
+        return UNSET if value is None else value
 
     def put(self, record: dict[str, Any], value: Any) -> dict[str, Any]:
         return {**record, **{name: {**(record.get(name) or {}), self.cluster: value} for name in self.names}}
@@ -115,8 +115,8 @@ class Inside:
     made: Callable[[], dict[str, Any]]
 
     def get(self, record: Mapping[str, Any]) -> Any:
-        found = (record.get(self.outer) or {}).get(self.name)
-        return UNSET if found is None else found
+        value = (record.get(self.outer) or {}).get(self.name)
+        return UNSET if value is None else value
 
     def put(self, record: dict[str, Any], value: Any) -> dict[str, Any]:
         return {**record, self.outer: {**(record.get(self.outer) or self.made()), self.name: value}}
@@ -144,17 +144,17 @@ class Policy:
     check: Callable[[Any], None] = _anything
     """Refuses values that are of the right kind and make no sense."""
     method: str = "POST"
-    """That of HTTP which sets it."""
+    """The method of HTTP which sets it."""
     status: int = 204
     """The answer when it was set."""
     unset: Any = NOTHING
-    """What is told where it is not set: a value, NOTHING or NO_CONTENT."""
+    """The answer where it is not set: a value, NOTHING or NO_CONTENT."""
     is_removable: bool = True
-    """By DELETE."""
+    """DELETE removes it."""
     is_removed_by_nothing: bool = False
     """Setting it with an empty body removes it, as pulsar-admin does."""
     switched_on: Any = UNSET
-    """What setting it stores, whatever the body says: there is nothing else to choose. UNSET: what the body says."""
+    """What setting it stores, with any body: there is nothing to choose. UNSET: what the body says."""
 
 
 def at_least(least: int, name: str) -> Callable[[int], None]:
@@ -248,12 +248,12 @@ def _subscription_auth_mode(value: Any) -> str:
 
 def subscription_types(value: Any) -> list[str]:
     """Types of subscriptions. Raises NotAValue, InvalidRecord."""
-    found = values.names(value)
-    for name in found:
+    types = values.names(value)
+    for name in types:
         if name not in values.SUBSCRIPTION_TYPES:
             known = ", ".join(values.SUBSCRIPTION_TYPES)
             raise InvalidRecord(f"unknown type of subscriptions {name[:100]!r}; types are {known}")
-    return found
+    return types
 
 
 def inactive_topics(value: Any) -> dict[str, Any]:
@@ -266,10 +266,10 @@ def inactive_topics(value: Any) -> dict[str, Any]:
 
 def not_plugins(value: Any) -> Any:
     """Entry filters are classes of Java. Raises InvalidRecord for anything but an empty list."""
-    found = value.get("entryFilterNames") if isinstance(value, dict) else value
-    if found:
+    filters = value.get("entryFilterNames") if isinstance(value, dict) else value
+    if filters:
         raise NotAValue(
-            f"entry filters are Java classes, which are not served by this broker; {str(found)[:100]!r} is not used"
+            f"entry filters are Java classes, which are not served by this broker; {str(filters)[:100]!r} is not used"
         )
     return {"entryFilterNames": ""}
 
@@ -395,18 +395,18 @@ def quota(kind: str) -> Policy:
     return Policy(place=Inside(QUOTAS, kind, dict), read=values.backlog_quota)
 
 
-def check_clusters(name: str, found: list[str], known: list[str]) -> None:
+def check_clusters(name: str, clusters: list[str], known: list[str]) -> None:
     """Refuse clusters that the tenant may not use. Raises InvalidRecord, NoSuchCluster."""
-    if not found and name == "replication":
+    if not clusters and name == "replication":
         raise InvalidRecord("ClusterIds should not be null or empty")
-    for cluster in found:
+    for cluster in clusters:
         if cluster not in known:
             raise NoSuchCluster(f"Invalid cluster id: {cluster}; there are {', '.join(known)}")
 
 
-def check_not_replicated(found: list[str], cluster: str) -> None:
+def check_not_replicated(clusters: list[str], cluster: str) -> None:
     """Refuse other clusters than the broker's own *cluster* as those that have the data. Raises InvalidRecord."""
-    others = [one for one in found if one != cluster]
+    others = [name for name in clusters if name != cluster]
     if others:
         raise InvalidRecord(
             f"Replication between clusters is not served by this broker: {', '.join(others)} cannot be among the "
@@ -438,9 +438,9 @@ def new_namespace(
         granted = {member: value for member, value in record["auth_policies"].items() if value is not None}
         record["auth_policies"] = default_permissions | granted
     for policy in [*policies_of(cluster).values(), *(quota(kind) for kind in QUOTA_TYPES)]:
-        found = policy.place.get(given)
-        if found is not UNSET:
-            value = policy.read(found)
+        given_value = policy.place.get(given)
+        if given_value is not UNSET:
+            value = policy.read(given_value)
             policy.check(value)
             record = policy.place.put(record, value)
     record.setdefault("is_allow_auto_update_schema", schema_auto_update)
@@ -468,9 +468,9 @@ def bundles_of(given: Any, default: int) -> Bundles:
 
 
 def names_in(record: dict[str, Any], member: str) -> list[Any]:
-    """The list *member* of a record, which another program may have written; empty if it is no list."""
-    found = record.get(member)
-    return found if isinstance(found, list) else []
+    """The list *member* of a record, which another program may have written; empty if it is not a list."""
+    names = record.get(member)
+    return names if isinstance(names, list) else []
 
 
 def tenant_members(given: dict[str, Any]) -> dict[str, list[str]]:

@@ -27,10 +27,10 @@ Read = Callable[[Any], Any]
 
 def whole(value: Any, most: int = _INT) -> int:
     """A whole number; 0 for null. Raises NotAValue."""
-    found = number(value)
-    if not -most - 1 <= found <= most:
-        raise NotAValue(f"{found} is out of range; the largest number here is {most}")
-    return int(found)
+    parsed = number(value)
+    if not -most - 1 <= parsed <= most:
+        raise NotAValue(f"{parsed} is out of range; the largest number here is {most}")
+    return int(parsed)
 
 
 def long(value: Any) -> int:
@@ -107,8 +107,8 @@ def record(members: Mapping[str, tuple[Read, Any]]) -> Read:
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise NotAValue("a JSON object is needed")
-        found = {name: of(value[name]) if name in value else given for name, (of, given) in members.items()}
-        return {name: one for name, one in found.items() if one is not None}
+        filled = {name: of(value[name]) if name in value else given for name, (of, given) in members.items()}
+        return {name: item for name, item in filled.items() if item is not None}
 
     return read
 
@@ -157,11 +157,11 @@ _quota: Final = record(
 
 def backlog_quota(value: Any) -> dict[str, Any]:
     """A backlog quota; `limit` is the older name of `limitSize`. Raises NotAValue, InvalidRecord."""
-    found = _quota(value)
-    if "policy" not in found:
+    quota = _quota(value)
+    if "policy" not in quota:
         raise NotAValue(f"the backlog quota has no policy; policies are {', '.join(QUOTA_POLICIES)}")
-    size = found.get("limitSize", found.get("limit", 0))
-    return {"limit": size, "limitSize": size, "limitTime": found["limitTime"], "policy": found["policy"]}
+    size = quota.get("limitSize", quota.get("limit", 0))
+    return {"limit": size, "limitSize": size, "limitTime": quota["limitTime"], "policy": quota["policy"]}
 
 
 inactive_topics: Final = record(
@@ -241,13 +241,13 @@ _offload: Final = record(
 
 def offload(value: Any) -> dict[str, Any]:
     """Policies of offloading, which is not there: they are stored and given back. Raises InvalidRecord."""
-    found = _offload(value)
-    driver = found.get("managedLedgerOffloadDriver")
+    policies = _offload(value)
+    driver = policies.get("managedLedgerOffloadDriver")
     if driver is not None and driver not in OFFLOAD_DRIVERS:
         raise InvalidRecord(f"The driver is not supported, support value: {','.join(OFFLOAD_DRIVERS)}")
     # Apache's answers carry these three, which it works out from the driver.
     return {
-        **found,
+        **policies,
         "s3Driver": driver in ("S3", "aws-s3"),
         "gcsDriver": driver == "google-cloud-storage",
         "fileSystemDriver": driver == "filesystem",

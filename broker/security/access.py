@@ -1,9 +1,9 @@
-"""Asks for every request whether its caller may do what it wants, before anything is decided or told.
+"""Asks for every request whether its caller may do what it wants, before anything is decided or answered.
 
 `authorization` decides; here the records it needs are fetched: the administrators of a tenant and the permissions in a
-namespace, which the broker keeps in memory and watches. Messages and acknowledgements do not come through here: who
-produces and who consumes was asked when the producer or consumer was made, and is asked again when the permissions of
-its namespace change.
+namespace, which the broker keeps in memory and watches. Messages and acknowledgements do not come through here: the
+right to produce or to consume was asked when the producer or consumer was made, and is asked again when the
+permissions of its namespace change.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Access:
         return self._rules is None
 
     def spoken_for(self, caller: Caller, named: Caller) -> Caller:
-        """The caller for whom another broker asks, which names it. Raises NotAuthorized: *caller* is no broker."""
+        """The caller for whom another broker asks, which names it. Raises NotAuthorized: *caller* is not a broker."""
         rules = self._rules
         if rules is None or caller.is_trusted or (caller.role in rules.super_users and caller.original is None):
             return named
@@ -67,7 +67,7 @@ class Access:
         raise NotAuthorized(reason)
 
     async def _known(self, caller: Caller, need: Need) -> Known:
-        """Raises MetadataFailure, with a text that tells nothing of what is stored."""
+        """Raises MetadataFailure, with a text that reveals nothing of what is stored."""
         try:
             admins = await self._admins_of(need.tenant)
             return Known(admins, await self._permissions_of(need.namespace) if need.namespace else None)

@@ -8,8 +8,8 @@ Rules:
 
 1. What is not allowed here is refused, and the refusal is the same whether the thing that it is about exists or not.
 2. A caller that has shown nothing may do only what needs no authentication (Right.OPEN).
-3. A proxy's request needs the right of the proxy and that of the role for which it asks. That role is named, and is no
-   proxy itself; a caller that is no proxy speaks for nobody else.
+3. A proxy's request needs the right of the proxy and that of the role for which it asks. That role is named, and is not
+   a proxy itself; a caller that is not a proxy speaks for nobody else.
 4. A permission on a partitioned topic holds for its partitions; one with a wildcard does not, as with Apache's brokers:
    nobody may do here what a broker of the same cluster refuses.
 5. The brokers' own topics and namespaces are for super users (`broker.security.system_topics`).
@@ -175,7 +175,7 @@ _IN_NAMESPACES: Final = {
 }
 
 
-# What a caller may not do with the brokers' own topics and namespaces, whatever was granted to it.
+# What a caller may not do with the brokers' own topics and namespaces, even if it was granted to it.
 _NOT_WITH_BROKERS_OWN: Final = frozenset({Right.PRODUCE, Right.CONSUME, Right.TENANT_ADMIN, Right.NAMESPACE_CONSUME})
 
 # Without the name of a subscription they are about all subscriptions (rule 6).
@@ -354,7 +354,7 @@ def _matches(pattern: str, role: str) -> bool:
 
 
 def _way_out(rules: Rules, role: str, need: Need, known: Known) -> str:
-    """What would have to be granted. Says more only to those who have the permission."""
+    """What would have to be granted. Says more only to callers that have the permission."""
     right = need.right
     if right is Right.SUPER_USER:
         return "that needs a role of superUserRoles"

@@ -35,10 +35,10 @@ class BrokerClient:
         certificate, key = config.broker_client_certificate, config.broker_client_key
         store, store_password = config.broker_client_key_store, config.broker_client_key_store_password
         if method == TLS and parameters:
-            found = _fields(parameters)
-            store = found.get("keyStorePath", store)
-            store_password = found.get("keyStorePassword", store_password)
-            certificate, key = found.get("tlsCertFile", certificate), found.get("tlsKeyFile", key)
+            fields = _fields(parameters)
+            store = fields.get("keyStorePath", store)
+            store_password = fields.get("keyStorePassword", store_password)
+            certificate, key = fields.get("tlsCertFile", certificate), fields.get("tlsKeyFile", key)
         files = TlsFiles(
             origin="brokerClientTrustCertsFilePath, brokerClientCertificateFilePath, brokerClientKeyFilePath",
             certificate=certificate,
@@ -64,7 +64,7 @@ class BrokerClient:
             raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH, or set a key store")
         is_limited = bool(files.protocols or files.ciphers)
         certificates = Certificates(files, _context, self._clock) if files.paths or is_limited else None
-        _headers(method, parameters)  # a mistake is told when the broker starts
+        _headers(method, parameters)  # a mistake is reported when the broker starts
         self._method, self._parameters, self._certificates = method, parameters, certificates
         self.uses_tls = config.broker_client_tls
 
@@ -77,8 +77,8 @@ class BrokerClient:
         if self._method == TOKEN:
             return TOKEN, _token(self._parameters).encode()
         if self._method == BASIC:
-            found = _fields(self._parameters)
-            return BASIC, f"{found.get('userId', '')}:{found.get('password', '')}".encode()
+            fields = _fields(self._parameters)
+            return BASIC, f"{fields.get('userId', '')}:{fields.get('password', '')}".encode()
         return self._method, b""
 
     @property
@@ -88,14 +88,14 @@ class BrokerClient:
 
 
 def _headers(method: str, parameters: str) -> dict[str, str]:
-    """Raises ConfigurationError."""
+    """The headers of requests. Raises ConfigurationError."""
     if method == TOKEN:
         return {"Authorization": f"Bearer {_token(parameters)}"}
     if method == BASIC:
-        found = _fields(parameters)
-        if "userId" not in found or "password" not in found:
+        fields = _fields(parameters)
+        if "userId" not in fields or "password" not in fields:
             raise ConfigurationError(f'{_SETTING}: write {{"userId":"…","password":"…"}}')
-        pair = f"{found['userId']}:{found['password']}".encode()
+        pair = f"{fields['userId']}:{fields['password']}".encode()
         return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
     return {}
 
@@ -127,9 +127,9 @@ def _fields(parameters: str) -> dict[str, str]:
     """`{"name": "value"}` or `name:value,…`. Raises ConfigurationError."""
     if parameters.lstrip().startswith("{"):
         try:
-            found: Any = json.loads(parameters)
+            members: Any = json.loads(parameters)
         except ValueError:
             raise ConfigurationError(f"{_SETTING}: it is not JSON") from None
-        return {str(name): str(value) for name, value in found.items()}
-    pairs = [one.strip().partition(":") for one in parameters.split(",")]
+        return {str(name): str(value) for name, value in members.items()}
+    pairs = [pair.strip().partition(":") for pair in parameters.split(",")]
     return {name: value for name, _, value in pairs}

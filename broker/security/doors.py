@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A client is told only that it is not authenticated; the reason is for the broker's log, at most one line a second.
+1. A client learns only that it is not authenticated; the reason is for the broker's log, at most one line a second.
    Neither holds credentials.
 2. Checks of passwords run on threads, since they are made to be slow. Passwords that were right are remembered as
    keyed hashes, so that a client which sends one with each request costs one check.
@@ -59,7 +59,7 @@ REMEMBERED_MAX: Final = 10_000
 _LINE_S: Final = 1.0
 
 REFUSAL: Final = "Failed to authenticate"
-"""What Apache's brokers tell a client."""
+"""What Apache's brokers answer a client."""
 
 
 class Admission(NamedTuple):
@@ -67,9 +67,9 @@ class Admission(NamedTuple):
 
     caller: Caller
     method: str
-    """By which it was authenticated; empty for an anonymous client."""
+    """The method by which it was authenticated; empty for an anonymous client."""
     identity: Identity
-    """Of the credentials that may expire: those of a proxy's client if they were checked, else the client's own."""
+    """Its credentials may expire: those of a proxy's client if they were checked, else the client's own."""
 
 
 class Doors:
@@ -85,7 +85,7 @@ class Doors:
         self._remembered: OrderedDict[bytes, Identity] = OrderedDict()
         self._next_line_s = float("-inf")
         self.successes: Counter[str] = Counter()
-        """By method; anonymous clients count as `anonymous`."""
+        """How many, by method; anonymous clients count as `anonymous`."""
         self.failures: Counter[str] = Counter()
 
     def now_s(self) -> float:
@@ -97,13 +97,13 @@ class Doors:
         provider = self._providers.provider(shown.method)
         method = shown.method if provider is not None else ""
         try:
-            found = self._providers.anonymous() if provider is None else await self._checked(provider, shown)
+            identity = self._providers.anonymous() if provider is None else await self._checked(provider, shown)
         except NotValid as error:
             self.failures[method or "anonymous"] += 1
-            self._say(f"{address} is not authenticated: {error}")
+            self._log_refusal(f"{address} is not authenticated: {error}")
             raise NotAuthenticated(REFUSAL) from None
         self.successes[method or "anonymous"] += 1
-        return found, method
+        return identity, method
 
     async def admit(
         self, shown: Shown, address: str, *, original_principal: str = "", original: Shown | None = None
@@ -118,7 +118,7 @@ class Doors:
         try:
             return Admission(self._providers.caller(role, original_principal), method, identity)
         except InvalidRoles as error:
-            self._say(f"{address} is refused: {error}")
+            self._log_refusal(f"{address} is refused: {error}")
             raise NotAuthorized("Invalid roles.") from None
 
     async def admit_request(
@@ -135,7 +135,7 @@ class Doors:
             shown = self._providers.of_http(authorization, method, common_name)
         except NotValid as error:
             self.failures[BASIC] += 1
-            self._say(f"{address} is not authenticated: {error}")
+            self._log_refusal(f"{address} is not authenticated: {error}")
             raise NotAuthenticated(REFUSAL) from None
         return await self.admit(shown, address, original_principal=original_principal)
 
@@ -147,24 +147,24 @@ class Doors:
         if not provider.is_slow:
             return provider.identity(shown, self.now_s())
         key = hmac.digest(self._salt, shown.data, hashlib.sha256)
-        found = self._remembered.get(key)
-        if found is not None:
+        identity = self._remembered.get(key)
+        if identity is not None:
             self._remembered.move_to_end(key)
-            return found
+            return identity
         if self._waiting >= PASSWORD_CHECKS_WAITING_MAX:
             raise NotReady("too many passwords wait to be checked; try again later")
         self._waiting += 1
         try:
             async with self._slots:
-                found = await asyncio.to_thread(provider.identity, shown, self.now_s())
+                identity = await asyncio.to_thread(provider.identity, shown, self.now_s())
         finally:
             self._waiting -= 1
-        self._remembered[key] = found
+        self._remembered[key] = identity
         while len(self._remembered) > REMEMBERED_MAX:
             self._remembered.popitem(last=False)
-        return found
+        return identity
 
-    def _say(self, text: str) -> None:
+    def _log_refusal(self, text: str) -> None:
         now_s = self._clock.monotonic()
         if now_s >= self._next_line_s:
             self._next_line_s = now_s + _LINE_S

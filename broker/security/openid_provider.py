@@ -5,11 +5,11 @@
 Rules:
 
 1. Only issuers of the settings are asked; redirects are not followed, and answers have a limit.
-2. One request at a time for each issuer; whoever needs its keys waits for that one.
+2. One request at a time for each issuer; all that need its keys wait for that one.
 3. Keys older than the refresh time are fetched again beside their use; older than the expiry they are not used.
 4. A key id that is not known has the keys fetched again, unless they were just fetched: anybody can invent ids.
-5. While an issuer does not answer and its keys are not known its clients are told to come again, not that they are
-   wrong.
+5. While an issuer does not answer and its keys are not known its clients get the answer to come again, not that
+   they are wrong.
 """
 
 import asyncio
@@ -71,41 +71,41 @@ class IssuerKeys:
 
     async def load(self, issuer: str, key_id: str) -> Keys:
         """The keys of *issuer*, with *key_id* among them if it has that one. Raises NotReady."""
-        found = self._issuers.setdefault(issuer, _Issuer())
+        cached = self._issuers.setdefault(issuer, _Issuer())
         now_s = self._clock.monotonic()
-        is_old = found.keys is None or now_s - found.fetched_s >= self._times.expiry_s
-        is_missing = found.keys is not None and key_id not in found.keys
-        if is_old or (is_missing and now_s - found.tried_s >= self._times.miss_s):
-            await self._fetch(issuer, found, now_s)
-        elif now_s - found.fetched_s >= self._times.refresh_s and found.refreshing is None:
-            found.refreshing = asyncio.create_task(self._refresh(issuer, found, now_s))
-        assert found.keys is not None, "fetched, or raised"
-        return found.keys
+        is_old = cached.keys is None or now_s - cached.fetched_s >= self._times.expiry_s
+        is_missing = cached.keys is not None and key_id not in cached.keys
+        if is_old or (is_missing and now_s - cached.tried_s >= self._times.miss_s):
+            await self._fetch(issuer, cached, now_s)
+        elif now_s - cached.fetched_s >= self._times.refresh_s and cached.refreshing is None:
+            cached.refreshing = asyncio.create_task(self._refresh(issuer, cached, now_s))
+        assert cached.keys is not None, "fetched, or raised"
+        return cached.keys
 
-    async def _refresh(self, issuer: str, found: _Issuer, now_s: float) -> None:
+    async def _refresh(self, issuer: str, cached: _Issuer, now_s: float) -> None:
         try:
-            await self._fetch(issuer, found, now_s)
+            await self._fetch(issuer, cached, now_s)
         except NotReady as error:
             log.warning("%s; the keys of before are used", error)
         finally:
-            found.refreshing = None
+            cached.refreshing = None
 
-    async def _fetch(self, issuer: str, found: _Issuer, asked_s: float) -> None:
-        """Raises NotReady, unless there are keys that can be used still."""
-        async with found.lock:
-            if found.tried_s > asked_s:  # somebody has done it meanwhile
-                if found.keys is None:
+    async def _fetch(self, issuer: str, cached: _Issuer, asked_s: float) -> None:
+        """Fetch the keys. Raises NotReady, unless there are keys that can be used still."""
+        async with cached.lock:
+            if cached.tried_s > asked_s:  # somebody has done it meanwhile
+                if cached.keys is None:
                     raise NotReady(f"the keys of the issuer {issuer} cannot be read now")
                 return
-            found.tried_s = self._clock.monotonic()
+            cached.tried_s = self._clock.monotonic()
             try:
-                found.keys = await self._read(issuer)
-                found.fetched_s = found.tried_s
+                cached.keys = await self._read(issuer)
+                cached.fetched_s = cached.tried_s
             except (Corruption, ConfigurationError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-                if self._clock.monotonic() - found.fetched_s >= self._times.expiry_s:
-                    found.keys = None
+                if self._clock.monotonic() - cached.fetched_s >= self._times.expiry_s:
+                    cached.keys = None
                 text = f"the keys of the issuer {issuer} cannot be read: {type(error).__name__}: {error}"
-                if found.keys is None:
+                if cached.keys is None:
                     raise NotReady(text) from error
                 log.warning("%s; those of before are used", text)
 

@@ -1,6 +1,6 @@
 """Which topics belong to the brokers, and what others may do with them. No IO.
 
-    __change_events                          the policies of single topics: who writes there sets any of them
+    __change_events                          the policies of single topics: a writer there sets any of them
     __transaction_…, …__transaction_pending_ack   what Apache's brokers keep of transactions
     pulsar/system/…                          load data, transaction coordinators, usage of resource groups
     pulsar/<host:port>/…                     health checks

@@ -33,7 +33,7 @@ class Creation:
         self._partitioned = partitioned
         self._topics_of = topics_of
         self._admitted: dict[str, dict[str, float]] = {}
-        """Of namespaces with a limit of topics: those that are being made → until when they count."""
+        """Namespace with a limit of topics → its topics that are being made → until when they count."""
 
     def automatic(self, policies: NamespacePolicies) -> AutoCreation:
         """Whether clients make topics by using them, and with how many partitions."""
@@ -89,7 +89,7 @@ class Creation:
         now_s = self._clock.monotonic()
         admitted = self._admitted.pop(topic.namespace, {})
         admitted = {name: until_s for name, until_s in admitted.items() if until_s > now_s and name not in there}
-        wanted = {topic.full} if partitions is None else {topic.with_partition(one).full for one in partitions}
+        wanted = {topic.full} if partitions is None else {topic.with_partition(number).full for number in partitions}
         is_full = len(there | admitted.keys() | wanted) > most
         if not is_full and topic.is_persistent:  # others do not count
             admitted |= dict.fromkeys(wanted - there, now_s + self._config.topic_load_s)
@@ -98,8 +98,8 @@ class Creation:
         if is_full:
             raise NotAllowed(f"Exceed maximum number of topics in namespace {topic.namespace}: it may have {most}")
 
-    def is_made(self, name: TopicName) -> None:
-        """It counts by itself from now on, or is not there any more."""
+    def forget(self, name: TopicName) -> None:
+        """Forget that *name* was let in: it is there and counted by itself from now on, or will not be there."""
         if self._admitted and (admitted := self._admitted.get(name.namespace)):
             admitted.pop(name.full, None)
 

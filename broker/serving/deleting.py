@@ -1,6 +1,6 @@
 """Topics are deleted, with all that must not be there for a later topic of the same name.
 
-A topic that is made later under that name takes any schema, begins without policies, and is not open to those who were
+A topic that is made later under that name takes any schema, begins without policies, and is not open to roles that were
 granted the former one.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Deleting:
-    """For one broker."""
+    """Deletes the topics of one broker."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Deleting:
         if not force and (topic.is_in_use or topic.has_subscriptions):
             raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
         self._topics.pop(name, None)
-        self._creation.is_made(name)
+        self._creation.forget(name)
         await self._opening.end(name, self._delete(topic), "delete")
         await self._forget_permissions(name)
         await self._forget_policies(name)
@@ -104,7 +104,7 @@ class Deleting:
             log.warning("%s was deleted; its policies could not be removed: %s", name, error)
 
     async def _forget_permissions(self, name: TopicName, *, with_partitions: bool = False) -> None:
-        """A topic that is made later under the same name must not be open to those who were granted this one."""
+        """A topic that is made later under the same name must not be open to roles that were granted this one."""
         try:
             await self._tenancy.forget_topic_permissions(name, with_partitions=with_partitions)
         except (RecordError, MetadataError, Corruption) as error:

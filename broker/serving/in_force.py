@@ -67,7 +67,7 @@ class InForce:
         )
         self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, tasks)
         self._applied: dict[str, NamespacePolicies] = {}
-        """Of namespaces with open topics: what all of them got when it changed last."""
+        """Namespace with open topics → the policies that all of them got at the last change."""
         self._reloading = WeakValueDictionary[str, asyncio.Lock]()
         self._is_stopping = False
 
@@ -77,15 +77,15 @@ class InForce:
 
     async def of(self, name: TopicName) -> NamespacePolicies:
         """The policies in force for a topic. Raises TopicNotFound, NotReady, MetadataFailure."""
-        return self.over(name, await self.namespaces.policies(name.namespace), await self.topic_policies.of(name))
+        return self.combined(name, await self.namespaces.policies(name.namespace), await self.topic_policies.of(name))
 
     async def of_new(self, name: TopicName, policies: NamespacePolicies) -> NamespacePolicies:
         """The same with *policies* for those of its namespace. Raises NotReady, MetadataFailure."""
-        return self.over(name, policies, await self.topic_policies.of(name))
+        return self.combined(name, policies, await self.topic_policies.of(name))
 
     @staticmethod
-    def over(name: TopicName, policies: NamespacePolicies, own: Sequence[Record]) -> NamespacePolicies:
-        """*policies* with those of the topic over them, the last ones on top. Raises MetadataFailure."""
+    def combined(name: TopicName, policies: NamespacePolicies, own: Sequence[Record]) -> NamespacePolicies:
+        """*policies* with those of the topic laid over them, the last ones on top. Raises MetadataFailure."""
         if name.is_system:
             return of_system_topic(policies)
         try:

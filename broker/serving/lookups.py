@@ -55,7 +55,7 @@ class Lookups:
         self.times = Distribution()
         """Milliseconds of clients' lookups that were answered."""
         self.redirects = self.answers = self.failures = 0
-        """Clients that were sent on to another broker, that were told who serves the topic, and that were refused."""
+        """Clients that were sent on to another broker, that got a topic's address, and that were refused."""
 
     async def find(self, topic: TopicName, *, authoritative: bool) -> TopicAddress:
         """The broker that serves *topic*, or knows more about it; *authoritative*: another broker sent the client here.
@@ -80,7 +80,7 @@ class Lookups:
         self.pending += 1
         began_s = self._now_s()
         try:
-            found = await self.find(topic, authoritative=authoritative)
+            answer = await self.find(topic, authoritative=authoritative)
         except MetadataError as error:
             self.failures += 1
             raise NotReady(f"KeeperException: {error}") from error
@@ -91,8 +91,8 @@ class Lookups:
             self.pending -= 1
             assert self.pending >= 0, "more lookups ended than began"
         self.times.add((self._now_s() - began_s) * 1000)
-        if found.is_redirect:
+        if answer.is_redirect:
             self.redirects += 1
         else:
             self.answers += 1
-        return found
+        return answer

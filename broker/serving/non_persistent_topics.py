@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A topic is here only while this broker owns its bundle. The caller checks that before; the bundle's end is told here.
+1. A topic is here only while this broker owns its bundle. The caller checks that before, and reports here when the
+   bundle is lost (`drop_lost`).
 2. A topic that nobody has used for a while is forgotten, as persistent ones are deleted.
 """
 
@@ -40,10 +41,10 @@ class NonPersistentTopics:
         """The topic; it is made if it is not there. Raises NotAllowed."""
         if not self._config.enable_non_persistent_topics:
             raise NotAllowed(f"{name}: this broker has enableNonPersistentTopics=false")
-        found = self.by_name.get(name)
-        if found is None:
-            found = self.by_name[name] = NonPersistentTopic(name, self._config, policies, self._clock)
-        return found
+        topic = self.by_name.get(name)
+        if topic is None:
+            topic = self.by_name[name] = NonPersistentTopic(name, self._config, policies, self._clock)
+        return topic
 
     def in_namespace(self, namespace: str) -> list[NonPersistentTopic]:
         """The open topics of `tenant/namespace`."""
@@ -51,11 +52,11 @@ class NonPersistentTopics:
 
     def names(self, namespace: str, bundle: str | None = None) -> list[str]:
         """The full names of the open topics of `tenant/namespace`, or of one of its bundles, sorted."""
-        found = self.in_namespace(namespace)
+        topics = self.in_namespace(namespace)
         if bundle is not None:
             here = BundleSet([bundle])
-            found = [topic for topic in found if here.has(topic.name)]
-        return sorted(topic.name.full for topic in found if not topic.name.is_system)
+            topics = [topic for topic in topics if here.has(topic.name)]
+        return sorted(topic.name.full for topic in topics if not topic.name.is_system)
 
     async def close(self, name: TopicName, next_broker: NextBroker = NOT_KNOWN) -> None:
         """Disconnect the clients of a topic, which go on at *next_broker*, and forget it."""

@@ -33,8 +33,8 @@ class OpenTopics(dict[TopicName, Topic]):
 
     def of_base(self, base: TopicName) -> list[Topic]:
         """The topic of that name, or the partitions of it that are open."""
-        found = [self[name] for name in self._partitions.get(base, ())]
-        return [self[base], *found] if base in self else found
+        partitions = [self[name] for name in self._partitions.get(base, ())]
+        return [self[base], *partitions] if base in self else partitions
 
     def __setitem__(self, name: TopicName, topic: Topic) -> None:
         self.changes += 1
@@ -61,6 +61,7 @@ class OpenTopics(dict[TopicName, Topic]):
         if base == name:
             return
         names = self._partitions[base]
+        assert name in names, "every open partition is known by its topic"
         names.discard(name)
         if not names:
             del self._partitions[base]

@@ -176,21 +176,21 @@ class Opening:
                 return await self._load(name, policies, create=False)
         if not await self._may_make(name, policies, create):
             raise TopicNotFound(missing)
-        return await self._made(name)
+        return await self._make(name)
 
     async def persistent(self, name: TopicName, *, create: bool = False) -> Topic:
-        """As `topic`, for those who need what is stored. Raises BrokerError."""
+        """As `topic`, for callers that need what is stored. Raises BrokerError."""
         topic = await self.topic(name, create=create, missing=f"Topic {name} does not exist")
         if isinstance(topic, NonPersistentTopic):
             raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
         return topic
 
-    async def _made(self, name: TopicName) -> Topic | NonPersistentTopic:
-        """A new topic, when it is its turn. Raises BrokerError."""
+    async def _make(self, name: TopicName) -> Topic | NonPersistentTopic:
+        """Make a new topic, when it is its turn. Raises BrokerError."""
         async with self._arrivals.making():
             await self._creation.check_new(name)
-            # While it waited a bundle may have been given away, and a non-persistent topic is told of nothing before it
-            # is there.
+            # While it waited a bundle may have been given away, and no change reaches a non-persistent topic before
+            # it is there.
             policies = await self._policies(name)
             await self._check_owned(name)
             if name.is_persistent:
@@ -246,12 +246,13 @@ class Opening:
                     except _NotStored:
                         if not create:
                             raise
-                        # Joined one who only looked whether there is such a topic.
-        except TimeoutError:  # it is opened all the same, for those who come later
+                        # It waited with a caller that only looked whether there is such a topic; now it is made.
+        except TimeoutError:  # it is opened all the same, for callers that come later
             raise NotReady(f"Failed to load topic {name} within {self._config.topic_load_s} s; retry") from None
 
     async def prepare(self, name: TopicName, *, is_dead: bool, held: Holdings | None) -> None:
-        """Begin to get what opening a topic will need, whose owner is dead or will close it, and told *held* of it.
+        """Begin to get what opening a topic will need, whose owner is dead or will close it. *held*: what the
+        owner's log holds of the topic.
 
         Raises BrokerError.
         """
@@ -285,7 +286,7 @@ class Opening:
     async def _open(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
         began_s = self._clock.monotonic()
         try:
-            topic = await self._opened(name, policies, create, rank)
+            topic = await self._open_in_turn(name, policies, create, rank)
         except _NotStored:
             raise
         except Exception:
@@ -294,7 +295,7 @@ class Opening:
         self.load_times.add((self._clock.monotonic() - began_s) * 1000)
         return topic
 
-    async def _opened(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
+    async def _open_in_turn(self, name: TopicName, policies: NamespacePolicies, create: bool, rank: Rank) -> Topic:
         while (ending := self._ending.get(name)) is not None:  # rule 3
             await asyncio.wait([ending])
         policies = await self._in_force.of_new(name, policies)
@@ -321,11 +322,13 @@ class Opening:
                 topic.abandon("it was not opened")
                 await topic.finish()
                 raise
+            former = self._topics.get(name)
+            assert former is None or former.is_closed, "a topic is opened once at a time (rule 1)"
             self._in_force.join(topic)
             self._topics[name] = topic
-            self._creation.is_made(name)
+            self._creation.forget(name)
             self.expected.pop(name, None)
-            # Opening may have waited for its turn: what changed meanwhile found no topic to tell.
+            # Opening may have waited for its turn: what changed meanwhile did not reach this topic.
             await self._in_force.bring_up_to_date(topic, policies)
             return topic
 

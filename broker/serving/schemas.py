@@ -58,7 +58,7 @@ class SchemaRules:
         *has_been_used* is called once it is known that the topic has no schema. Raises IncompatibleSchema.
         """
         if await self._latest(topic) is None:
-            # The brokers follow their own topics whatever is written there, and pass over what they cannot read.
+            # The brokers follow their own topics with any schema, and pass over what they cannot read.
             if has_been_used() and not topic.is_system:
                 raise IncompatibleSchema("Topic does not have a schema to check")
             await self.register(topic, schema, policies)
@@ -105,18 +105,18 @@ class SchemaRules:
             if number is None:
                 raise IncompatibleSchema("Empty schema version")
         try:
-            found = await self._schemas.get(topic.schema_id, number)
+            stored = await self._schemas.get(topic.schema_id, number)
         except (ManagedLedgerError, Corruption) as error:
             raise _refusal(error) from error
-        if found is None:
+        if stored is None:
             raise TopicNotFound(f"Topic not found or no-schema {topic}")
         made = wire.Schema(
             name=topic.schema_id,
-            type=int(found.schema.type),  # type: ignore[arg-type]
-            schema_data=found.schema.data,
-            properties=[KeyValue(key=key, value=value) for key, value in found.schema.properties],
+            type=int(stored.schema.type),  # type: ignore[arg-type]
+            schema_data=stored.schema.data,
+            properties=[KeyValue(key=key, value=value) for key, value in stored.schema.properties],
         )
-        return made, version_bytes(found.version)
+        return made, version_bytes(stored.version)
 
     async def _latest(self, topic: TopicName) -> StoredSchema | None:
         try:

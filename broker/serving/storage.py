@@ -54,7 +54,7 @@ def ledger_config(
     bookie_groups = None if policies is None else policies.bookie_groups
     if bookie_groups is None and config.strict_affinity:
         bookie_groups = Isolation("*", "*") if is_system else Isolation("", "")
-    found = ManagedLedgerConfig(
+    settings = ManagedLedgerConfig(
         bookie_groups=bookie_groups,
         ensemble_size=ensemble_size,
         write_quorum=write_quorum,
@@ -81,7 +81,7 @@ def ledger_config(
         forces_recovery=config.force_recovery,
         keeps_index=INDEX_INTERCEPTOR in config.entry_metadata_interceptors,
     )
-    return shared(found)
+    return shared(settings)
 
 
 def client_config(config: BrokerConfig) -> ClientConfig:

@@ -1,10 +1,10 @@
-"""The persistent topics of namespaces, told again to whoever watches them when they have changed.
+"""The persistent topics of namespaces, reported again to their watchers when they have changed.
 
     a topic is made or deleted ──watch on the namespace's node──▶ settle ──list anew──▶ every watcher of the namespace
 
-Rule: what is told is the whole list as it stands, so a change that was missed, or told twice, does no harm. Changes
-that come close together are told as one; with ten thousand topics a list takes its time, and is made so seldom that it
-takes a tenth of it.
+Rule: each report is the whole list as it stands, so a change that was missed, or reported twice, does no harm. Changes
+that come close together are reported as one; with ten thousand topics a list takes its time, and is made so seldom that
+it takes a tenth of it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ from magnetar_core.runtime.tasks import FAILED, Tasks, attempt
 Changed = Callable[[list[str]], None]
 
 SETTLE_S: Final = 0.1
-"""Topics that are made together, as the partitions of one are, are told together."""
+"""Topics that are made together, as the partitions of one are, are reported together."""
 SHARE: Final = 10
 """After a list that took one second, the next one waits so many."""
 AGAIN_S: Final = 1.0
@@ -56,62 +56,63 @@ class TopicLists:
 
     async def watch(self, namespace: str, changed: Changed) -> tuple[list[str], Cancel]:
         """The topics now; *changed* gets all of them after each change. Raises what listing raises."""
-        found = self._watched.get(namespace)
-        if found is None:
-            found = self._watched[namespace] = _Watched()
+        watched = self._watched.get(namespace)
+        if watched is None:
+            watched = self._watched[namespace] = _Watched()
             # Watched before it is listed, so that no change is missed in between.
-            found.cancel = self._watch(namespace, partial(self._on_change, namespace))
+            watched.cancel = self._watch(namespace, partial(self._on_change, namespace))
         key = object()
-        found.watchers[key] = changed
+        watched.watchers[key] = changed
 
         def cancel() -> None:
-            if found.watchers.pop(key, None) is not None and not found.watchers:
-                self._forget(namespace, found)
+            if watched.watchers.pop(key, None) is not None and not watched.watchers:
+                self._forget(namespace, watched)
 
         try:
-            return await self._listed(namespace, found), cancel
+            return await self._list(namespace, watched), cancel
         except BaseException:
             cancel()
             raise
 
     async def close(self) -> None:
-        for namespace, found in list(self._watched.items()):
-            self._forget(namespace, found)
+        for namespace, watched in list(self._watched.items()):
+            self._forget(namespace, watched)
         await self._tasks.cancel()
 
-    def _forget(self, namespace: str, found: _Watched) -> None:
-        if self._watched.get(namespace) is found:
+    def _forget(self, namespace: str, watched: _Watched) -> None:
+        if self._watched.get(namespace) is watched:
             del self._watched[namespace]
-        if found.cancel is not None:
-            found.cancel()
-            found.cancel = None
+        if watched.cancel is not None:
+            watched.cancel()
+            watched.cancel = None
 
-    async def _listed(self, namespace: str, found: _Watched) -> list[str]:
+    async def _list(self, namespace: str, watched: _Watched) -> list[str]:
         began_s = self._clock.monotonic()
         topics = await self._list_topics(namespace)
-        found.took_s = self._clock.monotonic() - began_s
+        watched.took_s = self._clock.monotonic() - began_s
         return topics
 
     def _on_change(self, namespace: str) -> None:
-        found = self._watched.get(namespace)
-        if found is not None and not found.is_due:
-            found.is_due = True
-            self._tasks.spawn(self._tell(namespace, found), f"topics of {namespace}")
+        watched = self._watched.get(namespace)
+        if watched is not None and not watched.is_due:
+            watched.is_due = True
+            self._tasks.spawn(self._report(namespace, watched), f"topics of {namespace}")
 
-    async def _tell(self, namespace: str, found: _Watched) -> None:
-        wait_s = max(SETTLE_S, SHARE * found.took_s)
+    async def _report(self, namespace: str, watched: _Watched) -> None:
+        wait_s = max(SETTLE_S, SHARE * watched.took_s)
         while True:
             await self._clock.sleep(wait_s)
-            if self._watched.get(namespace) is not found:
+            if self._watched.get(namespace) is not watched:
                 return
-            found.is_due = False  # what changes from now on may not be in the list
-            topics = await attempt(f"listing the topics of {namespace}", self._listed(namespace, found))
+            assert watched.watchers, "a namespace that nobody watches any more is forgotten"
+            watched.is_due = False  # what changes from now on may not be in the list
+            topics = await attempt(f"listing the topics of {namespace}", self._list(namespace, watched))
             if topics is not FAILED:
                 assert isinstance(topics, list)
-                for changed in list(found.watchers.values()):
+                for changed in list(watched.watchers.values()):
                     changed(topics)
                 return
-            if found.is_due:
+            if watched.is_due:
                 return  # another one has begun meanwhile
-            found.is_due = True
+            watched.is_due = True
             wait_s = AGAIN_S

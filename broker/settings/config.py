@@ -156,7 +156,7 @@ class BrokerConfig:
         help="trusted certificates, PEM: a client's certificate needs one of them behind it",
     )
     tls_with_key_store: bool = setting(
-        "tlsEnabledWithKeyStore", False, help="Java's key stores (PKCS#12) are read in the place of these PEM files"
+        "tlsEnabledWithKeyStore", False, help="Java's key stores (PKCS#12) are read instead of these PEM files"
     )
     tls_key_store_type: str = setting("tlsKeyStoreType", "JKS", help=f"{_STORES}: the file itself says what it is")
     tls_key_store: str = setting("tlsKeyStore", "", help="the broker's key with its certificate and its chain")
@@ -286,7 +286,7 @@ class BrokerConfig:
     )
     broker_client_key: str = setting("brokerClientKeyFilePath", "", help="the key of that certificate")
     broker_client_with_key_store: bool = setting(
-        "brokerClientTlsEnabledWithKeyStore", False, help="key stores (PKCS#12) in the place of these PEM files"
+        "brokerClientTlsEnabledWithKeyStore", False, help="key stores (PKCS#12) instead of these PEM files"
     )
     broker_client_key_store_type: str = setting("brokerClientTlsKeyStoreType", "JKS", help=_STORES)
     broker_client_key_store: str = setting(
@@ -592,7 +592,7 @@ class BrokerConfig:
         "subscriptionBacklogScanMaxTimeMs", 120_000, help="how long one analysis of a backlog may take", least=1
     )
 
-    # What is told of it.
+    # What metrics and statistics show of it.
     stats_update_s: int = setting(
         "statsUpdateFrequencyInSecs", 60, help="the period over which the rates in statistics are averages", least=1
     )
@@ -1153,7 +1153,7 @@ class BrokerConfig:
 
     @property
     def broker_publish_rate(self) -> PublishRate:
-        """Of all topics together."""
+        """The limit of all topics together."""
         return PublishRate(self.broker_publish_messages, self.broker_publish_bytes)
 
     @property
@@ -1182,7 +1182,7 @@ class BrokerConfig:
         yield from self._authentication_problems()
         for name in (self.split_algorithm, *self.split_algorithms):
             if name not in SPLIT_ALGORITHMS:
-                yield f"{name} is no way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
+                yield f"{name} is not a way to cut a bundle; there are {', '.join(SPLIT_ALGORITHMS)}"
         for name, strategy, strategies in (
             ("loadBalancerLoadSheddingStrategy", self.shedding_strategy, SHEDDING_STRATEGIES),
             ("loadBalancerLoadPlacementStrategy", self.placement_strategy, PLACEMENT_STRATEGIES),
@@ -1456,8 +1456,8 @@ def _openid_problems(config: BrokerConfig) -> Iterator[str]:
         if config.openid_https and not issuer.startswith("https://"):
             yield f"openIDAllowedTokenIssuers={issuer}: https is needed (openIDRequireIssuersUseHttps)"
     for pair in config.openid_keys:
-        issuer, found, path = pair.rpartition("=")
-        if not found or not path or issuer not in config.openid_issuers:
+        issuer, separator, path = pair.rpartition("=")
+        if not separator or not path or issuer not in config.openid_issuers:
             yield f"openIDIssuerKeyFiles={pair}: expected issuer=PATH, with one of openIDAllowedTokenIssuers"
 
 
@@ -1594,14 +1594,14 @@ def _without_prefix(values: Mapping[str, str]) -> dict[str, str]:
     """With `tokenSettingPrefix=my` the settings of tokens are `mytokenSecretKey` and so on, and those without it are
     not looked at, as Apache's AuthenticationProviderToken has it."""
     prefix = values.get(_TOKEN_PREFIX, "").strip()
-    found = {name: value for name, value in values.items() if name != _TOKEN_PREFIX}
+    kept = {name: value for name, value in values.items() if name != _TOKEN_PREFIX}
     if not prefix:
-        return found
+        return kept
     for name in _TOKEN_SETTINGS:
-        found.pop(name, None)
-        if prefix + name in found:
-            found[name] = found.pop(prefix + name)
-    return found
+        kept.pop(name, None)
+        if prefix + name in kept:
+            kept[name] = kept.pop(prefix + name)
+    return kept
 
 
 def load_broker_config(

@@ -242,11 +242,11 @@ zookeeperServers=
 
 
 def _read(text: str) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    values: dict[str, frozenset[str]] = {}
     for line in text.split():
         name, _, value = line.partition("=")
-        found[name] = found.get(name, frozenset()) | {value}
-    return found
+        values[name] = values.get(name, frozenset()) | {value}
+    return values
 
 
 SHIPPED: Final[Mapping[str, frozenset[str]]] = _read(_SHIPPED)

@@ -1,1 +1,1 @@
-"""Clusters, tenants, namespaces, partitions and resource groups: who writes which record."""
+"""Clusters, tenants, namespaces, partitions and resource groups: each record has one writer."""

@@ -1,4 +1,4 @@
-"""The administrators of tenants, kept in memory; a watch on each record tells of changes."""
+"""The administrators of tenants, kept in memory; a watch on each record reports changes."""
 
 from collections.abc import Callable
 from typing import Final

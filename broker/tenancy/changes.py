@@ -143,7 +143,7 @@ class Tenancy:
     async def _delete_beside(self, name: str) -> None:
         """Delete what is kept below the record of a cluster."""
         domains = domains_path(name)
-        below = [f"{domains}/{one}" for one in await self._store.children(domains)]
+        below = [f"{domains}/{domain}" for domain in await self._store.children(domains)]
         for path in (*below, domains, isolation_path(name), f"{CLUSTERS}/{name}/policies"):
             try:
                 await self._store.delete(path)
@@ -221,14 +221,14 @@ class Tenancy:
     async def policies(self, name: str) -> NamespacePolicies | None:
         """The policies of `tenant/namespace`; None: there is no such namespace, or it is being deleted."""
         node = await self._store.get(namespace_path(name))
-        found = None if node is None else parse_policies(node.value, node.path, self._config.cluster_name)
-        if found is None or found.deleted:
+        policies = None if node is None else parse_policies(node.value, node.path, self._config.cluster_name)
+        if policies is None or policies.deleted:
             return None
         local = await self._store.get(f"{LOCAL_POLICIES_ROOT}/{name}")
         if local is None:
-            return found
+            return policies
         own = parse_local_policies(local.value, local.path)
-        return replace(found, bundles=own.bundles or found.bundles, bookie_groups=own.bookie_groups)
+        return replace(policies, bundles=own.bundles or policies.bundles, bookie_groups=own.bookie_groups)
 
     async def create_namespace(self, name: str, given: dict[str, Any]) -> None:
         """Create the records of a namespace; the caller has checked its tenant. Raises RecordExists, InvalidRecord."""
@@ -266,7 +266,7 @@ class Tenancy:
             version = NO_NODE if node is None else node.version
             await self._store.put(
                 path,
-                to_json({"bundles": cut, **{name: one for name, one in record.items() if name != "bundles"}}),
+                to_json({"bundles": cut, **{name: value for name, value in record.items() if name != "bundles"}}),
                 version,
             )
         except VersionConflict:
@@ -289,20 +289,20 @@ class Tenancy:
         return self.known[name].place.get(await self.namespace(namespace))
 
     async def set_policy(self, namespace: str, name: str, value: Any) -> None:
-        """None removes what is removed by nothing. Raises NoRecord, RecordChanged, InvalidRecord."""
+        """Set a policy; None removes one that an empty body removes. Raises NoRecord, RecordChanged, InvalidRecord."""
         policy = self.known[name]
         if value is None and policy.is_removed_by_nothing:
             await self.change(namespace, policy.place.remove)
             return
-        found = policy.read(value)
-        policy.check(found)
+        stored = policy.read(value)
+        policy.check(stored)
         if name in ("replication", "allowedClusters"):
             await self.namespace(namespace)
             tenant = await self.tenant(namespace.partition("/")[0])
-            check_clusters(name, found, names_in(tenant, "allowedClusters"))
+            check_clusters(name, stored, names_in(tenant, "allowedClusters"))
         if name == "replication":
-            check_not_replicated(found, self._config.cluster_name)
-        await self.change(namespace, lambda old: _checked(policy.place.put(old, found), name))
+            check_not_replicated(stored, self._config.cluster_name)
+        await self.change(namespace, lambda old: _checked(policy.place.put(old, stored), name))
 
     async def remove_policy(self, namespace: str, name: str) -> None:
         """Raises NoRecord, RecordChanged, NotRemovable."""
@@ -314,8 +314,8 @@ class Tenancy:
     async def set_quota(self, namespace: str, kind: str, value: Any) -> None:
         """Set the backlog quota of one of QUOTA_TYPES. Raises NoRecord, RecordChanged, InvalidRecord."""
         policy = quota(kind)
-        found = policy.read(value)
-        await self.change(namespace, lambda old: _checked(policy.place.put(old, found), "backlogQuota"))
+        stored = policy.read(value)
+        await self.change(namespace, lambda old: _checked(policy.place.put(old, stored), "backlogQuota"))
 
     async def remove_quota(self, namespace: str, kind: str) -> None:
         """Raises NoRecord, RecordChanged."""
@@ -355,12 +355,12 @@ class Tenancy:
             return None
 
     async def set_local_policy(self, namespace: str, member: str, value: Any) -> None:
-        """None removes it. Raises NoRecord, RecordChanged."""
+        """Set a local policy; None removes it. Raises NoRecord, RecordChanged."""
         record = await self.namespace(namespace)
         path = f"{LOCAL_POLICIES_ROOT}/{namespace}"
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
-            left = {name: one for name, one in old.items() if name != member}
+            left = {name: item for name, item in old.items() if name != member}
             return left if value is None else {**left, member: value}
 
         if await self._store.get(path) is None:  # a namespace that was made with its cluster

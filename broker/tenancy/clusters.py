@@ -40,12 +40,12 @@ class ClusterRecords:
     # -------------------------------------------------------------------------------- peers and migration
 
     async def peers(self, cluster: str) -> list[str] | None:
-        """None: they were never set. Raises NoRecord."""
-        found: list[str] | None = (await self._clusters.get(f"{CLUSTERS}/{cluster}")).get("peerClusterNames")
-        return found
+        """The peers of a cluster; None: they were never set. Raises NoRecord."""
+        peers: list[str] | None = (await self._clusters.get(f"{CLUSTERS}/{cluster}")).get("peerClusterNames")
+        return peers
 
     async def set_peers(self, cluster: str, names: Any) -> None:
-        """None removes them. Raises NoRecord, InvalidRecord, NotAValue."""
+        """Set the peers of a cluster; None removes them. Raises NoRecord, InvalidRecord, NotAValue."""
         if names is not None and (not isinstance(names, list) or not all(isinstance(one, str) for one in names)):
             raise NotAValue("peers are a list of names of clusters")
         await self._clusters.get(f"{CLUSTERS}/{cluster}")
@@ -72,12 +72,12 @@ class ClusterRecords:
 
     async def domains(self, cluster: str) -> dict[str, Any]:
         """Each failure domain by its name; none of a cluster that is not there."""
-        found = {}
+        domains = {}
         for name in await self._store.children(domains_path(cluster)):
             node = await self._store.get(f"{domains_path(cluster)}/{name}")
             if node is not None and node.value:
-                found[name] = parse_record(node)
-        return found
+                domains[name] = parse_record(node)
+        return domains
 
     async def domain(self, cluster: str, name: str) -> dict[str, Any]:
         """Raises InvalidRecord (no such cluster), NoRecord."""
@@ -122,10 +122,10 @@ class ClusterRecords:
 
     async def isolation_policy(self, cluster: str, name: str) -> dict[str, Any]:
         """Raises NoRecord."""
-        found: dict[str, Any] | None = (await self.isolation(cluster)).get(name)
-        if found is None:
+        policy: dict[str, Any] | None = (await self.isolation(cluster)).get(name)
+        if policy is None:
             raise NoRecord(f"Cannot find NamespaceIsolationPolicy {name} for cluster {cluster}")
-        return found
+        return policy
 
     async def set_isolation_policy(self, cluster: str, name: str, given: Any) -> None:
         """Raises InvalidRecord (no such cluster), NotAValue."""
@@ -138,7 +138,7 @@ class ClusterRecords:
         await self._clusters.change(path, lambda old: {**old, name: policy})
 
     async def delete_isolation_policy(self, cluster: str, name: str) -> None:
-        """One that is not there is deleted already. Raises RecordChanged."""
+        """Delete a policy, if it is there. Raises RecordChanged."""
         try:
             await self._clusters.change(
                 isolation_path(cluster), lambda old: {one: value for one, value in old.items() if one != name}
@@ -160,7 +160,7 @@ def _checked(name: str, given: Any) -> dict[str, Any]:
             raise ValueError("namespaces and primary are not empty")
         for pattern in (*policy.namespaces, *policy.primary, *policy.secondary):
             if not is_pattern(pattern):
-                raise ValueError(f"{pattern[:100]!r} is no regular expression")
+                raise ValueError(f"{pattern[:100]!r} is not a regular expression")
         if not all(isinstance(value, str) for value in parameters.values()):
             raise ValueError("the parameters of auto_failover_policy are texts")
     except (ValueError, TypeError, KeyError, AttributeError) as error:

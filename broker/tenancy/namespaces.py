@@ -1,4 +1,4 @@
-"""The policies of the namespaces that a broker uses, kept in memory; watches on their records tell of changes."""
+"""The policies of the namespaces that a broker uses, kept in memory; watches on their records report changes."""
 
 from collections.abc import Callable
 from typing import Final

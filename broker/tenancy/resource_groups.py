@@ -1,4 +1,4 @@
-"""The resource groups of the cluster as this broker keeps them; watches on their records tell of changes.
+"""The resource groups of the cluster as this broker keeps them; watches on their records report changes.
 
     /admin/resourcegroups/<name>      {"publishRateInMsgs": 1000, …}, as Apache's brokers keep it
 
@@ -58,8 +58,8 @@ class ResourceGroups:
 
     def get(self, name: str | None) -> ResourceGroup | None:
         """The group of that name, if there is one."""
-        found = None if name is None else self._known.get(name)
-        return None if found is None else found[0]
+        entry = None if name is None else self._known.get(name)
+        return None if entry is None else entry[0]
 
     async def start(self) -> None:
         """Read all groups, and watch them. Raises MetadataError."""
@@ -136,7 +136,7 @@ class ResourceGroups:
 
     async def _read(self, group: ResourceGroup) -> None:
         node = await self._store.get(_path(group.name))
-        if node is None:  # it is being deleted, which the watch on the groups tells
+        if node is None:  # it is being deleted, which the watch on the groups reports
             return
         try:
             rates = parse_resource_group(node.value, node.path)

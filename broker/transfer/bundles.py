@@ -1,7 +1,7 @@
 """Bundles that are split, given back and handed to another broker: for the admin API and for the load manager.
 
     split     the parts stay here and their topics open, unless the caller has them unloaded
-    unload    the topics are closed, and whoever is asked for one of them takes the bundle
+    unload    the topics are closed, and the broker that is asked for one of them takes the bundle
     move      unload, while the broker that shall have it already waits for it
 
 A move needs no protocol of its own: the destination is asked where a topic of the bundle is, as by a client that
@@ -63,17 +63,18 @@ class BundleWork:
         namespace, _, text = bundle.rpartition("/")
         before = await self._broker.bundles_now(namespace)
         check_range(before, text)
-        found = cuts(
+        places = cuts(
             algorithm,
             text,
-            hashes=[bundle_hash(one) for one in await self.topics(bundle)] if algorithm == TOPIC_COUNT else (),
+            hashes=[bundle_hash(name) for name in await self.topics(bundle)] if algorithm == TOPIC_COUNT else (),
             positions=positions,
             traffic=self._traffic(bundle) if algorithm == TRAFFIC else None,
         )
-        if not found:
+        if not places:
             log.info("%s stays whole: %s finds no place to cut it", bundle, algorithm)
             return []
-        after = before.cut(found)
+        after = before.cut(places)
+        assert len(after.ranges) > len(before.ranges), "all places are inside the range, so each makes one bundle more"
         parts = await self._ownership.keeper.split(
             bundle, after, lambda: self._broker.cut_namespace(namespace, before, after)
         )
@@ -86,19 +87,19 @@ class BundleWork:
         """The topics in a bundle: those that are stored, and the non-persistent ones that are open here."""
         namespace, here = bundle.rpartition("/")[0], BundleSet([bundle])
         stored = [TopicName.of_managed_ledger(name) for name in await self._broker.ledgers.list(namespace)]
-        return [one for one in (*stored, *self._broker.non_persistent.by_name) if here.has(one)]
+        return [name for name in (*stored, *self._broker.non_persistent.by_name) if here.has(name)]
 
     def open_topics(self, bundle: str) -> list[TopicName]:
         """The topics in a bundle that are open here."""
         here = BundleSet([bundle])
-        return [one for one in (*self._broker.topics, *self._broker.non_persistent.by_name) if here.has(one)]
+        return [name for name in (*self._broker.topics, *self._broker.non_persistent.by_name) if here.has(name)]
 
     def _traffic(self, bundle: str) -> dict[int, float]:
         """Hash of each open topic → bytes a second in and out."""
-        found: dict[int, float] = {}
+        traffic: dict[int, float] = {}
         for name in self.open_topics(bundle):
-            found[bundle_hash(name)] = found.get(bundle_hash(name), 0.0) + self._broker.topic_rates(name).bytes_rate
-        return found
+            traffic[bundle_hash(name)] = traffic.get(bundle_hash(name), 0.0) + self._broker.topic_rates(name).bytes_rate
+        return traffic
 
     def hottest(self, namespace: str, bundles: Bundles) -> str:
         """The range of *namespace* with the most traffic here."""
@@ -121,7 +122,7 @@ class BundleWork:
     async def move(self, bundle: str, destination: BrokerAddress) -> None:
         """Give a bundle of this broker to another one. Raises NotReady, MetadataError.
 
-        If the other one does not take it, it goes to whoever is asked next.
+        If the other one does not take it, the broker that is asked next takes it.
         """
         name = await self._name_in(bundle)
         if name is None:
@@ -161,9 +162,9 @@ class BundleWork:
 
     async def _name_in(self, bundle: str) -> TopicName | None:
         """The name of a topic in the bundle, whether there is such a topic or not."""
-        found = self.open_topics(bundle) or await self.topics(bundle)
-        if found:
-            return found[0]
+        names = self.open_topics(bundle) or await self.topics(bundle)
+        if names:
+            return names[0]
         namespace, _, text = bundle.rpartition("/")
         tenant, _, local = namespace.partition("/")
         low, high = limits_of_range(text)

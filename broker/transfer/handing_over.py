@@ -7,8 +7,9 @@ All at once would be quicker for the broker and worse for its clients: each topi
 them take to be closed here and opened there. For the same reason a bundle with very many open topics is cut before, if
 bundles may be split by themselves (`loadBalancerAutoBundleSplitEnabled`, `loadBalancerNamespaceMaximumBundles`).
 
-Clients are told who will have the topic (PIP-307), if that is a broker that is already waiting for it: they go there at
-once, without the back-off and the lookup that they do otherwise. Where there is no other broker nothing is handed over.
+Clients get the name of the broker that will have the topic (PIP-307), if that is a broker that is already waiting for
+it: they go there at once, without the back-off and the lookup that they do otherwise. Where there is no other broker
+nothing is handed over.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
 
-# How long the metadata store may take to say who else is there. One that is away would keep the broker from stopping.
+# How long the metadata store may take to name the other brokers: one that is away would keep this one from stopping.
 ASK_S: Final = 3.0
 
 # After so long from the beginning the rest is closed at once, earlier if `brokerShutdownTimeoutMs` says so; service
@@ -102,10 +103,10 @@ async def _cut_large(broker: Broker, ownership: BundleOwnership) -> None:
     until_s = broker.clock.monotonic() + CUT_S
     hashes: dict[str, list[int]] = {bundle: [] for bundle in ownership.owned_bundles}
     for name in broker.topics:
-        found = ownership.bundle_of(name)
-        if found in hashes:
-            hashes[found].append(bundle_hash(name))
-    for bundle in sorted(hashes, key=lambda one: -len(hashes[one])):
+        bundle = ownership.bundle_of(name)
+        if bundle in hashes:
+            hashes[bundle].append(bundle_hash(name))
+    for bundle in sorted(hashes, key=lambda bundle: -len(hashes[bundle])):
         if len(hashes[bundle]) <= TOPICS_MAX or broker.clock.monotonic() >= until_s:
             return
         try:
@@ -118,9 +119,10 @@ async def _cut(broker: Broker, ownership: BundleOwnership, bundle: str, hashes: 
     namespace, _, text = bundle.rpartition("/")
     before = await broker.bundles_now(namespace)
     parts_max = broker.config.namespace_max_bundles - len(before.ranges) + 1
-    found = even_cuts(text, hashes, min(math.ceil(len(hashes) / TOPICS_MAX), max(parts_max, 1)))
-    if found and text in before.ranges:
-        after = before.cut(found)
+    places = even_cuts(text, hashes, min(math.ceil(len(hashes) / TOPICS_MAX), max(parts_max, 1)))
+    if places and text in before.ranges:
+        after = before.cut(places)
+        assert len(after.ranges) <= broker.config.namespace_max_bundles, "it is cut into at most `parts_max` parts"
         await ownership.keeper.split(bundle, after, lambda: broker.cut_namespace(namespace, before, after))
 
 
@@ -130,12 +132,12 @@ async def _successor(ownership: BundleOwnership, bundle: str, takers: Collection
     if not takers:
         return NOT_KNOWN
     try:
-        found = await ownership.finder.better_broker(bundle)
+        taker = await ownership.finder.better_broker(bundle)
     except (NoBrokerAvailable, MetadataError, Corruption):
         return NOT_KNOWN
-    if found is None or found[0] not in takers:
+    if taker is None or taker[0] not in takers:
         return NOT_KNOWN
-    address = found[1]
+    address = taker[1]
     if address.has_listeners:
         return NOT_KNOWN  # which of its addresses a client can reach is known from its lookups only
     return NextBroker(address.service_url, address.service_url_tls)

@@ -1,4 +1,4 @@
-"""Tells the load of this broker to the others; as the leader, moves and splits bundles.
+"""Reports the load of this broker to the others; as the leader, moves and splits bundles.
 
     every report interval      measure ──▶ the broker's node, if the load has changed enough (`balancing.is_report_due`)
     every shedding interval    the leader: all nodes ──▶ `balancing` ──▶ splits, then at most one move;
@@ -49,7 +49,7 @@ NAMESPACES: Final = "/admin/v2/namespaces"
 
 MINUTE_S: Final = 60.0
 
-# The processor's use over a shorter time says nothing; a broker that has just started tells that of so much.
+# The processor's use over a shorter time says nothing; the first report of a broker is of the use over so long.
 CPU_PERIOD_S: Final = 1.0
 
 # Bundles that are passed over in a round since their anti-affinity groups keep them where they are. Each costs some
@@ -85,15 +85,15 @@ class LoadManager:
         """The same of bundles that were moved."""
         self.sources = 0
         """How often a round of this leader moved bundles of a broker, each broker of the round counted."""
-        self._told = BrokerLoad()
+        self._reported = BrokerLoad()
         self._is_changed = True
         self._cpu = 0.0
         self._counted = (self._clock.monotonic(), cpu_seconds())
         self._cpu_period_s = CPU_PERIOD_S
         self._averages: dict[str, BundleAverages] = {}
-        """As the leader, of the bundles that brokers have told."""
+        """As the leader: the averages of the bundles that brokers have reported."""
         self._written: set[str] = set()
-        """Those with a node that this leader wrote."""
+        """Bundles with a node that this leader wrote."""
         self._tasks = Tasks("load manager")
 
     def _made_shedder(self) -> Shedder | None:
@@ -152,17 +152,17 @@ class LoadManager:
 
     async def _reports(self) -> None:
         while True:
-            await attempt("telling the load of this broker", self.tell_if_due())
+            await attempt("reporting the load of this broker", self.report_if_due())
             await self._clock.sleep(self._config.report_interval_min_ms / 1000)
 
-    async def tell_if_due(self) -> bool:
-        """Tell the load, if it has changed enough; whether it has. Raises MetadataError."""
+    async def report_if_due(self) -> bool:
+        """Report the load, if it has changed enough; returns whether it has. Raises MetadataError."""
         self._count_cpu()
         load, config = await self.measure(), self._config
         self.measured = load
         due = is_report_due(
             load,
-            self._told,
+            self._reported,
             threshold=config.report_threshold_percent / 100,
             interval_max_ms=config.report_interval_max_minutes * 60_000,
             is_changed=self._is_changed,
@@ -170,7 +170,7 @@ class LoadManager:
         if due:
             self._is_changed = False
             await self._ownership.members.tell_load(self.encoded(load))
-            self._told = load
+            self._reported = load
         return due
 
     # -------------------------------------------------------------------------------- the leader
@@ -196,8 +196,8 @@ class LoadManager:
 
     async def sample(self) -> None:
         """Take what all bundles pass now into their averages. Raises MetadataError, Corruption."""
-        found = await self._ownership.members.loaded_brokers()
-        samples = loads_of_bundles({broker_id: load for broker_id, (_, load) in found.items()})
+        brokers = await self._ownership.members.loaded_brokers()
+        samples = loads_of_bundles({broker_id: load for broker_id, (_, load) in brokers.items()})
         self._averages = {
             bundle: (self._averages.get(bundle) or await self._stored_average(bundle)).with_sample(load)
             for bundle, load in samples.items()
@@ -206,17 +206,17 @@ class LoadManager:
     async def write_averages(self) -> None:
         """Write them, of the busiest bundles and of all brokers. Raises MetadataError, Corruption."""
         store, averages = self._broker.store, self._averages
-        found = await self._ownership.members.loaded_brokers()
+        brokers = await self._ownership.members.loaded_brokers()
         for bundle in busiest(averages, self._config.stored_averages):
             await store.put(f"{BUNDLE_DATA}/{bundle}", to_json(encode_bundle(averages[bundle])))
             self._written.add(bundle)
         for bundle in self._written - averages.keys():
             await self._delete(f"{BUNDLE_DATA}/{bundle}")
         self._written &= averages.keys()
-        for broker_id, (_, load) in found.items():
+        for broker_id, (_, load) in brokers.items():
             await store.put(f"{BROKER_AVERAGES}/{broker_id}", to_json(encode_broker(load.bundles, averages)))
         for broker_id in await store.children(BROKER_AVERAGES):
-            if broker_id not in found:
+            if broker_id not in brokers:
                 await self._delete(f"{BROKER_AVERAGES}/{broker_id}")
 
     async def _stored_average(self, bundle: str) -> BundleAverages:
@@ -231,9 +231,9 @@ class LoadManager:
     async def balance(self) -> None:
         """One round of the leader. Raises MetadataError, Corruption."""
         self._balancer.use(balance_limits(self._config))
-        found = await self._ownership.members.loaded_brokers()
-        loads = {broker_id: load for broker_id, (_, load) in found.items()}
-        addresses = {broker_id: address for broker_id, (address, _) in found.items()}
+        brokers = await self._ownership.members.loaded_brokers()
+        loads = {broker_id: load for broker_id, (_, load) in brokers.items()}
+        addresses = {broker_id: address for broker_id, (address, _) in brokers.items()}
         if self._config.auto_split:
             await self._split(loads, addresses)
         if self._config.shedding:
@@ -264,10 +264,10 @@ class LoadManager:
         if len(loads) < 2:
             return
         now_ms, grace_ms = self._clock.wall_ms(), self._config.shedding_grace_minutes * 60_000
-        self._sent = {one: sent for one, sent in self._sent.items() if now_ms - sent[0] < grace_ms}
+        self._sent = {bundle: sent for bundle, sent in self._sent.items() if now_ms - sent[0] < grace_ms}
         averages = {
-            bundle: self._averages.get(bundle) or BundleAverages().with_sample(one)
-            for bundle, one in loads_of_bundles(loads).items()
+            bundle: self._averages.get(bundle) or BundleAverages().with_sample(load)
+            for bundle, load in loads_of_bundles(loads).items()
         }
         cluster, settings = Cluster(loads, averages, self._sent.keys()), shedding_settings(self._config)
         moved = set[str]()
@@ -278,6 +278,8 @@ class LoadManager:
             elif not await self._ownership.ranking.may_move(shed.bundle, shed.source, to):
                 log.info("%s stays: its anti-affinity group would be less apart on %s", shed.bundle, to)
             else:
+                assert to in addresses, "the placement strategy chooses among the brokers of this round"
+                assert to != shed.source, "a bundle that stays is not moved"
                 if await self._move(Move(shed.bundle, shed.source, to), loads, addresses):
                     moved.add(shed.source)
                 self._sent[shed.bundle] = (self._clock.wall_ms(), to)
@@ -293,7 +295,7 @@ class LoadManager:
         asked = Asked(shed, cluster, arriving, settings, self._config.placement_difference_percent / 100, random.choice)
         return destination(
             self._placement,
-            [one for one in cluster.loads if may_serve(shed.bundle, one)],
+            [broker_id for broker_id in cluster.loads if may_serve(shed.bundle, broker_id)],
             asked,
             topics_max=self._config.broker_max_topics,
             distribute_evenly=self._config.distribute_evenly,
@@ -305,7 +307,7 @@ class LoadManager:
         kept: set[str] = set()
         while len(kept) < KEPT_MAX:
             move = self._balancer.next_move(
-                loads, self._clock.wall_ms(), lambda one, broker: one not in kept and may_serve(one, broker)
+                loads, self._clock.wall_ms(), lambda bundle, broker: bundle not in kept and may_serve(bundle, broker)
             )
             if move is None or await self._ownership.ranking.may_move(move.bundle, move.source, move.destination):
                 return move
@@ -317,15 +319,15 @@ class LoadManager:
         crowded = {
             bundle.rpartition("/")[0]
             for load in loads.values()
-            for bundle, one in load.bundles.items()
-            if self._balancer.excess(one) > 1
+            for bundle, bundle_load in load.bundles.items()
+            if self._balancer.excess(bundle_load) > 1
         }
         counts = {}
         for namespace in crowded:
             try:
                 counts[namespace] = len((await self._broker.bundles_of(namespace)).ranges)
             except BrokerError:
-                continue  # deleted since the load was told
+                continue  # deleted since the load was reported
         config = self._config
         for bundle, owner in self._balancer.splits(loads, counts):
             log.info("%s is above the limits of a bundle and is split", bundle)

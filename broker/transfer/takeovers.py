@@ -4,9 +4,9 @@
     its process is gone, and its session goes on           and their last ledgers are closed
     its session ends, or it gives a bundle back        ──▶ the bundle is taken, and those topics are opened
 
-Which topics a broker serves, and which ledgers they have, it has told in its log (`broker.serving`). A topic that a
-client asks for while its owner does not answer is prepared as well, log or not. Nothing here decides who owns what, and
-whatever fails costs time only: topics are opened when their clients come.
+Which topics a broker serves, and which ledgers they have, it has written into its log (`broker.transfer.rosters`). A
+topic that a client asks for while its owner does not answer is prepared as well, log or not. Nothing here decides which
+broker owns a bundle, and a failure costs time only: topics are opened when their clients come.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ HANGS_COUNT: Final = 3
 # One that has not answered by then is waited for beside the others.
 QUICKLY_S: Final = 0.5
 
-# The list of brokers is read anew so often, beside what a watch tells.
+# The list of brokers is read anew so often, beside what a watch reports.
 LIST_S: Final = 10.0
 
 # How long a bundle of a broker that is gone is waited for: sessions take 2 to 30 s, a stop up to 20 s.
@@ -69,7 +69,7 @@ def _nothing() -> None:
 
 
 class Takeovers:
-    """For one broker."""
+    """Prepares and takes the topics of other brokers, for one broker."""
 
     def __init__(
         self, broker: Broker, ownership: BundleOwnership, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
@@ -139,15 +139,15 @@ class Takeovers:
             self._preparing.discard(topic)
 
     def _serves(self) -> dict[str, int] | None:
-        """What the own log tells, the same object as long as nothing changes; nothing new while bundles are given away,
-        whose takers read it."""
+        """What the own log shall hold, the same object as long as nothing changes. None while bundles are given away,
+        since the brokers that take them read the log."""
         if self._ownership.members.is_leaving:
             return None
         topics, now_s = self._broker.topics, self._clock.monotonic()
         if now_s >= self._rates_due_s:
             self._rates_due_s = now_s + self._broker.config.stats_update_s
             rates = {name: self._broker.topic_rates(name) for name in topics}
-            self._served = {name.full: traffic_of(one.messages_in + one.messages_out) for name, one in rates.items()}
+            self._served = {name.full: traffic_of(rate.messages_in + rate.messages_out) for name, rate in rates.items()}
         elif topics.changes != self._seen_changes:
             self._served = {name.full: self._served.get(name.full, 0) for name in topics}
         self._seen_changes = topics.changes
@@ -156,7 +156,7 @@ class Takeovers:
     def _holdings(self, name: str) -> Holdings | None:
         return self._broker.opening.holdings(TopicName.parse(name))
 
-    # ------------------------------------------------------------------------------ who is gone
+    # ------------------------------------------------------------------------------ brokers that are gone
 
     def _on_brokers_changed(self) -> None:
         self._is_list_stale = True
@@ -206,8 +206,8 @@ class Takeovers:
     async def _ask(self, addresses: Mapping[str, BrokerAddress | None]) -> dict[str, Sign | None]:
         """What each shows, side by side; None: that is not known yet, since it does not answer quickly, or where it is.
 
-        Each question is asked to its end and its answer is given once: one that hangs is waited for, and keeps nobody
-        from seeing that another is dead.
+        Each question is asked to its end and its answer is given once: a broker that hangs is waited for, and hides
+        from nobody that another one is dead.
         """
         for broker_id, address in addresses.items():
             if address is not None and broker_id not in self._asked:
@@ -220,7 +220,7 @@ class Takeovers:
         return {broker_id: done.get(broker_id) for broker_id in addresses}
 
     async def _is_dead(self, former: BrokerAddress | None) -> bool:
-        """Whether a broker that is registered no more will not close its topics itself."""
+        """Whether a broker that is not registered any more will not close its topics itself."""
         if former is None:
             return True
         try:
@@ -231,6 +231,8 @@ class Takeovers:
 
     def _is_gone(self, broker_id: str, sign: Sign | None) -> bool:
         """Whether a registered broker that does not answer is taken for dead."""
+        assert sign is not None, "a broker whose answer is not known yet has missed nothing"
+        assert sign is not Sign.ANSWERS, "a broker that answers is not gone"
         self._missed[broker_id] = self._missed.get(broker_id, 0) + (HANGS_COUNT if sign is Sign.HANGS else 1)
         return sign is Sign.REFUSES or self._missed[broker_id] >= MISSES_MAX
 
@@ -259,9 +261,9 @@ class Takeovers:
             self._tasks.spawn(self._take(bundle, topics), f"take {bundle}")
         # A bundle is given away with all its topics, so those of one bundle come together where its owner still lives:
         # in the order in which that gives its bundles away, the ones with most topics first.
-        order = {bundle: at for at, (bundle, _) in enumerate(sorted(ours, key=lambda one: (-len(one[1]), one[0])))}
+        order = {bundle: at for at, (bundle, _) in enumerate(sorted(ours, key=lambda pair: (-len(pair[1]), pair[0])))}
         bundle_of = {topic: bundle for bundle, topics in ours for topic in topics}
-        for topic in sorted(expected, key=lambda one: (0 if is_dead else order[bundle_of[one]], -expected[one])):
+        for topic in sorted(expected, key=lambda topic: (0 if is_dead else order[bundle_of[topic]], -expected[topic])):
             self.prepare(topic, is_dead=is_dead)
         if refusing is not None:
             await self._recover_ahead(refusing, ours, expected)
@@ -285,7 +287,7 @@ class Takeovers:
             for bundle, own in bundles:
                 if await self._ownership.is_owned_by(bundle, owner):
                     topics += own
-            for topic in sorted(topics, key=lambda one: -traffic[one]):
+            for topic in sorted(topics, key=lambda topic: -traffic[topic]):
                 await self._broker.opening.recover_ahead(topic)
         except (BrokerError, MetadataError, Corruption) as error:
             log.info("ledgers of %s are closed when its topics are opened: %s", owner.native_url, error)
@@ -309,7 +311,7 @@ class Takeovers:
             self._broker.opening.expected.pop(topic, None)
 
     async def _open(self, topic: TopicName) -> None:
-        # By traffic over all bundles that came; not by the topic's name, which two brokers may have told.
+        # By traffic over all bundles that came; not by the topic's name, which two brokers may have in their logs.
         async with self._openings.turn(object(), (-self._broker.opening.expected.get(topic, 0),)):
             try:
                 await self._broker.opening.open_again(topic)

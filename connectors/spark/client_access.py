@@ -20,14 +20,14 @@ _CLASSES: Final = "org.apache.pulsar.client.impl.auth.Authentication"
 
 
 def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments of `pulsar.Client`, from `pulsar.client.…` options in lower case. Values are not told in errors.
+    """Arguments of `pulsar.Client`, from `pulsar.client.…` options in lower case. Errors do not repeat values.
 
     Raises ConfigurationError.
     """
     import pulsar
 
     given = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     plugin, parameters = given.pop("authpluginclassname", ""), given.pop("authparams", "")
     if plugin:
         make = {
@@ -39,19 +39,19 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigurationError(
                 f"pulsar.client.authPluginClassName={plugin}: expected {_CLASSES}Token, …Tls or …Basic"
             )
-        found["authentication"] = make()
+        arguments["authentication"] = make()
     for name, (argument, read) in _ARGUMENTS.items():
         if name in given:
             try:
-                found[argument] = read(given.pop(name))
+                arguments[argument] = read(given.pop(name))
             except ValueError as error:
                 raise ConfigurationError(f"{PREFIX}{name}: {error}") from None
-    return found
+    return arguments
 
 
-def told(error: Exception) -> str:
-    """What the client says of a call that failed, and where to look: of a broker that does not let it in it says only
-    that its time is over."""
+def explain(error: Exception) -> str:
+    """What the client says of a call that failed, and where to look: if a broker does not let it in, it says only that
+    its time is over."""
     import pulsar
 
     if isinstance(error, pulsar.Timeout):
@@ -79,10 +79,10 @@ def _token(parameters: str) -> Any:
 
 def _named(parameters: str, *names: str) -> list[str]:
     try:
-        found = json.loads(parameters) if parameters.startswith("{") else dict(
+        values = json.loads(parameters) if parameters.startswith("{") else dict(
             pair.split(":", 1) for pair in parameters.split(",")
         )  # fmt: skip
-        return [str(found[name]) for name in names]
+        return [str(values[name]) for name in names]
     except (ValueError, KeyError):
         raise ConfigurationError(f"pulsar.client.authParams: expected {' and '.join(names)}") from None
 

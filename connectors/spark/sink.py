@@ -32,7 +32,7 @@ class Written(WriterCommitMessage):
     def __init__(self, messages: int, repeated: int) -> None:
         self.messages = messages
         self.repeated = repeated
-        """Of them, those that a former attempt may have sent as well, though deduplication is asked for."""
+        """Those of the messages that a former attempt may have sent as well, although deduplication is asked for."""
 
 
 class _Writing:
@@ -66,7 +66,7 @@ class _Writing:
 
 
 class TopicWriter(_Writing, DataSourceArrowWriter):
-    """A batch."""
+    """The writer of a batch."""
 
     def __init__(self, options: WriteOptions, schema: t.StructType) -> None:
         """Raises ConfigurationError."""
@@ -90,7 +90,7 @@ class TopicWriter(_Writing, DataSourceArrowWriter):
 
 
 class StreamTopicWriter(_Writing, DataSourceStreamArrowWriter):
-    """The batches of a stream."""
+    """The writer of the batches of a stream."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """One task. Raises NotWritten."""
@@ -99,7 +99,7 @@ class StreamTopicWriter(_Writing, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a batch are done."""
         log.info("batch %s: %s messages were written", batchId, _sum(messages))
-        repeated = sum(one.repeated for one in messages if isinstance(one, Written))
+        repeated = sum(written.repeated for written in messages if isinstance(written, Written))
         if repeated:
             log.warning(
                 "batch %s was repeated with other rows, or in another order: of its messages up to %s are there twice. "
@@ -113,4 +113,4 @@ class StreamTopicWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def _sum(messages: Sequence[WriterCommitMessage | None]) -> int:
-    return sum(one.messages for one in messages if isinstance(one, Written))
+    return sum(written.messages for written in messages if isinstance(written, Written))

@@ -158,7 +158,7 @@ def with_options(schema: t.StructType, options: Mapping[str, str]) -> t.StructTy
 
 
 def options_in(schema: t.StructType) -> dict[str, str]:
-    """Those of the table whose columns these are, or some of them; empty if they are of none."""
+    """The options of the table whose columns these are, or some of them; empty if they belong to no table."""
     for field in schema.fields:
         if _METADATA in field.metadata:
             return dict(json.loads(field.metadata[_METADATA]))
@@ -190,8 +190,8 @@ def _fits(made: t.DataType, asked: t.DataType) -> bool:
     """Whether a column of type *made* may be declared as *asked*: the same type, or one that allows more nulls."""
     if isinstance(made, t.StructType) and isinstance(asked, t.StructType):
         return made.names == asked.names and all(
-            _fits(one.dataType, other.dataType) and (other.nullable or not one.nullable)
-            for one, other in zip(made.fields, asked.fields, strict=True)
+            _fits(field.dataType, other.dataType) and (other.nullable or not field.nullable)
+            for field, other in zip(made.fields, asked.fields, strict=True)
         )
     if isinstance(made, t.ArrayType) and isinstance(asked, t.ArrayType):
         return _fits(made.elementType, asked.elementType) and (asked.containsNull or not made.containsNull)
@@ -228,7 +228,7 @@ class MagnetarReader(DataSourceReader):
         return {**self.__dict__, "_ranges": [], "_closed_ms": {}} if self._is_planned else self.__dict__
 
     def partitions(self) -> list[InputPartition]:
-        """One for each task; without anything to read an empty list, for which Spark runs one task with nothing."""
+        """One partition for each task. If nothing is to be read there is none, and Spark runs one task with nothing."""
         from connectors.spark.plan.pruning import chosen
 
         self._is_planned = True

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A compacted ledger is complete before anybody is told of it: it is closed, and then named by the cursor of
-   compaction (I100).
+1. A compacted ledger is complete before anything names it: it is closed, and then the cursor of compaction names it
+   (I100).
 2. Entries are found by their position in the topic, so a reader can go from one compacted ledger to the next one.
 """
 
@@ -58,7 +58,7 @@ class CompactedLedger:
         return await self._read(at, min(max_entries, self.entries - at), max_bytes)
 
     async def last(self) -> Entry | None:
-        """None: nothing was left of the topic."""
+        """The last entry; None: compaction left none."""
         return (await self._read(self.entries - 1, 1, 1))[0] if self.entries else None
 
     async def find_first(self, predicate: Callable[[Entry], bool]) -> Position | None:
@@ -67,15 +67,15 @@ class CompactedLedger:
         *predicate* must be false up to some entry and true from there on.
         """
         low, high = 0, self.entries
-        found: Position | None = None
+        first: Position | None = None
         while low < high:
             middle = (low + high) // 2
             (entry,) = await self._read(middle, 1, 1)
             if predicate(entry):
-                found, high = entry.position, middle
+                first, high = entry.position, middle
             else:
                 low = middle + 1
-        return found
+        return first
 
     async def _index_of(self, position: Position) -> int:
         low, high = 0, self.entries
@@ -88,23 +88,23 @@ class CompactedLedger:
         return low
 
     async def _position_at(self, index: int) -> Position:
-        found = self._known.get(index)
-        if found is None:
-            found = (await self._read(index, 1, 1))[0].position
-        return found
+        position = self._known.get(index)
+        if position is None:
+            position = (await self._read(index, 1, 1))[0].position
+        return position
 
     async def _read(self, first: int, count: int, max_bytes: int) -> list[Entry]:
         try:
             stored = await self._handle.read_batch(first, count, max_bytes)
-            found = []
-            for one in stored:
-                position, data = decode(one.payload)
-                found.append(Entry(position.ledger_id, position.entry_id, data))
+            entries = []
+            for record in stored:
+                position, data = decode(record.payload)
+                entries.append(Entry(position.ledger_id, position.entry_id, data))
         except (BookKeeperError, Corruption) as error:
             raise StorageUnavailable(f"{self._name}: its compacted ledger {self.ledger_id}: {error}") from error
         if len(self._known) < _KNOWN_MAX:
-            self._known[first] = found[0].position
-        return found
+            self._known[first] = entries[0].position
+        return entries
 
     async def close(self) -> None:
         await self._handle.close()
@@ -177,7 +177,7 @@ class CompactedLedgers:
                 ensemble_size=config.ensemble_size,
                 write_quorum=config.write_quorum,
                 ack_quorum=config.ack_quorum,
-                digest_type=DigestType.CRC32,  # whatever the topic's own ledgers have: Apache's brokers open it so
+                digest_type=DigestType.CRC32,  # not that of the topic's ledgers: so Apache's brokers open it
                 password=b"",
                 custom_metadata=(
                     ("application", b"pulsar"),

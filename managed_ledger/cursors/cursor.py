@@ -15,7 +15,7 @@ Rules the code below keeps:
    clients are checked and brought to that form here, before anything is changed or stored.
 5. Entries of ledgers that were trimmed may still be in a compacted ledger. A cursor that has not consumed them stands
    before the ledgers that are left, and what it acknowledges there is kept as elsewhere. Which entries there are is not
-   known here, so it does not move on to the ledgers by itself: who knows says so (`mark_delete`, `leave_trimmed`).
+   known here, so it does not move on to the ledgers by itself: the caller says when (`mark_delete`, `leave_trimmed`).
 
 How such a place is stored (Apache's brokers take entry -1 for "nothing consumed"):
 
@@ -36,7 +36,7 @@ from managed_ledger.position import EARLIEST, Position
 # (managedLedgerMaxBatchDeletedIndexToPersist)
 PARTIAL_BATCHES_MAX: Final = 10_000
 
-# Runs of acknowledged entries in trimmed ledgers (rule 5): nobody here can tell whether there are such entries.
+# Runs of acknowledged entries in trimmed ledgers (rule 5): whether there are such entries is not known here.
 TRIMMED_RANGES_MAX: Final = 100_000
 
 CONSUMED_BEFORE: Final = "compacted.consumed.before"
@@ -63,6 +63,7 @@ class _Batches:
         return self._masks.get(position)
 
     def items(self) -> Iterator[tuple[Position, int]]:
+        assert len(self._masks) == len(self._order), "each batch has one place in the order"
         return ((position, self._masks[position]) for position in self._order)
 
     def put(self, position: Position, mask: int) -> None:
@@ -222,7 +223,9 @@ class CursorState:
         """Consume entries *first* to *last* of a ledger; how many of them were not consumed yet."""
         before = self.backlog()
         self.delete_run(ledger_id, first, min(last, self._ledgers.entries_of(ledger_id) - 1))
-        return before - self.backlog()
+        passed = before - self.backlog()
+        assert passed >= 0, "passing over entries never adds to the backlog"
+        return passed
 
     def delete_run(self, ledger_id: int, first: int, last: int) -> None:
         """Consume entries *first* to *last* of a ledger, of which it has the last one."""
@@ -266,15 +269,15 @@ class CursorState:
         """Read again from the first entry that is not consumed."""
         self.read_position = self._ledgers.next_position(self.mark_delete_position)
 
-    def before(self, start: Position, *, keeps_trimmed: bool) -> Position:
-        """Where it stands when *start* is read first (`LedgerList.mark_delete_before`)."""
+    def mark_delete_before(self, start: Position, *, keeps_trimmed: bool) -> Position:
+        """The mark-delete position of a cursor that reads *start* first (`LedgerList.mark_delete_before`)."""
         return self._ledgers.mark_delete_before(start, keeps_trimmed=keeps_trimmed)
 
     def reset(self, position: Position, *, keeps_trimmed: bool = False) -> None:
         """Go to *position*, the next entry to be read, forgetting what was acknowledged after it."""
         self._ranges.clear()
         self._batches.clear()
-        self.mark_delete_position = self.before(position, keeps_trimmed=keeps_trimmed)
+        self.mark_delete_position = self.mark_delete_before(position, keeps_trimmed=keeps_trimmed)
         self.rewind()
         self.version += 1
 
@@ -298,6 +301,7 @@ class CursorState:
         A cursor that stood before the ledgers stays there: what it has open was trimmed before (rule 5).
         """
         before, self._start = self._start, self._ledgers.start
+        assert before <= self._start, "the beginning of a topic never moves back"
         if before <= self.mark_delete_position < self._start:
             self.mark_delete_position = self._start
             self._after_mark_delete()
@@ -337,6 +341,6 @@ def stored_place(position: Position, start: Position) -> tuple[Position, dict[st
 
 
 def place_of(stored: Position, properties: Mapping[str, int], start: Position) -> Position:
-    """The position that was stored so."""
+    """The position that `stored_place` made this of."""
     is_whole = stored.entry_id < 0 and stored.ledger_id <= start.ledger_id
     return EARLIEST if is_whole and properties.get(CONSUMED_BEFORE) != stored.ledger_id else stored

@@ -6,7 +6,7 @@ Rules:
 2. After a cursor was made, the record is asked for another owner: an owner that takes over later sees the cursor, one
    that took over before may have missed it.
 3. Where a compacted ledger may have what was trimmed, a cursor may stand before the ledgers that are left
-   (`managed_ledger.cursors.cursor`). The cursor of compaction, which tells that, is recovered first.
+   (`managed_ledger.cursors.cursor`). The cursor of compaction, which says so, is recovered first.
 """
 
 import contextlib

@@ -89,7 +89,7 @@ class CursorCounts:
     """States that went into the node instead of a ledger."""
     node_failures: int = 0
     written_bytes: int = 0
-    """In cursor ledgers, one copy each."""
+    """Bytes that were written to cursor ledgers, counted once and not for each copy."""
     read_bytes: int = 0
 
     @property
@@ -127,7 +127,7 @@ class CursorStore:
         self.ledger_id = NO_LEDGER
         self.counts = CursorCounts()
         self.switched_ms = clock.wall_ms()
-        """When it was opened, or since then last began a ledger."""
+        """When it was opened, or when it last began a ledger after that."""
         self.string_properties: dict[str, str] = {}
 
     @property
@@ -175,10 +175,11 @@ class CursorStore:
             return None
         except BookKeeperError as error:
             if self._config.forces_recovery:
-                self._tell_forced(ledger_id, error)
+                self._report_forced(ledger_id, error)
                 return None
             raise StorageUnavailable(f"cannot open ledger {ledger_id} of cursor {self._cursor}: {error}") from error
         try:
+            assert handle.ledger_id == ledger_id, f"asked for ledger {ledger_id}, got {handle.ledger_id}"
             if handle.last_add_confirmed < 0:
                 return None
             last = handle.last_add_confirmed
@@ -191,13 +192,13 @@ class CursorStore:
             return None
         except BookKeeperError as error:
             if self._config.forces_recovery:
-                self._tell_forced(ledger_id, error)
+                self._report_forced(ledger_id, error)
                 return None
             raise StorageUnavailable(f"cannot read ledger {ledger_id} of cursor {self._cursor}: {error}") from error
         finally:
             await handle.close()
 
-    def _tell_forced(self, ledger_id: int, error: BookKeeperError) -> None:
+    def _report_forced(self, ledger_id: int, error: BookKeeperError) -> None:
         log.error("cursor %s of %s: recovered without its ledger %s, which cannot be read "
                   "(managedLedgerForceRecovery): %s", self._cursor, self._topic, ledger_id, error)  # fmt: skip
 
@@ -284,6 +285,7 @@ class CursorStore:
             await handle.abandon()
             await self._drop(handle.ledger_id)
             raise
+        assert self._handle is None, "one state of a cursor is stored at a time"
         self._count_written(state)
         self._handle = handle
         self._handle_since = self._clock.monotonic()
@@ -351,7 +353,7 @@ class CursorStore:
             try:
                 await change()
             except MetadataWentBack:
-                raise  # what stands there is nobody's late write
+                raise  # this is not a former owner's late write
             except ManagedLedgerFenced:
                 # First read the node, then ask for another owner. An owner that takes over after the question writes
                 # the node, and our next write is a conflict. In the other order we might read what that owner has
@@ -375,6 +377,7 @@ class CursorStore:
         return {info.cursorsLedgerId} - {NO_LEDGER}
 
     def _node(self, snapshot: CursorSnapshot, ledger_id: int, *, whole: bool) -> bytes:
+        assert whole == (ledger_id == NO_LEDGER), "the node has the whole state only where no ledger has it"
         info = ManagedCursorInfo(
             cursorsLedgerId=ledger_id,
             markDeleteLedgerId=snapshot.mark_delete_position.ledger_id,

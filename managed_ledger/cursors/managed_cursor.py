@@ -103,7 +103,7 @@ class ManagedCursor:
         mark_delete_interval_s: float,
         ahead_budget: AheadBudget,
     ) -> None:
-        """*ahead_budget*: what it may read before it is asked for, together with others."""
+        """*ahead_budget*: what it may read ahead, together with other cursors."""
         self._ledger = ledger
         self._reading = reading
         self._ahead_budget = ahead_budget
@@ -167,7 +167,7 @@ class ManagedCursor:
 
     @property
     def ranges_bytes(self) -> int:
-        """What they take where they are stored."""
+        """Bytes that these runs take where they are stored."""
         return ranges_bytes(self._state.ranges())
 
     def ranges_text(self) -> str:
@@ -230,12 +230,12 @@ class ManagedCursor:
             self._state.skip_deleted()
             if not self._state.has_more():
                 return []
-            found = self._read_on(self._state.read_position, max_entries, max_bytes)
-            if not isinstance(found, Sequence):
-                return self._read_cold(found, max_entries, max_bytes, self._reads_valid)
-            if not found:
+            answer = self._read_on(self._state.read_position, max_entries, max_bytes)
+            if not isinstance(answer, Sequence):
+                return self._read_cold(answer, max_entries, max_bytes, self._reads_valid)
+            if not answer:
                 return []
-            taken = self._take(found)
+            taken = self._take(answer)
             if taken:
                 return taken
 
@@ -244,26 +244,26 @@ class ManagedCursor:
     ) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
         if self._ahead is not None:
             return self._ahead.read(first, max_entries, max_bytes)
-        found = self._reading.read(first, max_entries, max_bytes)
-        if isinstance(found, Sequence):
-            return found
+        answer = self._reading.read(first, max_entries, max_bytes)
+        if isinstance(answer, Sequence):
+            return answer
         self._ahead = ReadAhead(self._reading, self._ahead_budget)
-        return self._ahead.after(found)
+        return self._ahead.follow(answer)
 
     async def _read_cold(
         self, pending: Awaitable[Sequence[Entry]], max_entries: int, max_bytes: int, valid: int
     ) -> Sequence[Entry]:
         while True:
             try:
-                found = await pending
+                entries = await pending
             except DataLost as lost:
                 await self._pass_over_from(lost)
                 if valid != self._reads_valid:
                     return []
             else:
-                if valid != self._reads_valid or not found:
+                if valid != self._reads_valid or not entries:
                     return []
-                taken = self._take(found)
+                taken = self._take(entries)
                 if taken:
                     return taken
             more = self.read(max_entries, max_bytes)
@@ -278,8 +278,8 @@ class ManagedCursor:
 
         Lost ones are passed over as in `read`. The awaitable raises StorageUnavailable.
         """
-        found = self._reading.read(first, max_entries, max_bytes)
-        return found if isinstance(found, Sequence) else self._read_again(found, first, max_entries, max_bytes)
+        answer = self._reading.read(first, max_entries, max_bytes)
+        return answer if isinstance(answer, Sequence) else self._read_again(answer, first, max_entries, max_bytes)
 
     async def _read_again(
         self, pending: Awaitable[Sequence[Entry]], first: Position, max_entries: int, max_bytes: int
@@ -293,13 +293,13 @@ class ManagedCursor:
                 if lost.entry_id is None or lost.ledger_id != first.ledger_id or lost.entry_id + 1 >= end:
                     return []
                 at = lost.entry_id + 1
-            found = self._reading.read(Position(first.ledger_id, at), end - at, max_bytes)
-            if isinstance(found, Sequence):
-                return found
-            pending = found
+            answer = self._reading.read(Position(first.ledger_id, at), end - at, max_bytes)
+            if isinstance(answer, Sequence):
+                return answer
+            pending = answer
 
     async def _pass_over_from(self, lost: DataLost) -> None:
-        """Count what is lost as acknowledged, with the lost entries behind it. Raises *lost* if that is not wanted."""
+        """Count what is lost as acknowledged, with the lost entries behind it. Raises *lost* if that may not be."""
         if self.is_closed or not await self._ledger.may_pass_over(lost):
             raise lost
         if lost.entry_id is None:
@@ -341,9 +341,9 @@ class ManagedCursor:
         )  # fmt: skip
         self._changed()
 
-    def _take(self, found: Sequence[Entry]) -> list[Entry]:
-        self._state.moved_past(found[-1].position)
-        return [entry for entry in found if not self._state.is_deleted(entry.position)]
+    def _take(self, entries: Sequence[Entry]) -> list[Entry]:
+        self._state.moved_past(entries[-1].position)
+        return [entry for entry in entries if not self._state.is_deleted(entry.position)]
 
     def moved_past(self, position: Position) -> None:
         """Entries up to *position* need not be read."""
@@ -404,7 +404,7 @@ class ManagedCursor:
             # Wait for a trim that is under way. Later trims see the position set here and keep the ledgers from it on.
             async with self._ledger.record_lock:
                 position = self._fixed(position)
-                before = self._state.before(position, keeps_trimmed=self._keeps_trimmed)
+                before = self._state.mark_delete_before(position, keeps_trimmed=self._keeps_trimmed)
                 self.persisted_mark_delete_position = min(self.persisted_mark_delete_position, before)
             snapshot = self._stored(before, [], [])
             version = self._state.version
@@ -484,7 +484,8 @@ class ManagedCursor:
             raise ManagedLedgerClosed(f"cursor {self.name} of {self._ledger.name} is closed")
 
     async def _persist(self, snapshot: CursorSnapshot) -> None:
-        assert self._store is not None
+        assert self._store is not None, "a cursor that is not durable stores nothing"
+        assert self._writing.locked(), "one state of a cursor is stored at a time"
         self._last_persist_s = self._clock.monotonic()
         self._persisted_version = -1  # after a failure we do not know what is stored, so it is stored again
         try:

@@ -1,6 +1,6 @@
 """The stored state of a cursor of a topic that is not opened here; nothing is fenced, recovered or written.
 
-A broker that has the cursor open may know more: what it stores next.
+A broker that has the cursor open may know more, which it will store later.
 """
 
 from magnetar_core.bookkeeper.client.client import BookKeeper

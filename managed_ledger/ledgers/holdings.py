@@ -13,11 +13,11 @@ from managed_ledger.position import Position
 # Ledger ids, versions and entry ids are signed 64-bit numbers.
 _LARGEST: Final = 2**63 - 1
 
-# Cursors of one managed ledger that are told. A successor finds the others without being told, as it does where there
+# Cursors of one managed ledger that its holdings name. A successor finds the others by itself, as it does where there
 # are no holdings.
 CURSORS_MAX: Final = 20
 
-# Of the records of ledgers that were read before they are needed.
+# An empty result of reading records of ledgers before they are needed.
 NOTHING_KNOWN: Final[Mapping[int, Never]] = MappingProxyType({})
 
 
@@ -31,20 +31,20 @@ class HeldCursor(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """Of one open managed ledger."""
+    """The holdings of one open managed ledger."""
 
     record_version: int
     """The version of the node of its record, as it was last read or written."""
     last_ledger_id: int
     """The ledger that is written; -1: the record names none."""
     cursors: Mapping[str, HeldCursor]
-    """By name; at most `CURSORS_MAX` of them."""
+    """The places of cursors by name, at most `CURSORS_MAX`."""
 
     @property
     def ledger_ids(self) -> list[int]:
-        """The ledgers that a successor recovers, as far as they are told: the last one first."""
-        found = [self.last_ledger_id, *(cursor.ledger_id for cursor in self.cursors.values())]
-        return [ledger_id for ledger_id in found if ledger_id >= 0]
+        """The ledgers that a successor recovers, as far as the holdings name them: the last one first."""
+        ledger_ids = [self.last_ledger_id, *(cursor.ledger_id for cursor in self.cursors.values())]
+        return [ledger_id for ledger_id in ledger_ids if ledger_id >= 0]
 
 
 def to_json(holdings: Holdings) -> list[object]:
@@ -53,20 +53,20 @@ def to_json(holdings: Holdings) -> list[object]:
     return [holdings.record_version, holdings.last_ledger_id, cursors]
 
 
-def from_json(found: object) -> Holdings | None:
+def from_json(value: object) -> Holdings | None:
     """What `to_json` made, and maybe more behind it in a later version; None for anything else."""
-    if not isinstance(found, list) or len(found) < 3 or not isinstance(found[2], dict):
+    if not isinstance(value, list) or len(value) < 3 or not isinstance(value[2], dict):
         return None
     cursors: dict[str, HeldCursor] = {}
-    for name, place in found[2].items():
+    for name, place in value[2].items():
         if len(cursors) == CURSORS_MAX:
             break
         if not isinstance(place, list) or len(place) < 3 or not all(map(_is_number, place[:3])):
             return None
         cursors[str(name)] = HeldCursor(place[0], Position(place[1], place[2]))
-    if not _is_number(found[0]) or not _is_number(found[1]):
+    if not _is_number(value[0]) or not _is_number(value[1]):
         return None
-    return Holdings(found[0], found[1], cursors)
+    return Holdings(value[0], value[1], cursors)
 
 
 def _is_number(value: object) -> bool:
@@ -80,34 +80,34 @@ class Changes:
         self._ledgers: dict[str, None] = {}
         self._moved: dict[str, None] = {}
         self.is_on = False
-        """Nothing is noted before somebody takes it."""
+        """Whether names are noted: somebody takes them."""
 
     def note_ledgers(self, name: str) -> None:
-        """It has another last ledger, or another set of cursors."""
+        """Called when *name* has another last ledger, or another set of cursors."""
         if self.is_on:
             self._ledgers[name] = None
 
     def note_moved(self, name: str) -> None:
-        """A position of a cursor was stored."""
+        """Called when a position of a cursor was stored."""
         if self.is_on:
             self._moved[name] = None
 
     def take_ledgers(self) -> list[str]:
-        found, self._ledgers = list(self._ledgers), {}
-        return found
+        ledgers, self._ledgers = list(self._ledgers), {}
+        return ledgers
 
     def take_moved(self, most: int) -> list[str]:
         """At most *most* of them, the oldest first; the others are for the next call."""
-        found = [name for name, _ in zip(self._moved, range(most), strict=False)]
-        for name in found:
+        names = [name for name, _ in zip(self._moved, range(most), strict=False)]
+        for name in names:
             del self._moved[name]
-        return found
+        return names
 
     def forget(self, name: str) -> None:
-        """It is not open any more."""
+        """Forget a managed ledger that is not open any more."""
         self._ledgers.pop(name, None)
         self._moved.pop(name, None)
 
 
 UNHEARD: Final = Changes()
-"""Of managed ledgers of whose changes nobody wants to know."""
+"""Stands for the changes of managed ledgers that nobody follows."""

@@ -9,8 +9,8 @@ Rules:
 1. A ledger stands in the topic's record before anything is appended to it (I86); the one before it is closed before
    the next is written (I87).
 2. How many entries a ledger has is what its own metadata says (I89); the record is put right if it differs.
-3. A ledger that the record may name is not deleted (I57): a ledger whose listing is in doubt becomes an orphan of the
-   record, and is deleted after the next write that does not name it.
+3. A ledger that the record may name is not deleted (I57): where it is not known whether the record names a ledger, that
+   is an orphan of the record, and is deleted after the next write that does not name it.
 
 BookKeeper's errors leave this module as those of the managed ledger: ManagedLedgerFenced if another owner acted, else
 StorageUnavailable.
@@ -259,7 +259,7 @@ class LedgerLifecycle:
         """Closed ledgers that may be deleted, oldest first (`managed_ledger.retention.trimmable`).
 
         *slowest* is the lowest stored position of the durable cursors; *bytes_total* is what the topic holds;
-        *retention* counts instead of that of the configuration.
+        *retention* is used instead of that of the configuration.
         """
         rule = self.config.retention if retention is None else retention
         current = self.present.ledger_id if self.present is not None else None

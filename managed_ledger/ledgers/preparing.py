@@ -1,4 +1,4 @@
-"""What the opening of topics will need, got before this process owns them: reads, and ledgers that nobody names yet.
+"""What the opening of topics will need, fetched before this process owns them: reads, and ledgers without a name yet.
 
     the topic's record ──▶ the record of its last ledger      read
     the next ledger                                           created
@@ -11,12 +11,12 @@
 Rules:
 
 1. The owner, if it lives, is not disturbed: nothing is fenced, closed or replaced, but by `recover`. Only the ledger
-   that the topic's record names is closed there, never one that an owner has told of. If the owner lived all the same,
-   it would be fenced as by any successor, and open its topic again.
+   that the topic's record names is closed there, never one that is only in an owner's holdings. If the owner was alive
+   after all, it is fenced as by any successor, and opens its topic again.
 2. What was read may be old when it is used. The topic's record is read again by whoever opens it: the topic may have
    been deleted and made anew. A ledger's record is replaced only in the version that was read, and ids of ledgers are
    not used twice.
-3. The list of cursors and their nodes are not read: an old list would hide a new cursor, and nothing would tell. The
+3. The list of cursors and their nodes are not read: an old list would hide a new cursor, and nobody would notice. The
    record of a cursor's ledger is used as that of the last ledger is: recovery replaces it only in the version that was
    read.
 4. A ledger that was prepared and not used is deleted, unless this process dies first.
@@ -59,7 +59,7 @@ PREPARING_AT_ONCE: Final = 128
 
 
 class Prepared(NamedTuple):
-    """For one topic."""
+    """What was prepared for one topic."""
 
     config: ManagedLedgerConfig
     """The settings with which the ledger was created."""
@@ -68,9 +68,9 @@ class Prepared(NamedTuple):
     ahead: asyncio.Task[LedgerWriteHandle]
     """The next ledger; it is there."""
 
-    def without(self, ledger_id: int | None) -> "Prepared":
-        """Without the record of a ledger that is closed by now."""
-        return self._replace(open={one: record for one, record in self.open.items() if one != ledger_id})
+    def without_ledger(self, ledger_id: int | None) -> "Prepared":
+        """The same without the record of *ledger_id*, which is closed by now."""
+        return self._replace(open={open_id: record for open_id, record in self.open.items() if open_id != ledger_id})
 
     def may_follow(self, ledger_ids: Iterable[int]) -> bool:
         """Whether the ledger may come behind those of the topic: positions grow with the ids of ledgers."""
@@ -108,8 +108,8 @@ class Preparations:
     ) -> None:
         """Prepare a topic, unless that is done or under way. Does not wait.
 
-        Not *is_dead*: its owner will close its ledgers, so the records of those are not read. *held*: what its owner
-        told of it; None: nothing.
+        Not *is_dead*: its owner will close its ledgers, so the records of those are not read. *held*: the
+        holdings that its owner has announced; None: there are none.
         """
         if name not in self._prepared and len(self._prepared) < PREPARED_MAX:
             work = self._prepare(name, config, is_dead, held)
@@ -133,8 +133,8 @@ class Preparations:
             del self._recoveries[name]
 
     async def _recovered(self, name: str) -> int | None:
-        """Wait for a recovery that is under way; one that waits for its turn is left to the opening. The ledger that it
-        has closed; None: there is none."""
+        """Wait for a recovery that is under way; one that waits for its turn is left to the opening. Returns the
+        ledger that it has closed; None: there is none."""
         recovery = self._recoveries.pop(name, None)
         if recovery is None or recovery.task is None:
             return None
@@ -159,7 +159,7 @@ class Preparations:
         """What is prepared for the opening that begins now; None: nothing, or it does not fit the settings *config*."""
         closed = await self._recovered(name)
         prepared = await self._taken(name, config)
-        return None if prepared is None else prepared.without(closed)
+        return None if prepared is None else prepared.without_ledger(closed)
 
     async def _taken(self, name: str, config: ManagedLedgerConfig) -> Prepared | None:
         task = self._prepared.pop(name, None)
@@ -201,7 +201,7 @@ class Preparations:
                 if ledger_ids is None:
                     return None
                 ahead = self._tasks.spawn(new_ledger(self._bookkeeper, name, config), "the next ledger", awaited=True)
-                found = await self._open_records(ledger_ids) if is_dead else {}
+                records = await self._open_records(ledger_ids) if is_dead else {}
                 await asyncio.wait([ahead])
             except (MetadataError, BookKeeperError, Corruption) as error:
                 log.info("%s is not prepared: %s", name, error)
@@ -209,7 +209,7 @@ class Preparations:
             if ahead.exception() is not None:
                 log.info("%s is not prepared: %s", name, ahead.exception())
                 return None
-            return Prepared(config, found, ahead)
+            return Prepared(config, records, ahead)
 
     async def _recovered_ledgers(self, name: str) -> list[int] | None:
         """The last ledger of a topic, by its record; None: the topic is not there, or gets no further ledger.
@@ -220,23 +220,23 @@ class Preparations:
         if node is None:
             return None
         info = decode_ledger_info(node.value, name)
-        return None if info.HasField("terminatedPosition") else [one.ledgerId for one in info.ledgerInfo[-1:]]
+        return None if info.HasField("terminatedPosition") else [info.ledgerId for info in info.ledgerInfo[-1:]]
 
     async def _open_records(self, ledger_ids: Iterable[int]) -> dict[int, Versioned]:
-        """Of those that are open: whoever opens a topic reads where the entries of closed ledgers are now.
+        """The records of those that are open: the opening of a topic reads where the entries of closed ledgers are now.
 
-        One that cannot be read is left out: whoever opens the topic reads it again, if it needs it.
+        A record that cannot be read is left out: the opening of the topic reads it again, if it needs it.
         """
         ids = list(dict.fromkeys(ledger_ids))
         read = await asyncio.gather(*map(self._bookkeeper.record_of, ids), return_exceptions=True)
-        found: dict[int, Versioned] = {}
-        for ledger_id, one in zip(ids, read, strict=True):
-            if isinstance(one, Versioned):
-                if not one.metadata.is_closed:
-                    found[ledger_id] = one
-            elif not isinstance(one, BookKeeperError):
-                raise one
-        return found
+        records: dict[int, Versioned] = {}
+        for ledger_id, answer in zip(ids, read, strict=True):
+            if isinstance(answer, Versioned):
+                if not answer.metadata.is_closed:
+                    records[ledger_id] = answer
+            elif not isinstance(answer, BookKeeperError):
+                raise answer
+        return records
 
     async def _discard(self, prepared: Prepared) -> None:
         handle = await prepared.ahead

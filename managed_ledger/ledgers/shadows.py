@@ -27,7 +27,7 @@ def check_no_shadow(name: str, properties: Mapping[str, str]) -> None:
 async def check_partition(name: str, store: MetadataStore) -> None:
     """Raises ShadowTopic if the managed ledger *name* is a partition of a shadow; StorageUnavailable.
 
-    Only a partition without ledgers has to be asked for: those of a shadow never have some.
+    Only a partition without ledgers has to be looked up: the partitions of a shadow never have ledgers.
     """
     try:
         topic = TopicName.of_managed_ledger(name)
@@ -43,6 +43,6 @@ async def check_partition(name: str, store: MetadataStore) -> None:
         record = parse_json(node.value) if node is not None and node.value else {}
         properties = record.get("properties") or {}
     except (ValueError, AttributeError):
-        return  # a damaged record; who asks for partitions is told
+        return  # a damaged record; a client that asks for partitions gets the error
     if isinstance(properties, dict):
         check_no_shadow(name, properties)

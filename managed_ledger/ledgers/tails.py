@@ -1,8 +1,7 @@
 """What an owner acknowledged and its ledger does not have, since somebody else ended the ledger before that.
 
 A writer notices in time that its ledger was ended (`magnetar_core.bookkeeper.client.deciding.belief`). This is for
-what is not foreseen: bookies that lost what they had acknowledged. The topic's former owner is then the last that
-knows.
+the unforeseen: bookies that lost what they had acknowledged. Then only the topic's former owner still has it.
 
     the ledger's record says: closed at 4;  acknowledged: up to 7
     5, 6, 7 from memory or the bookies that took them ──▶ a new ledger ──▶ the topic's record, behind the old one
@@ -13,7 +12,7 @@ Rules (I131):
 2. The record is written in the version that this owner knows. If another owner wrote it, the entries would stand behind
    newer ones, or where nobody looks: they count as lost.
 3. The entries keep their order, and get new positions. A consumer that has had one of them gets it once more.
-4. What cannot be read or stored is told: an ERROR, a report of damage, a count. Nothing is said where nothing is known.
+4. What cannot be read or stored is reported: an ERROR, a report of damage, a count. What is not known is not reported.
 """
 
 import logging
@@ -38,11 +37,11 @@ from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 log = logging.getLogger(__name__)
 
-# A recovery that has begun ends within some round trips. Who leaves a topic waits no longer for it than this.
+# A recovery that has begun ends within some round trips. An owner that leaves a topic waits no longer for it.
 _RECOVERY_LOOK_S: Final = 0.1
 _RECOVERY_LOOKS: Final = 20
 
-# Of one reading: so much is in memory, however long the tail is.
+# Bytes of one reading: so much is in memory, however long the tail is.
 _READ_BYTES: Final = 1 << 20
 
 
@@ -67,8 +66,8 @@ class Tails:
         record: TopicRecord,
         config: ManagedLedgerConfig,
     ) -> None:
-        """Before the ledger of *handle*, of which so many entries were acknowledged, is left. Raises nothing that
-        storage can cause."""
+        """Called before the ledger of *handle*, of which so many entries were acknowledged, is left. Raises nothing
+        that storage can cause."""
         ledger_id = handle.ledger_id
         metadata = await self._ended(ledger_id) if acknowledged else None
         if metadata is None or metadata.last_entry_id + 1 >= acknowledged:
@@ -90,7 +89,7 @@ class Tails:
             self.lost_entries += len(lost)
             log.error("%s; %d of them are lost%s", where, len(lost), why)
             text = f"{name}: acknowledged behind the end at which somebody closed the ledger{why}"
-            self._on_damage(ledger_id, Kind.DATA_LOSS, joined((one, one) for one in lost), text)
+            self._on_damage(ledger_id, Kind.DATA_LOSS, joined((entry_id, entry_id) for entry_id in lost), text)
 
     async def _ended(self, ledger_id: int) -> LedgerMetadata | None:
         """The record of a ledger that is closed; None if it is open, deleted or not known."""
@@ -145,7 +144,7 @@ class Tails:
         if run:
             return run
         try:
-            return [one.payload for one in await handle.read_back(first, last, _READ_BYTES)]
+            return [entry.payload for entry in await handle.read_back(first, last, _READ_BYTES)]
         except (BookKeeperError, DigestMismatch) as error:
             log.warning("ledger %d, entry %d: %s", handle.ledger_id, first, error)
             return []

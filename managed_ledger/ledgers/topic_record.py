@@ -46,13 +46,13 @@ class TopicRecord:
         self._node = VersionedRecord(store, ledger_path(name))
         self._info = ManagedLedgerInfo()  # as last read or written, with fields unknown to us
         # Ledgers to be deleted after the next write: the record does not name them, or will not then (rule 2).
-        # As the keys of a dictionary: an empty set takes three times as much.
+        # As the keys of a dictionary: an empty set takes three times as much memory.
         self._orphans: dict[int, None] = {}
         self._deletions = Tasks(name)  # not cancelled at close
 
     @property
     def version(self) -> int:
-        """Of the node, as it was last read or written."""
+        """The version of the node, as it was last read or written."""
         return self._node.version
 
     @property
@@ -110,7 +110,7 @@ class TopicRecord:
         try:
             await self._node.write(encode_record(record))
         except MetadataWentBack:
-            self._tell_ledgers()
+            self._report_ledgers()
             raise
         self._info = record
         # Rule 2; orphans may be new since the write began.
@@ -124,11 +124,11 @@ class TopicRecord:
         try:
             await self._node.check_unchanged()
         except MetadataWentBack:
-            self._tell_ledgers()
+            self._report_ledgers()
             raise
 
-    def _tell_ledgers(self) -> None:
-        """Whoever puts the metadata right wants to know what the record named."""
+    def _report_ledgers(self) -> None:
+        """Log what the record named, for the operator who repairs the metadata."""
         named = ", ".join(f"{info.ledgerId} ({self.ledgers.entries_of(info.ledgerId)})" for info in self.ledgers)
         log.error("%s: its ledgers here, and their entries: %s", self._name, named or "none")
 
@@ -141,7 +141,7 @@ class TopicRecord:
         self._orphans[ledger_id] = None
 
     def leave_out(self, ledger_id: int) -> None:
-        """The topic does not need this ledger, which the record may still name."""
+        """Delete this ledger later: the topic does not need it, but the record may still name it."""
         self.ledgers.remove(ledger_id)
         self._orphans[ledger_id] = None
 

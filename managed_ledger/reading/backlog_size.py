@@ -23,26 +23,26 @@ def bytes_after(ledgers: Sequence[LedgerSize], position: Position) -> int:
 
     All of them, if *position* is in none of them: it was trimmed, or never written.
     """
-    total = sum(one.size_bytes for one in ledgers)
+    total = sum(ledger.size_bytes for ledger in ledgers)
     before = 0
-    for one in ledgers:
-        if one.ledger_id == position.ledger_id:
-            return total - before - _bytes_up_to(one, position.entry_id)
-        before += one.size_bytes
+    for ledger in ledgers:
+        if ledger.ledger_id == position.ledger_id:
+            return total - before - _bytes_up_to(ledger, position.entry_id)
+        before += ledger.size_bytes
     return total
 
 
 def position_leaving(ledgers: Sequence[LedgerSize], left_bytes: int) -> Position | None:
     """The first position after which about *left_bytes* or less of *ledgers*, oldest first, come; None: all of them
     are not more than that."""
-    over = sum(one.size_bytes for one in ledgers) - left_bytes
+    over = sum(ledger.size_bytes for ledger in ledgers) - left_bytes
     if over <= 0:
         return None
-    for one in ledgers:
-        if one.size_bytes >= over:
-            average = max(one.size_bytes // max(one.entries, 1), 1)
-            return Position(one.ledger_id, min(-(-over // average), one.entries) - 1)
-        over -= one.size_bytes
+    for ledger in ledgers:
+        if ledger.size_bytes >= over:
+            average = max(ledger.size_bytes // max(ledger.entries, 1), 1)
+            return Position(ledger.ledger_id, min(-(-over // average), ledger.entries) - 1)
+        over -= ledger.size_bytes
     return None
 
 

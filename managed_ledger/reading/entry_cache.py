@@ -53,22 +53,22 @@ class EntryCache:
     def get_run(self, ledger_id: int, first_entry_id: int, last_entry_id: int, bytes_max: int) -> list[Buffer]:
         """Entries from the first on, without gaps, not past the last; at least one if the first is here."""
         ledger = self._ledgers.get(ledger_id)
-        found: list[Buffer] = []
+        run: list[Buffer] = []
         if ledger is None:
-            return found
+            return run
         for entry_id in range(first_entry_id, last_entry_id + 1):
             data = ledger.get(entry_id)
             if data is None:
                 break
             bytes_max -= len(data)
-            if bytes_max < 0 and found:
+            if bytes_max < 0 and run:
                 break
-            found.append(data)
-        return found
+            run.append(data)
+        return run
 
     @property
     def entries(self) -> int:
-        """How many are here now."""
+        """How many entries are here now."""
         return sum(map(len, self._ledgers.values()))
 
     def forget_ledger(self, ledger_id: int) -> None:

@@ -12,8 +12,8 @@ Rules:
 1. The index is the higher one of both. An empty last ledger has none; then the record was written when that ledger was
    begun, behind the last entry of all others.
 2. What is written into the record is never above an acknowledged entry: after a crash no index is left out.
-3. An entry without index (a broker wrote it that was not told to) or one that is lost is passed over, and the one
-   before it is looked at, up to `ENTRIES_LOOKED_MAX`. The messages that were passed over have no index.
+3. An entry without index (from a broker that is not set up to write one) or one that is lost is passed over, and the
+   one before it is looked at, up to `ENTRIES_LOOKED_MAX`. The messages that were passed over have no index.
 """
 
 import logging
@@ -33,8 +33,8 @@ PROPERTY: Final = "index"
 NO_INDEX: Final = -1
 """Before the first message; its index is 0."""
 
-# Entries of the last ledger that are read to find one with an index. The last one has it, but where a broker wrote to
-# the topic that was not told to; more would only make the topic open later.
+# Entries of the last ledger that are read to find one with an index. The last one has it, unless a broker that is not
+# set up to write indexes wrote to the topic; reading more would only make the topic open later.
 ENTRIES_LOOKED_MAX: Final = 100
 
 
@@ -63,10 +63,10 @@ class Reader(Protocol):
 def index_in(data: Buffer) -> int | None:
     """The index before an entry; None where it has none, or cannot be read."""
     try:
-        found = broker_metadata_of(split_entry(data))
+        metadata = broker_metadata_of(split_entry(data))
     except Corruption:
         return None
-    return found.index if found is not None and found.HasField("index") else None
+    return metadata.index if metadata is not None and metadata.HasField("index") else None
 
 
 def index_in_properties(properties: Mapping[str, str], name: str) -> int:
@@ -86,9 +86,9 @@ def index_in_properties(properties: Mapping[str, str], name: str) -> int:
 async def stored_index(ledgers: LedgersLike, reader: Reader, properties: Mapping[str, str], name: str) -> int:
     """The index of the last message of a topic whose last ledger is closed; `NO_INDEX` if there is none.
 
-    Raises Corruption for a property that is no number, StorageUnavailable.
+    Raises Corruption for a property that is not a number, StorageUnavailable.
     """
-    found = index_in_properties(properties, name)
+    noted_index = index_in_properties(properties, name)
     last = ledgers.last_confirmed
     for entry_id in range(last.entry_id, max(last.entry_id - ENTRIES_LOOKED_MAX, -1), -1):
         try:
@@ -99,5 +99,5 @@ async def stored_index(ledgers: LedgersLike, reader: Reader, properties: Mapping
             continue
         index = index_in(entries[0].data) if entries else None
         if index is not None:
-            return max(found, index)  # rule 1
-    return found
+            return max(noted_index, index)  # rule 1
+    return noted_index

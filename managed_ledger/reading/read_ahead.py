@@ -14,7 +14,7 @@ Rules:
 3. All cursors together hold `AheadBudget.bytes_max`, with what is under way, whether it is still wanted or not. Without
    room a cursor reads as if there were no steps. Room comes from cursors that have not asked for a while; from others
    it would only be read twice.
-4. A step that fails is dropped: the cursor's own read meets the failure, and tells it.
+4. A step that fails is dropped: the cursor's own read meets the failure, and reports it.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ STEP_BYTES_MAX: Final = 2 * MIB
 # Bytes bound a step; entries of some bytes each would still be many objects at once.
 STEP_ENTRIES_MAX: Final = 1_000
 
-# Of all cursors of a process: sixteen that read as fast as they can.
+# Bytes for all cursors of a process: enough for sixteen that read as fast as they can.
 AHEAD_BYTES_MAX: Final = 32 * MIB
 
 # A cursor that has not asked for so long gives up what it holds when others need the room, so many cursors at a time.
@@ -71,14 +71,14 @@ class AheadBudget:
         if self.bytes_used + size_bytes > self.bytes_max:
             idle_since_s = self._clock.monotonic() - IDLE_S
             for holder in tuple(islice(self._held, GIVE_UP_AT_ONCE)):
-                found = holder()
-                if found is not None and self._held[holder][1] <= idle_since_s:
-                    found.drop()
+                reader = holder()
+                if reader is not None and self._held[holder][1] <= idle_since_s:
+                    reader.drop()
         return self.bytes_used + size_bytes <= self.bytes_max
 
 
 class ReadAhead:
-    """Reads of one cursor. In place of `Reading.read`, which it calls."""
+    """The reads of one cursor. It is called instead of `Reading.read`, and calls that."""
 
     __slots__ = ("__weakref__", "_behind", "_budget", "_entries", "_left_bytes", "_me", "_reading", "_run_bytes",
                  "_step_bytes", "_task", "_tasks", "_under_way_bytes", "_wanted")  # fmt: skip
@@ -90,18 +90,18 @@ class ReadAhead:
         self._tasks = Tasks("reads ahead")
         self._entries: deque[Entry] = deque()
         self._left_bytes = 0
-        """Of these entries."""
+        """Bytes of these entries."""
         self._run_bytes = 0
-        """Of the runs of which any entry is here: its entries share their memory."""
+        """Bytes of the runs of which any entry is here: the entries of a run share their memory."""
         self._behind: Position | None = None
         """The position behind what the cursor got last; None: that came from memory."""
         self._step_bytes = STEP_BYTES_MIN
         self._task: asyncio.Task[None] | None = None
         """The step under way."""
         self._under_way_bytes = 0
-        """What it may bring."""
+        """Bytes that this step may bring."""
         self._wanted: Position | None = None
-        """Where that step begins; None: there is none, or what it brings is not wanted any more."""
+        """Where that step begins; None: there is no step, or what it brings is not wanted any more."""
         budget.hold(self._me, 0)
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Sequence[Entry] | Awaitable[Sequence[Entry]]:
@@ -116,20 +116,20 @@ class ReadAhead:
             self._go_on()
             return taken
         if not entries and self._task is not None and self._wanted == position:
-            return self._after_step(self._task, first, max_entries, max_bytes)
+            return self._read_after_step(self._task, first, max_entries, max_bytes)
         is_steady = self._behind is not None and self._reading.ceiling(self._behind) == position
         self.drop()
-        found = self._reading.read(position, max_entries, max_bytes)
-        return found if isinstance(found, Sequence) else self.after(found, is_steady=is_steady)
+        answer = self._reading.read(position, max_entries, max_bytes)
+        return answer if isinstance(answer, Sequence) else self.follow(answer, is_steady=is_steady)
 
-    async def after(self, pending: Awaitable[Sequence[Entry]], *, is_steady: bool = False) -> Sequence[Entry]:
-        """What *pending*, a read of the bookies, brings. *is_steady*: it goes on where the one before ended."""
-        found = await pending
-        if found:
-            self._note(found)
+    async def follow(self, pending: Awaitable[Sequence[Entry]], *, is_steady: bool = False) -> Sequence[Entry]:
+        """Wait for *pending*, a read of the bookies. *is_steady*: it goes on where the read before ended."""
+        entries = await pending
+        if entries:
+            self._note(entries)
             if is_steady:
                 self._go_on()
-        return found
+        return entries
 
     def drop(self) -> None:
         """Give up what is held. The next read begins anew."""
@@ -138,12 +138,12 @@ class ReadAhead:
         self._behind = self._wanted = None
         self._budget.hold(self._me, self._under_way_bytes)
 
-    async def _after_step(
+    async def _read_after_step(
         self, step: "asyncio.Task[None]", first: Position, max_entries: int, max_bytes: int
     ) -> Sequence[Entry]:
-        await asyncio.wait([step])  # which goes on if this reader is cancelled
-        found = self.read(first, max_entries, max_bytes)
-        return found if isinstance(found, Sequence) else await found
+        await asyncio.wait([step])  # the step goes on if this reader is cancelled
+        answer = self.read(first, max_entries, max_bytes)
+        return answer if isinstance(answer, Sequence) else await answer
 
     def _take(self, max_entries: int, max_bytes: int) -> list[Entry]:
         entries = self._entries
@@ -159,8 +159,8 @@ class ReadAhead:
         return taken
 
     def _note(self, taken: Sequence[Entry]) -> None:
-        """The cursor gets *taken*."""
-        self._behind = _behind(taken[-1])
+        """Note that the cursor gets *taken*."""
+        self._behind = _position_behind(taken[-1])
         sizes = [len(entry.data) for entry in taken]
         # The next entry is probably no larger than these: it counts for what it takes, where a step is a single one.
         self._step_bytes = max(min(max(2 * sum(sizes), STEP_BYTES_MIN), STEP_BYTES_MAX), *sizes)
@@ -173,23 +173,23 @@ class ReadAhead:
         self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
         if self._task is not None or 2 * self._left_bytes >= self._step_bytes:
             return
-        behind = _behind(entries[-1]) if entries else self._behind
+        behind = _position_behind(entries[-1]) if entries else self._behind
         if behind is None or not self._budget.make_room(self._step_bytes):
             return
         begin = self._reading.ceiling(behind)
-        found = self._reading.read(begin, STEP_ENTRIES_MAX, self._step_bytes)
-        if isinstance(found, Sequence):  # the end, or what memory has
+        answer = self._reading.read(begin, STEP_ENTRIES_MAX, self._step_bytes)
+        if isinstance(answer, Sequence):  # the end, or what memory has
             return
         self._wanted = begin
         self._under_way_bytes = self._step_bytes
-        self._task = self._tasks.spawn(self._step(found), "step")
+        self._task = self._tasks.spawn(self._step(answer), "step")
         self._budget.hold(self._me, self._run_bytes + self._under_way_bytes)
 
     async def _step(self, pending: Awaitable[Sequence[Entry]]) -> None:
         try:
-            found = await pending
+            entries = await pending
         except ManagedLedgerError:
-            found = ()  # rule 4
+            entries = ()  # rule 4
         finally:
             self._task = None
             self._under_way_bytes = 0
@@ -197,12 +197,12 @@ class ReadAhead:
         if self._wanted is None:
             return
         self._wanted = None
-        size_bytes = sum(len(entry.data) for entry in found)
-        self._entries.extend(found)
+        size_bytes = sum(len(entry.data) for entry in entries)
+        self._entries.extend(entries)
         self._left_bytes += size_bytes
         self._run_bytes += size_bytes
         self._budget.hold(self._me, self._run_bytes)
 
 
-def _behind(entry: Entry) -> Position:
+def _position_behind(entry: Entry) -> Position:
     return Position(entry.ledger_id, entry.entry_id + 1)

@@ -49,8 +49,8 @@ class Reading:
         handles_max: int,
         on_damage: OnDamage = ignore_damage,
     ) -> None:
-        """*handles_max*: how many ledgers are kept open for reading. *on_damage* is told of entries that no bookie can
-        give."""
+        """*handles_max*: how many ledgers are kept open for reading. *on_damage* is called for entries that no bookie
+        can give."""
         self._name = name
         self._ledgers = ledgers
         self._bookkeeper = bookkeeper
@@ -76,10 +76,10 @@ class Reading:
         if position.entry_id > last:
             return []
         last = min(last, position.entry_id + max_entries - 1)
-        found = self._cache.get_run(position.ledger_id, position.entry_id, last, max_bytes)
-        if found:
+        run = self._cache.get_run(position.ledger_id, position.entry_id, last, max_bytes)
+        if run:
             ledger_id = position.ledger_id
-            return [Entry(ledger_id, entry_id, data) for entry_id, data in enumerate(found, start=position.entry_id)]
+            return [Entry(ledger_id, entry_id, data) for entry_id, data in enumerate(run, start=position.entry_id)]
         return self._read_cold(position, last, max_bytes)
 
     def ceiling(self, position: Position) -> Position:
@@ -96,16 +96,16 @@ class Reading:
         except (NoSuchLedger, NoSuchEntry) as error:
             if ledger_id not in self._ledgers:  # trimmed during the read; the caller continues after it
                 return []
-            if handle is None:  # it could not be opened: its record is gone, and with it what could be mended
+            if handle is None:  # its record is gone, so it could not be opened, and nothing of it can be mended
                 raise self._ledger_lost(ledger_id) from error
             await self._check_record(handle)
-            self._tell(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
+            self._report(position, Kind.DATA_LOSS, f"no bookie that should have it does: {error}")
             raise DataLost(
                 f"{self._name}: entry {position} is missing: {error}{_WAY_OUT}", ledger_id, position.entry_id
             ) from error
         except (BookKeeperError, Corruption) as error:
             if isinstance(error, Corruption):
-                self._tell(position, Kind.BAD_LEDGER, str(error))
+                self._report(position, Kind.BAD_LEDGER, str(error))
             raise StorageUnavailable(f"{self._name}: cannot read {position}: {error}") from error
         assert not stored or stored[0].entry_id == position.entry_id, (position, stored[0].entry_id)
         return [Entry(ledger_id, item.entry_id, item.payload) for item in stored]
@@ -129,7 +129,7 @@ class Reading:
     def _ledger_lost(self, ledger_id: int) -> DataLost:
         return DataLost(f"{self._name}: ledger {ledger_id} is gone, and its entries with it{_WAY_OUT}", ledger_id, None)
 
-    def _tell(self, position: Position, kind: Kind, text: str) -> None:
+    def _report(self, position: Position, kind: Kind, text: str) -> None:
         self._on_damage(position.ledger_id, kind, [(position.entry_id, position.entry_id)], f"{self._name}: {text}")
 
     async def _handle(self, ledger_id: int) -> LedgerReadHandle:
@@ -161,9 +161,9 @@ class Reading:
         false_at, true_at = EARLIEST, ledgers.next_position(ledgers.last_confirmed)
         while (between := ledgers.entries_between(false_at, ledgers.previous_position(true_at))) > 0:
             position = ledgers.position_at(ledgers.entries_up_to(false_at) + between // 2)
-            found = self.read(position, 1, 1)
+            answer = self.read(position, 1, 1)
             try:
-                entries = found if isinstance(found, Sequence) else await found
+                entries = answer if isinstance(answer, Sequence) else await answer
             except DataLost:
                 if not self.passes_over_lost:
                     raise

@@ -26,7 +26,7 @@ class VersionedRecord:
 
     A conflict means that another owner wrote the node: `ManagedLedgerFenced`. Versions of a node only grow, so one that
     is lower than ours means that old metadata were put back: `MetadataWentBack`, unless the node was made anew. A
-    change whose outcome is unknown is sent again: while the node has the old version that decides it (a reading would
+    change whose outcome is unknown is sent again, which decides it while the node has the old version (reading would
     not: the first copy may still be on its way). If the node has moved on to a value that we meant to write, at the
     version that it would have, it was our own change (I56). Where the doubt remains, `RecordInDoubt` is raised; the
     next change settles it.
@@ -61,7 +61,7 @@ class VersionedRecord:
             try:
                 self.version = await self._store.put(self.path, value, self.version)
             except VersionConflict as error:
-                if await self._is_ours(error) == value:
+                if await self._adopt_own_value(error) == value:
                     return
                 continue
             except OutcomeUnknown as error:
@@ -102,7 +102,7 @@ class VersionedRecord:
             except NoNode:
                 pass
             except VersionConflict as error:
-                await self._is_ours(error)
+                await self._adopt_own_value(error)
                 continue
             except OutcomeUnknown as error:
                 cause = error
@@ -115,8 +115,8 @@ class VersionedRecord:
         assert cause is not None, "without a lost answer the loop has returned or raised"
         raise self._unavailable("delete", cause) from cause
 
-    async def _is_ours(self, conflict: VersionConflict) -> bytes:
-        """The doubtful value that the node has; `version` becomes that of the node.
+    async def _adopt_own_value(self, conflict: VersionConflict) -> bytes:
+        """Take the node's value for our own change if we may have written it, with its version; returns the value.
 
         Raises ManagedLedgerFenced, RecordInDoubt.
         """
@@ -148,12 +148,12 @@ class VersionedRecord:
             )
         if node.created_ms > self._created_ms:
             return ManagedLedgerFenced(f"{self.path} was deleted and made anew by another owner")
-        found = WentBack(
+        problem = WentBack(
             f"the metadata store went back in time: {self.path}: {versions}. See docs/production.md, Metadata that are "
             "older than the ledgers"
         )
-        log.error("%s", found)
-        return MetadataWentBack(str(found))
+        log.error("%s", problem)
+        return MetadataWentBack(str(problem))
 
     def _unavailable(self, doing: str, error: MetadataError) -> StorageUnavailable:
         if self._doubtful:

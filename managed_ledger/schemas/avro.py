@@ -51,7 +51,7 @@ PROMOTIONS: Final = {
 
 
 class InvalidSchema(ValueError):
-    """A text is no Avro schema, or one that is larger than is worked on here. The message goes on from "the schema"."""
+    """A text is not an Avro schema, or too large to be worked on here. The message continues "the schema …"."""
 
 
 class Field(NamedTuple):
@@ -73,11 +73,11 @@ class AvroType:
     name: str = ""
     fields: dict[str, Field] = field(default_factory=dict)
     parts: "list[AvroType]" = field(default_factory=list)
-    """Of a union its branches; of an array or a map what it holds."""
+    """The branches of a union; the type that an array or a map holds."""
     symbols: tuple[str, ...] = ()
     size: int = 0
     default: str | None = None
-    """Of an enum: what stands for a symbol that is not known."""
+    """What an enum gives for a symbol that is not known."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name.rpartition('.')[2][:_SHOWN_CHARS]}" if self.name else self.kind
@@ -124,7 +124,7 @@ class _Parser:
         self._full: dict[str, AvroType] = {}
         self._short: dict[str, AvroType] = {}
         self._named: dict[int, AvroType] = {}
-        """By the identity of the JSON object that defines it."""
+        """The types with names, by the identity of the JSON object that defines each."""
         self._collect(schema, "", 0)
         self.made = self._build(schema, "")
 
@@ -146,8 +146,8 @@ class _Parser:
                 made = self._named[id(schema)] = AvroType(kind, full)
                 self._full.setdefault(full, made)
                 self._short.setdefault(full.rpartition(".")[2], made)
-                for one in schema["fields"] if kind in RECORDS else ():
-                    self._collect(one["type"], full.rpartition(".")[0], depth + 1)
+                for definition in schema["fields"] if kind in RECORDS else ():
+                    self._collect(definition["type"], full.rpartition(".")[0], depth + 1)
             elif not isinstance(kind, str):
                 self._collect(kind, namespace, depth + 1)
 
@@ -172,8 +172,8 @@ class _Parser:
         made = self._named[id(schema)]
         if kind in RECORDS:
             within = made.name.rpartition(".")[0]
-            fields = (self._field(one, within) for one in schema["fields"])
-            made.fields = {one.name: one for one in fields}
+            fields = (self._field(definition, within) for definition in schema["fields"])
+            made.fields = {member.name: member for member in fields}
             if len(made.fields) < len(schema["fields"]):
                 raise InvalidSchema("has the same field twice in a record")
         elif kind == "enum":
@@ -183,23 +183,23 @@ class _Parser:
             made.size = int(schema["size"])
         return made
 
-    def _field(self, one: Any, namespace: str) -> Field:
+    def _field(self, definition: Any, namespace: str) -> Field:
         return Field(
-            str(one["name"]),
-            self._build(one["type"], namespace),
-            tuple(map(str, one.get("aliases", ()))),
-            "default" in one,
-            one.get("default"),
+            str(definition["name"]),
+            self._build(definition["type"], namespace),
+            tuple(map(str, definition.get("aliases", ()))),
+            "default" in definition,
+            definition.get("default"),
         )
 
     def _reference(self, name: str, namespace: str) -> AvroType:
         if name in PRIMITIVES:
             return _PRIMITIVE_TYPES[name]
-        found = self._full.get(_full_name(name, namespace)) or self._full.get(name)
-        found = found or self._short.get(name.rpartition(".")[2])
-        if found is None:
+        kind = self._full.get(_full_name(name, namespace)) or self._full.get(name)
+        kind = kind or self._short.get(name.rpartition(".")[2])
+        if kind is None:
             raise InvalidSchema(f"names the type {name[:_SHOWN_CHARS]!r}, which is not defined")
-        return found
+        return kind
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -207,7 +207,7 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def promotes(writer: AvroType, reader: AvroType) -> bool:
-    """Whether what *writer* writes may be read as *reader*, by the kinds alone; of no unions."""
+    """Whether what *writer* writes may be read as *reader*, by the kinds alone. Neither is a union."""
     if writer.kind == reader.kind or (writer.kind in RECORDS and reader.kind in RECORDS):
         return True
     return reader.kind in PROMOTIONS.get(writer.kind, ())
@@ -223,9 +223,9 @@ class _Step(NamedTuple):
     """What has to hold for one pair."""
 
     problems: tuple[str, ...]
-    """Why it fails by itself."""
+    """Reasons why the pair fails, whatever others do."""
     needs: Sequence[tuple[str, _Pair]]
-    """Where, and which pairs have to hold: all of them, or one with *is_any*."""
+    """The places and pairs that have to hold: all of them, or one with *is_any*."""
     is_any: bool = False
 
 
@@ -259,13 +259,13 @@ def mismatches(reader: AvroType, writer: AvroType) -> Iterator[str]:
 
 def _steps_from(root: _Pair) -> dict[_Pair, _Step]:
     """Each pair that *root* leads to, once (rule 2)."""
-    found: dict[_Pair, _Step] = {}
+    steps: dict[_Pair, _Step] = {}
     left, count = [root], 0
     while left:
         pair = left.pop()
-        if pair in found:
+        if pair in steps:
             continue
-        step = found[pair] = _step(*pair)
+        step = steps[pair] = _step(*pair)
         count += 1 + len(step.needs)
         if count > COMPARISONS_MAX:
             raise InvalidSchema(
@@ -273,7 +273,7 @@ def _steps_from(root: _Pair) -> dict[_Pair, _Step]:
                 "ALWAYS_COMPATIBLE compares none"
             )
         left.extend(needed for _, needed in step.needs)
-    return found
+    return steps
 
 
 def _step(reader: AvroType, writer: AvroType) -> _Step:
@@ -306,13 +306,15 @@ def _record_step(reader: AvroType, writer: AvroType) -> _Step:
     # Records are matched by their fields: the library that Pulsar uses ignores their names.
     problems: list[str] = []
     needs: list[tuple[str, _Pair]] = []
-    for one in reader.fields.values():
-        names = (one.name, *one.aliases)
+    for reader_field in reader.fields.values():
+        names = (reader_field.name, *reader_field.aliases)
         match = next((writer.fields[name] for name in names if name in writer.fields), None)
         if match is not None:
-            needs.append((f".{one.name}", (one.type, match.type)))
-        elif not one.has_default:
-            problems.append(f".{one.name[:_SHOWN_CHARS]}: the writer does not have this field and it has no default")
+            needs.append((f".{reader_field.name}", (reader_field.type, match.type)))
+        elif not reader_field.has_default:
+            problems.append(
+                f".{reader_field.name[:_SHOWN_CHARS]}: the writer does not have this field and it has no default"
+            )
     return _Step(tuple(problems), needs)
 
 

@@ -80,16 +80,16 @@ class Schema(NamedTuple):
 AVRO_BASED: Final = frozenset({SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF})
 
 
-def same_schema(one: Schema, other: Schema) -> bool:
+def same_schema(schema: Schema, other: Schema) -> bool:
     """Whether two schemas are the same. Avro's JSON may differ in its spaces and in the order of its members."""
-    if one.type != other.type:
+    if schema.type != other.type:
         return False
-    if one.data == other.data:
+    if schema.data == other.data:
         return True
-    if one.type not in AVRO_BASED:
+    if schema.type not in AVRO_BASED:
         return False
     try:
-        return bool(json_of(one.data) == json_of(other.data))
+        return bool(json_of(schema.data) == json_of(other.data))
     except InvalidSchema:
         return False
 

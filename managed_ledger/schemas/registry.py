@@ -54,7 +54,7 @@ CACHED_BYTES_MAX: Final = 32 * MIB
 
 
 class StoredSchema(NamedTuple):
-    """One version. A deleted one is a tombstone without definition."""
+    """One version of a schema. A deletion is a version, too: a tombstone without definition."""
 
     version: int
     schema: Schema
@@ -63,8 +63,8 @@ class StoredSchema(NamedTuple):
     deleted: bool
 
 
-# What stands beside a version without a definition: a primitive type, or a deletion. Apache's brokers write no digest
-# beside a deletion, this one writes that of nothing.
+# The digest beside a version without a definition: a primitive type, or a deletion. Apache's brokers write no digest
+# beside a deletion; this one writes the digest of no bytes.
 _NO_DEFINITION: Final = (b"", hashlib.sha256(b"").digest())
 
 
@@ -90,7 +90,7 @@ def version_of(data: bytes) -> int | None:
 # ten thousand pairs of types at most, 40 ms.
 INLINE_BYTES_MAX: Final = 4 * KIB
 
-# Threads for that: each takes turns with the loop, and makes it as much slower as one of two.
+# Threads for that: a thread at work takes turns with the loop, which has half of the time then.
 _APART_AT_ONCE: Final = 1
 _threads = ThreadPoolExecutor(_APART_AT_ONCE, "schemas")
 
@@ -98,7 +98,7 @@ _threads = ThreadPoolExecutor(_APART_AT_ONCE, "schemas")
 async def apart(work: Callable[..., R], *arguments: Any) -> R:
     """Call *work*; on another thread if the schemas among its arguments are large. Others get their turn before it
     returns. Raises what *work* raises."""
-    size = sum(len(one.data) for one in arguments if isinstance(one, Schema))
+    size = sum(len(schema.data) for schema in arguments if isinstance(schema, Schema))
     if size > INLINE_BYTES_MAX:
         return await asyncio.get_running_loop().run_in_executor(_threads, work, *arguments)
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ class SchemaRegistry:
         self._config = config or ManagedLedgerConfig()
         self._cache: dict[tuple[str, int, int], StoredSchema] = {}
         self._cached_bytes = 0
-        # Those that somebody holds or waits for.
+        # The locks that somebody holds or waits for.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, schema_id: str, version: int | None = None) -> StoredSchema | None:
@@ -150,13 +150,13 @@ class SchemaRegistry:
         if locator is None:
             return None
         if version is None:
-            found = await self._read(schema_id, locator.info)
+            stored = await self._read(schema_id, locator.info)
         else:
             entries = [entry for entry in locator.index if entry.version == version]
             if not entries or await self._is_deleted_after(schema_id, locator, version):
                 return None
-            found = await self._read(schema_id, entries[0])
-        return None if found is None or found.deleted else found
+            stored = await self._read(schema_id, entries[0])
+        return None if stored is None or stored.deleted else stored
 
     async def _is_deleted_after(self, schema_id: str, locator: SchemaLocator, version: int) -> bool:
         for entry in locator.index:
@@ -235,14 +235,14 @@ class SchemaRegistry:
         return [] if locator is None else [int(entry.position.ledgerId) for entry in locator.index]
 
     async def places(self, schema_id: str) -> list[SchemaPlace]:
-        """Where each version is, oldest first, tombstones among them; none for a topic without schema.
+        """The place of each version, oldest first, tombstones among them; empty for a topic without schema.
 
         Raises StorageUnavailable, Corruption.
         """
         _, locator = await self._locator(schema_id)
         if locator is None:
             return []
-        return [SchemaPlace(one.version, one.position.ledgerId, one.position.entryId) for one in locator.index]
+        return [SchemaPlace(entry.version, entry.position.ledgerId, entry.position.entryId) for entry in locator.index]
 
     # ---------------------------------------------------------------------------------- storage
 
@@ -257,18 +257,18 @@ class SchemaRegistry:
             raise Corruption(f"the locator of schema {schema_id} cannot be decoded: {error}") from None
 
     async def _live(self, schema_id: str, locator: SchemaLocator, bytes_max: int | None = None) -> list[StoredSchema]:
-        found: list[StoredSchema] = []
+        live: list[StoredSchema] = []
         for entry in locator.index:
             stored = await self._read(schema_id, entry)
             if stored is None:
                 continue
             if stored.deleted:
-                found.clear()
+                live.clear()
             else:
-                found.append(stored)
-            if bytes_max is not None and sum(len(one.schema.data) for one in found) > bytes_max:
+                live.append(stored)
+            if bytes_max is not None and sum(len(kept.schema.data) for kept in live) > bytes_max:
                 raise Corruption(f"the versions of schema {schema_id} have more than {bytes_max} bytes together")
-        return found
+        return live
 
     async def _read(self, schema_id: str, entry: IndexEntry) -> StoredSchema | None:
         ledger_id, entry_id = entry.position.ledgerId, entry.position.entryId
@@ -289,13 +289,13 @@ class SchemaRegistry:
         except BookKeeperError as error:
             raise StorageUnavailable(f"schema {schema_id} version {entry.version}: {error}") from error
         assert stored[0].entry_id == entry_id, (stored[0].entry_id, entry_id)
-        found = _decode(schema_id, entry.version, bytes(stored[0].payload))
-        if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(found.schema.data) > CACHED_BYTES_MAX:
+        decoded = _decode(schema_id, entry.version, bytes(stored[0].payload))
+        if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(decoded.schema.data) > CACHED_BYTES_MAX:
             self._cache.clear()
             self._cached_bytes = 0
-        self._cache[key] = found
-        self._cached_bytes += len(found.schema.data)
-        return found
+        self._cache[key] = decoded
+        self._cached_bytes += len(decoded.schema.data)
+        return decoded
 
     async def _append(
         self,

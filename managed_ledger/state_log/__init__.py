@@ -1,1 +1,1 @@
-"""A replicated state machine on ledgers: a leader appends, the others follow."""
+"""A replicated state machine on ledgers: a leader appends, the other nodes follow."""

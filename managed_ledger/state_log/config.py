@@ -27,9 +27,9 @@ class StateLogConfig:
     marker_s: float = 0.02
     """An idle leader says so much later that its last edit is confirmed; until then followers do not see it."""
     poll_s: float = 0.02
-    """A follower looks for new entries so often, if no bookie tells it of them before …"""
+    """A follower looks for new entries so often, if no bookie announces them before …"""
     poll_idle_s: float = 0.5
-    """… and where none come, step by step only so often."""
+    """… and where none come, step by step less often, down to this."""
     retry_s: float = 1.0
     """After an error of bookies or metadata store."""
 

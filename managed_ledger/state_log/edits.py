@@ -42,10 +42,10 @@ assert _HEADER.size == 18
 TOKEN_LENGTH: Final = 16
 
 # Edits after which a token is forgotten. 10,000 tokens are about 2 MB of memory and 240 KB of each snapshot; a client
-# that retries for longer than 10,000 edits of all clients take is told that the outcome is not known.
+# that retries for longer than 10,000 edits of all clients take gets the error that the outcome is not known.
 TOKENS_KEPT: Final = 10_000
 
-# Bytes of one edit. Above it bookies' frames (5 MiB) would not take it; and it holds up those behind it.
+# Bytes of one edit. A larger one would not fit into bookies' frames (5 MiB), and it would hold up those behind it.
 EDIT_BYTES_MAX: Final = 4 * MIB
 
 
@@ -78,7 +78,7 @@ class Edit(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """Nothing, but that what comes before it is confirmed."""
+    """An entry without content, whose presence shows that the entries before it are confirmed."""
 
     number: int
     """The number of the last edit before it."""

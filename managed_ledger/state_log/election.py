@@ -1,4 +1,4 @@
-"""Who leads a log: the node whose session made the node `<root>/leader`.
+"""Which node leads a log: the one whose session made `<root>/leader` in the metadata store.
 
 The election is a hint (I59): while two nodes believe to be elected, fencing and the list decide. An elected node that
 cannot lead resigns, so that another one may try.
@@ -74,7 +74,7 @@ class LeaderElection:
             vote = json.dumps({"name": self._log.name}).encode()
             with contextlib.suppress(VersionConflict):
                 await self._store.put(self._path, vote, NO_NODE, ephemeral=True)
-            self._is_stale = True  # look who it is
+            self._is_stale = True  # look which node leads
         elif not node.own:
             await self._log.follow()
         elif not self._log.is_leader:

@@ -44,7 +44,7 @@ class TokenExpired(StateLogError):
 
 
 class TooManyProposals(StateLogError):
-    """The leader has too much that is not acknowledged. Nothing was done."""
+    """The leader has too many edits that are not acknowledged. Nothing was done."""
 
 
 class EditRefused(StateLogError):

@@ -5,14 +5,14 @@
 
 Rules:
 
-1. A ledger is listed before its header is written (I117); nobody is told anything before the header is acknowledged.
+1. A ledger is listed before its header is written (I117); no proposal is answered before the header is acknowledged.
 2. Edits are folded when they are acknowledged, in their order (I118, I123): what a leader's state has, every later
    leader will find. Their numbers go on behind the last one of the log that was fenced and read (I124).
 3. The ledger before is closed, and all of it folded, before the next is created.
 4. After the first failure nothing is written any more: the term is over, whatever the failure was. The next leader,
    perhaps this node again, finds in the log what was stored of the rest.
 5. A barrier is a marker that was written after the barrier was asked for (I129): that it could be stored shows that no
-   later leader had read the log to its end. All who ask while one is under way share the next.
+   later leader had read the log to its end. All calls that come while one is under way share the next.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Leading:
         self._is_rolling = False
         self._is_idle_marked = True
         self._barrier: Done | None = None
-        """Of the marker that is written now, and of the one after it."""
+        """The futures of the marker that is written now, and of the one after it."""
         self._next_barrier: Done | None = None
         self._timer: Timer | None = None
         self._list_lock = asyncio.Lock()
@@ -164,7 +164,7 @@ class Leading:
         """Raises TooManyProposals, EditRefused: nothing was done. The future fails with ProposalUnknown."""
         self._check()
         done: Done = asyncio.get_running_loop().create_future()
-        known = self._replica.already(token)
+        known = self._replica.find_applied(token)
         if known is not None:
             done.set_result(known)
             return done
@@ -195,7 +195,7 @@ class Leading:
         await asyncio.shield(self._next_barrier)
 
     def _send_barrier(self) -> None:
-        """One marker for all who asked since the one before was written."""
+        """Write one marker for all calls that came since the one before was written."""
         if self.error is not None or self._barrier is not None or self._next_barrier is None or self._is_rolling:
             return
         self._barrier, self._next_barrier = self._next_barrier, None
@@ -208,7 +208,7 @@ class Leading:
 
     def _on_barrier(self, done: Done) -> None:
         if not done.cancelled():
-            done.exception()  # retrieved: all who asked may have been cancelled
+            done.exception()  # retrieved: all callers may have been cancelled
         self._barrier = None
         self._send_barrier()
 
@@ -306,7 +306,7 @@ class Leading:
                     proposal.done.set_exception(error)
 
     async def drop(self, ledger_ids: tuple[int, ...]) -> None:
-        """Drop ledgers that `LogList.droppable` told. Raises LeadershipLost, LogUnavailable."""
+        """Drop ledgers that `LogList.droppable` named. Raises LeadershipLost, LogUnavailable."""
         async with self._list_lock:
             await self.term.drop(ledger_ids, self._bookkeeper)
 

@@ -1,6 +1,6 @@
 """One node of a replicated state log with all that it needs: metadata store, bookies, disk, election, snapshots.
 
-For a service of one's own this is the way in; what it is made of can be put together differently (see `StateLog`).
+A service that uses a state log begins here; its parts can also be put together differently (see `StateLog`).
 """
 
 import socket

@@ -25,12 +25,12 @@ from managed_ledger.state_log.errors import LogUnavailable
 
 log = logging.getLogger(__name__)
 
-# The own node is looked at so often, beside what watches tell.
+# The own node is looked at so often, besides the watches.
 _LOOK_S: Final = 5.0
 
 
 class MemberNode(NamedTuple):
-    """What one node tells of itself."""
+    """What one node reports about itself."""
 
     name: str
     address: str
@@ -72,19 +72,19 @@ class MemberNodes:
             raise LogUnavailable(f"{self._path} cannot be written: {error}") from error
 
     async def covered_by_others(self) -> Sequence[int]:
-        return [one.covered for one in await self.others()]
+        return [member.covered for member in await self.others()]
 
     async def others(self) -> list[MemberNode]:
         """The other nodes that are there. Raises LogUnavailable."""
-        found = []
+        members = []
         try:
             for name in await self._store.children(self._folder):
                 node = await self._store.get(f"{self._folder}/{name}")
                 if name != self._own.name and node is not None:
-                    found.append(_decode(node.value, name))
+                    members.append(_decode(node.value, name))
         except MetadataError as error:
             raise LogUnavailable(f"{self._folder} cannot be read: {error}") from error
-        return [one for one in found if one is not None]
+        return [member for member in members if member is not None]
 
     @property
     def _path(self) -> str:
@@ -95,7 +95,7 @@ class MemberNodes:
         node = await self._store.get(self._path)
         if node is not None and node.own and node.value == value:
             return
-        if node is not None and not node.own:  # of a session before; it would end with that one
+        if node is not None and not node.own:  # it belongs to a former session, and would end with that
             with contextlib.suppress(NoNode, VersionConflict):
                 await self._store.delete(self._path, node.version)
             node = None
@@ -118,10 +118,10 @@ class MemberNodes:
 
 
 def _decode(value: bytes, name: str) -> MemberNode | None:
-    """None for what no node of a log wrote."""
+    """A member's node; None where its value cannot be understood."""
     try:
-        found = json.loads(value)
-        return MemberNode(str(found["name"]), str(found["address"]), int(found["covered"]))
+        stored = json.loads(value)
+        return MemberNode(str(stored["name"]), str(stored["address"]), int(stored["covered"]))
     except (ValueError, KeyError, TypeError) as error:
         log.warning("member %s is passed over: %r", name, error)
         return None

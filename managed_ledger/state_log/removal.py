@@ -15,7 +15,7 @@ _LIST: Final = list_path("").strip("/")
 
 
 async def remove_log(store: MetadataStore, bookkeeper: BookKeeper, root: str) -> None:
-    """Does nothing where there is no log. A removal that was cut off can be made again: the list goes last.
+    """Remove the log, if there is one. A removal that was cut off can be repeated: the list goes last.
 
     Nodes that still have this log stop with LogDamaged once another log stands at *root*. A list that cannot be
     understood is removed, its ledgers stay. Raises LogUnavailable.
@@ -25,7 +25,7 @@ async def remove_log(store: MetadataStore, bookkeeper: BookKeeper, root: str) ->
             listed = await read_list(store, root)
         except Corruption:
             listed = None
-        for ledger_id in [] if listed is None else [*(one.ledger_id for one in listed.ledgers), *listed.leaving]:
+        for ledger_id in [] if listed is None else [*(ledger.ledger_id for ledger in listed.ledgers), *listed.leaving]:
             try:
                 await bookkeeper.delete_ledger(ledger_id)
             except NoSuchLedger:

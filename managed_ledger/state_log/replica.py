@@ -4,7 +4,7 @@ Rules:
 
 1. Entries are folded in the order of the log, each once; the position never moves back (I118).
 2. A ledger is left only where it is closed, and only behind its last entry (I126). The next one begins with entry 0.
-3. Each ledger begins with a header of the term and the first number that the list tells; edits are numbered without a
+3. Each ledger begins with a header of the term and the first number that the list has; edits are numbered without a
    gap. Anything else is damage, and nothing is folded any more.
 4. `apply` gets the edit and the time that stands in it; nothing here gives it a clock (I119).
 5. If `apply` raises, nothing is folded any more (I127): part of the edit may be in the state.
@@ -23,7 +23,7 @@ from managed_ledger.state_log.snapshots.format import Snapshot, encode_snapshot
 
 
 class Role(Enum):
-    """What a node is to its log."""
+    """The role of a node in its log."""
 
     FOLLOWER = "follower"
     """Tails the log; what is read here may be stale."""
@@ -45,7 +45,7 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> bytes:
-        """The whole state."""
+        """The whole state as bytes."""
         ...
 
     def restore(self, state: bytes) -> None:
@@ -94,7 +94,7 @@ class Replica:
         """Why nothing is folded any more."""
 
     def enter(self, ledger: ListedLedger) -> None:
-        """Go on with *ledger*, the one behind the present one, which was left, or the first. Raises LogDamaged."""
+        """Go on with *ledger*: the first, or the one behind the ledger that was left. Raises LogDamaged."""
         if ledger.first_number != self.number + 1 or ledger.term < self.term:
             raise self._damaged(f"ledger {ledger.ledger_id} begins with edit {ledger.first_number}, term {ledger.term}")
         self.position = Position(ledger.ledger_id, -1)
@@ -153,8 +153,8 @@ class Replica:
             del self.tokens[oldest]
         return applied
 
-    def already(self, token: Token) -> Applied | None:
-        """What became of an edit with *token*, if it is known to be applied."""
+    def find_applied(self, token: Token) -> Applied | None:
+        """What became of the edit with *token*; None: it is not known to be applied."""
         seen = self.tokens.get(token.id)
         return None if seen is None else Applied(seen, None, Verdict.DUPLICATE)
 
@@ -186,8 +186,8 @@ class Replica:
 
     def state_hash(self) -> str:
         """Equal on all nodes that have folded the same edits (I119)."""
-        told = self.snapshot()._replace(position=_BEFORE_FIRST, term=0)
-        return hashlib.sha256(encode_snapshot(told)).hexdigest()
+        snapshot = self.snapshot()._replace(position=_BEFORE_FIRST, term=0)
+        return hashlib.sha256(encode_snapshot(snapshot)).hexdigest()
 
     def _damaged(self, text: str) -> LogDamaged:
         self.error = LogDamaged(f"{self._name}: at {self.position}, edit {self.number}, term {self.term}: {text}")

@@ -2,8 +2,8 @@
 
     GET /snapshot?above=4811      200: the bytes of the newest snapshot     204: it covers no edit behind 4811
 
-With a secret, the same for all nodes, a call without `Authorization: Bearer <secret>` gets 401. Without one, whoever
-reaches the port reads the state.
+With a secret, the same for all nodes, a call without `Authorization: Bearer <secret>` gets 401. Without one, everybody
+who reaches the port can read the state.
 """
 
 import hmac
@@ -66,7 +66,7 @@ class SnapshotServer:
 
 
 class HttpSnapshots:
-    """Asks the other nodes, those that cover most first."""
+    """Asks the other nodes, beginning with those that cover most."""
 
     def __init__(self, members: MemberNodes, secret: str | None = None) -> None:
         self._members = members
@@ -74,7 +74,7 @@ class HttpSnapshots:
         self.bytes_max = SNAPSHOT_BYTES_MAX
 
     async def fetch(self, above: int) -> bytes | None:
-        others = sorted(await self._members.others(), key=lambda one: one.covered, reverse=True)
+        others = sorted(await self._members.others(), key=lambda member: member.covered, reverse=True)
         failures: list[str] = []
         async with aiohttp.ClientSession(timeout=_TIMEOUT, headers=self._headers) as session:
             for other in others:

@@ -6,8 +6,8 @@
     lead:   claim the list (a new term) ─▶ close every listed ledger with recovery (I115) ─▶ fold to the end
             ─▶ create a ledger ─▶ list it ─▶ its header is stored ─▶ LEADER
 
-Who leads is decided outside, or by `election`. Nothing relies on that decision: two nodes that both believe to be the
-leader are told apart by the list's compare-and-set and by fencing.
+Which node leads is decided outside, or by `election`. Nothing relies on that decision: where two nodes both believe
+that they lead, the list's compare-and-set and fencing let only one of them write.
 """
 
 import asyncio
@@ -51,19 +51,19 @@ _LIST_LOOK_S: Final = 5.0
 
 
 class Members(Protocol):
-    """Which nodes are there, and what their snapshots cover."""
+    """Knows which nodes are there, and what their snapshots cover."""
 
     async def publish(self, covered: int) -> None:
         """Tell the others what this node's snapshots cover. Raises LogUnavailable."""
         ...
 
     async def covered_by_others(self) -> Sequence[int]:
-        """What those of the other nodes that are there cover. Raises LogUnavailable."""
+        """What the snapshots of the other nodes that are there cover. Raises LogUnavailable."""
         ...
 
 
 class Alone:
-    """A log with one node, or whose nodes do not know each other: with `snapshot_copies` above 1 nothing is dropped."""
+    """For a log of one node, or of nodes that do not know each other: `snapshot_copies` above 1 drops nothing."""
 
     async def publish(self, covered: int) -> None:
         return
@@ -73,7 +73,7 @@ class Alone:
 
 
 class StateLog:
-    """One node. All methods are called on the loop that opened it."""
+    """One node of a state log. All methods are called on the loop that opened it."""
 
     def __init__(
         self,
@@ -127,9 +127,9 @@ class StateLog:
 
     async def open(self) -> None:
         """Take the newest good snapshot, and begin to follow. Raises FolderInUse, OSError, ApplyFailed."""
-        found = await self._in_thread(self.snapshots.open)
-        if found is not None:
-            self._replica.restore(found)
+        snapshot = await self._in_thread(self.snapshots.open)
+        if snapshot is not None:
+            self._replica.restore(snapshot)
         self._snapshot_at = self._replica.number
         self._cancel_watch = self._store.watch_node(list_path(self.config.root), self._on_list_changed)
         self._follow()
@@ -147,9 +147,9 @@ class StateLog:
             self.snapshots.close()
             self._become(Role.STOPPED)
 
-    def on_role(self, told: Callable[[Role], None]) -> None:
-        """Call *told* with each new role."""
-        self._listeners.append(told)
+    def on_role(self, listener: Callable[[Role], None]) -> None:
+        """Call *listener* with each new role."""
+        self._listeners.append(listener)
 
     # State
 
@@ -195,7 +195,7 @@ class StateLog:
     # Edits and reads
 
     def new_token(self) -> Token:
-        """For an edit that may have to be proposed more than once."""
+        """A token for an edit that may have to be proposed more than once."""
         return Token(self._rng.getrandbits(8 * TOKEN_LENGTH).to_bytes(TOKEN_LENGTH, "big"), self._replica.number)
 
     async def propose(self, edit: bytes, token: Token | None = None) -> Applied:
@@ -279,7 +279,7 @@ class StateLog:
     async def _promote(self) -> Leading:
         new_log = None if self._replica.number else f"{self._rng.getrandbits(128):032x}"
         term = await Term.claim(self._store, self.config.root, self._incarnation, new_log)
-        ledgers = [one.ledger_id for one in term.list.ledgers]
+        ledgers = [ledger.ledger_id for ledger in term.list.ledgers]
         await fence(self._bookkeeper, ledgers, self.config.password, term)
         self._tail.forget()
         while not self._tail.is_at_end(term.list):
@@ -306,7 +306,7 @@ class StateLog:
             self._tasks.spawn(self._after_loss(self._leading), "after the loss")
 
     async def _watch_term(self, leading: Leading) -> None:
-        """A leader to whom nobody proposes anything has to learn as well that it leads no more (I128)."""
+        """Look whether this node still leads: a leader without proposals has to notice it, too (I128)."""
         while leading.error is None:
             self._is_list_stale = False
             try:
@@ -322,7 +322,7 @@ class StateLog:
     async def _after_loss(self, lost: Leading | None) -> None:
         async with self._switching:
             if lost is None or self._leading is not lost or self.error is not None:
-                return  # this node was told to lead again meanwhile, or to end
+                return  # this node is to lead again meanwhile, or to end
             self._leading = None
             await lost.stop(seal=False)
             self._follow()
@@ -342,20 +342,20 @@ class StateLog:
         await self._tail.unwatch()
 
     async def _run(self) -> None:
-        wait_s, looked_s, told = self.config.poll_s, self._clock.monotonic(), ""
+        wait_s, looked_s, warned = self.config.poll_s, self._clock.monotonic(), ""
         while True:
-            told_of_news, self._has_news = self._has_news, False
+            had_news, self._has_news = self._has_news, False
             try:
                 if self._is_list_stale or self._clock.monotonic() - looked_s >= _LIST_LOOK_S:
                     self._is_list_stale = False
                     self._list = await read_list(self._store, self.config.root)
                     looked_s = self._clock.monotonic()
                 moved = self._list is not None and await self._tail.advance(self._list)
-                told = ""
+                warned = ""
             except LogUnavailable as error:
-                if str(error) != told:
+                if str(error) != warned:
                     log.warning("%s; trying again", error)
-                told, self._is_list_stale = str(error), True
+                warned, self._is_list_stale = str(error), True
                 self._progress()
                 await self._clock.sleep(self.config.retry_s)
                 continue
@@ -367,8 +367,8 @@ class StateLog:
                 return
             self._progress()
             wait_s = self.config.poll_s if moved else min(wait_s * 2, self.config.poll_idle_s)
-            if told_of_news and not moved:
-                await self._clock.sleep(self.config.poll_s)  # it is not to be seen yet, and would be told again at once
+            if had_news and not moved:
+                await self._clock.sleep(self.config.poll_s)  # it is not visible yet, and would be announced at once
             self._tail.watch(self._on_news)
             await self._changed.until(lambda: self._is_list_stale or self._has_news, self._clock, wait_s)
 
@@ -383,7 +383,7 @@ class StateLog:
     # Snapshots
 
     def _progress(self) -> None:
-        """Edits were applied, perhaps."""
+        """Called when edits may have been applied."""
         self._changed.ring()
         is_due = self._replica.number >= self._snapshot_at + self.config.snapshot_edits
         if is_due and not self._is_storing and self.error is None:
@@ -444,8 +444,8 @@ class StateLog:
         if role is not self.role:
             self.role = role
             self._changed.ring()
-            for told in self._listeners:
-                told(role)
+            for listener in self._listeners:
+                listener(role)
 
     def _stop(self, error: BaseException) -> None:
         """This node cannot go on: nothing is applied, written or stored by it any more (I127)."""

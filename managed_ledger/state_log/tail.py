@@ -28,7 +28,7 @@ READ_BYTES: Final = 4 * MIB
 
 
 class SnapshotSource(Protocol):
-    """Where a node that is too far behind gets a snapshot."""
+    """From where a node that is too far behind gets a snapshot."""
 
     async def fetch(self, above: int) -> bytes | None:
         """The bytes of a snapshot that covers edits behind *above*; None if nobody has one. Raises LogUnavailable."""
@@ -36,7 +36,7 @@ class SnapshotSource(Protocol):
 
 
 class NoSource:
-    """For a log whose nodes are given no snapshots by others."""
+    """Gives nothing: for a log whose nodes get no snapshots from others."""
 
     async def fetch(self, above: int) -> bytes | None:
         return None
@@ -56,15 +56,16 @@ class Tail:
         self._handle: LedgerReadHandle | None = None
         self._poll: LongPoll | None = None
 
-    def watch(self, told: Callable[[], None]) -> None:
-        """Let a bookie wait for what comes behind the entries that are known now, and call *told* once it may be there.
+    def watch(self, on_news: Callable[[], None]) -> None:
+        """Let a bookie wait for entries behind those that are known now; *on_news* is called once they may be there.
 
-        Errors are not told: who waits looks by the clock, too."""
+        Errors are not reported: the caller looks by the clock, too.
+        """
         handle = self._handle
         if handle is None or handle.is_closed:
             return
         if self._poll is None:
-            self._poll = self._bookkeeper.long_poll(told)
+            self._poll = self._bookkeeper.long_poll(on_news)
         self._poll.begin(handle.ledger_id, handle.metadata.last_segment.ensemble, handle.last_add_confirmed)
 
     async def unwatch(self) -> None:
@@ -100,7 +101,7 @@ class Tail:
         return (replica.position, replica.number) != before
 
     def is_at_end(self, listed: LogList) -> bool:
-        """All listed ledgers are closed and folded."""
+        """Whether all listed ledgers are closed and folded."""
         if not listed.ledgers:
             return True
         handle = self._handle
@@ -130,14 +131,14 @@ class Tail:
                 position = Position(ledger_id, entry.entry_id)
                 replica.fold(position, _decoded(entry.payload, f"{self._name}: {position}"))
             return True
-        following = listed.after(ledger_id)
+        following = listed.find_next(ledger_id)
         if following is None or not handle.is_closed or not replica.may_leave(handle.last_add_confirmed):
             return False
         replica.enter(following)
         return True
 
     async def _enter(self, listed: LogList) -> None:
-        """The replica stands before all ledgers, or in one that was dropped."""
+        """Go on where the replica stands before all ledgers, or in one that was dropped."""
         replica = self._replica
         first = listed.ledgers[0]
         if first.first_number == replica.number + 1:  # ledgers are dropped whole, so this is the next one

@@ -65,7 +65,7 @@ class NoListener:
 
 
 class State(Enum):
-    """As Pulsar's statistics name them."""
+    """The states, as Pulsar's statistics name them."""
 
     OPENED = "LedgerOpened"
     CLOSING = "ClosingLedger"
@@ -291,7 +291,7 @@ class Appending:
         self.state = State.TERMINATING
 
     def end(self, state: State, error: ManagedLedgerError) -> list[Any]:
-        """Take nothing any more, since *error*. Returns the contexts of all unanswered entries; the caller answers."""
+        """Take nothing any more, after *error*. Returns the contexts of all unanswered entries; the caller answers."""
         assert state not in TAKES_APPENDS, state
         assert self.state not in _FINAL, f"{self.state} is final, and not followed by {state}"
         self.state = state

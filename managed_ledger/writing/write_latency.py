@@ -9,7 +9,7 @@ from magnetar_core.runtime.data.buckets import LATENCY_BOUNDS, Buckets
 
 
 class WriteLatency:
-    """The entries under way to one ledger after the other, and how long those took that were confirmed."""
+    """The entries under way to one ledger after the other, and how long the confirmed ones took."""
 
     __slots__ = ("_under_way", "latencies")
 
@@ -21,11 +21,11 @@ class WriteLatency:
         self._under_way: list[tuple[int, float]] = []
 
     def sent(self, entries: int, now_s: float) -> None:
-        """So many entries were handed to the ledger."""
+        """Note that so many entries were handed to the ledger."""
         self._under_way.append((entries, now_s))
 
     def stored(self, entries: int, now_s: float) -> None:
-        """The oldest so many entries are confirmed."""
+        """Note that so many entries, the oldest first, are confirmed."""
         under_way, over = self._under_way, 0
         for at, (sent, since_s) in enumerate(under_way):
             if not entries:
@@ -40,5 +40,5 @@ class WriteLatency:
         del under_way[:over]
 
     def forget(self) -> None:
-        """Nothing is under way any more: the ledger failed, or another one is begun."""
+        """Forget what is under way: the ledger failed, or another one is begun."""
         self._under_way.clear()

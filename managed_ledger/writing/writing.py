@@ -1,7 +1,7 @@
 """Sends the entries of one topic to its present ledger, and begins the next ledger when that is full or fails.
 
 `Appending` decides (which entries go next, when a ledger is full, in which state the topic is); `LedgerLifecycle`
-begins and closes ledgers; this module connects both with the ledger's handle and tells the listener.
+begins and closes ledgers; this module connects both with the ledger's handle and calls the listener.
 
     append ──▶ Appending ──run──▶ handle ──on_acknowledged──▶ Appending ──▶ listener, cache, watchers
                    │                  └────on_failed──────▶ next ledger
@@ -96,7 +96,7 @@ class Writing:
         self.progress = Bell()
         """Rings when appends were answered and when the state may have changed."""
         self.latency = WriteLatency()
-        """Of the ledgers alone, without the time for which entries waited for one."""
+        """The latency of the ledgers alone, without the time for which entries waited for a ledger."""
         self.switch_latencies = Buckets(LATENCY_BOUNDS)
         """Microseconds until a full or failed ledger was followed by the next."""
         self._name = name
@@ -108,7 +108,7 @@ class Writing:
         self._tasks = Tasks(name)
         self._watchers: list[Callable[[], None]] = []
         self._seen_end: tuple[Position, float] | None = None
-        """The end of the topic when it was looked at, and since when it is there."""
+        """The end of the topic when it was looked at, and since when the end has been there."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run a background task that is cancelled by `release`."""
@@ -222,7 +222,7 @@ class Writing:
             self._do(step)
 
     def on_failed(self, handle: LedgerWriteHandle, error: BookKeeperError) -> None:
-        """The present ledger takes nothing any more."""
+        """Called when the present ledger takes nothing any more."""
         if handle is not self._lifecycle.present or not self._appending.is_written:
             return
         if isinstance(error, LedgerFenced | MetadataConflict | NoSuchLedger):
@@ -254,8 +254,8 @@ class Writing:
             self._do(self._appending.begin_rollover())
 
     def _idle_ms(self) -> int:
-        """For how long the end of the topic has been where it is, as far as earlier calls tell. Appends cost nothing
-        by it."""
+        """For how long the end of the topic has been where it is, as far as earlier calls saw it. So appends need not
+        note their time."""
         last, now_s = self._ledgers.last_confirmed, self._clock.monotonic()
         if self._seen_end is None or self._seen_end[0] != last:
             self._seen_end = (last, now_s)
@@ -342,7 +342,7 @@ class Writing:
         return self._appending.state is State.TERMINATING
 
     def fence(self, error: ManagedLedgerError) -> None:
-        """Rule 1. All pending appends fail, and the listener is told that the managed ledger has ended."""
+        """Rule 1. All pending appends fail, and the listener gets the call that the managed ledger has ended."""
         if not self._appending.is_ended:
             log.warning("%s: fenced: %s", self._name, error)
             self._end(State.FENCED, error)

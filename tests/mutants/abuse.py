@@ -19,7 +19,7 @@ MUTANTS: Final = (
     Mutant(
         "a redirect leads to a path in which dots were taken out",
         "broker/admin/owners.py",
-        '    found.headers["Location"] = url\n',
+        '    redirect.headers["Location"] = url\n',
         "",
         ("tests/unit/broker/admin/test_deputies.py", "-k", "same_path"),
     ),

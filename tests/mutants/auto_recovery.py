@@ -25,7 +25,7 @@ MUTANTS: Final = (
     Mutant(
         "the writer of an open ledger is not told that its bookie leaves",
         "autorecovery/repair/one_ledger.py",
-        "                        await self._tell_writer(ledger_id, versioned)\n",
+        "                        await self._announce_to_writer(ledger_id, versioned)\n",
         "                        pass\n",
         ("tests/unit/autorecovery/lifecycle/test_draining.py",),
     ),
@@ -128,7 +128,7 @@ MUTANTS: Final = (
     Mutant(
         "a segment behind the end of a ledger is told of by the check of its ends",
         "autorecovery/audit/periodic.py",
-        "if not is_trailing(metadata, one.fragment.first_entry_id)]",
+        "if not is_trailing(metadata, verdict.fragment.first_entry_id)]",
         "]",
         ("tests/unit/autorecovery/test_schedules.py", "-k", "r_r15"),
     ),
@@ -458,7 +458,7 @@ MUTANTS: Final = (
     Mutant(
         "a record that cannot be read does not keep bookies from being switched off",
         "autorecovery/admin/subjects/removal.py",
-        '                answer.add(Risk(ledger_id, Kind.UNREADABLE, None, f"its record cannot be read: {found}"))\n',
+        '                answer.add(Risk(ledger_id, Kind.UNREADABLE, None, f"its record cannot be read: {record}"))\n',
         "                continue\n",
         _CALLS,
     ),

@@ -190,7 +190,7 @@ MUTANTS = (
     Mutant(
         "topics that change while the list is made are forgotten",
         "broker/serving/topic_lists.py",
-        "            found.is_due = False  # what changes from now on may not be in the list\n            topics =",
+        "            watched.is_due = False  # what changes from now on may not be in the list\n            topics =",
         "            topics =",
         (f"{UNIT}/serving/test_topic_lists.py",),
     ),
@@ -269,8 +269,8 @@ MUTANTS = (
     Mutant(
         "clients are sent to a broker that waits for no bundles",
         "broker/transfer/handing_over.py",
-        "if found is None or found[0] not in takers:",
-        "if found is None:",
+        "if taker is None or taker[0] not in takers:",
+        "if taker is None:",
         HANDING_OVER,
     ),
     Mutant(
@@ -325,8 +325,8 @@ MUTANTS = (
     Mutant(
         "who makes a topic is told that others did not find it",
         "broker/serving/opening.py",
-        "                        if not create:\n                            raise\n                        # Joined",
-        "                        raise\n                        # Joined",
+        "                        if not create:\n                            raise\n                        # It",
+        "                        raise\n                        # It",
         WHOLE,
     ),
     Mutant(

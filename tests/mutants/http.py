@@ -163,14 +163,14 @@ MUTANTS: Final = (
     Mutant(
         "two dots are the folder above",
         "broker/admin/deputies.py",
-        '    return segment(found.replace(".", "%2E") if text in (".", "..") else found)',
-        "    return segment(found)",
+        '    return segment(quoted.replace(".", "%2E") if text in (".", "..") else quoted)',
+        "    return segment(quoted)",
         _DEPUTIES,
     ),
     Mutant(
         "the name of a subscription is put into the path as it came",
         "broker/admin/topics/non_persistent.py",
-        'suffix = f"/subscription/{twice(decode(subscription))}"',
+        'suffix = f"/subscription/{encode_twice(decode(subscription))}"',
         'suffix = f"/subscription/{subscription}"',
         _DEPUTIES,
     ),

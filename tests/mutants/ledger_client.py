@@ -71,7 +71,7 @@ MUTANTS = (
     Mutant(
         "a store that stands still stops a writer after a pause",
         f"{CLIENT}/write_handle.py",
-        "            self._pool.clock.call_later(_PAUSE_READ_S, self._on_silence)\n",
+        "            self._pool.clock.call_later(PAUSE_READ_S, self._on_silence)\n",
         "",
         BELIEF,
     ),

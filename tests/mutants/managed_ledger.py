@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "a ledger that was closed ahead is recovered from the record of before",
         "managed_ledger/ledgers/preparing.py",
-        "        return None if prepared is None else prepared.without(closed)\n",
+        "        return None if prepared is None else prepared.without_ledger(closed)\n",
         "        return prepared\n",
         ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "an index in the record counts, whatever the last entry has",
         "managed_ledger/reading/entry_index.py",
-        "            return max(found, index)  # rule 1",
-        "            return index if found == NO_INDEX else found",
+        "            return max(noted_index, index)  # rule 1",
+        "            return index if noted_index == NO_INDEX else noted_index",
         INDEX,
     ),
     Mutant(
@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "an entry without index ends the search for one",
         "managed_ledger/reading/entry_index.py",
-        "        if index is not None:\n            return max(found, index)",
-        "        if index is not None or entries:\n            return max(found, index or found)",
+        "        if index is not None:\n            return max(noted_index, index)",
+        "        if index is not None or entries:\n            return max(noted_index, index or noted_index)",
         INDEX,
     ),
     # -- lost data
@@ -264,21 +264,21 @@ MUTANTS = (
     Mutant(
         "an ack survives a seek",
         "managed_ledger/cursors/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self.before(",
-        "        self._batches.clear()\n        self.mark_delete_position = self.before(",
+        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = ",
+        "        self._batches.clear()\n        self.mark_delete_position = ",
         CURSORS,
     ),
     Mutant(
         "an ack of a batch's index survives a seek",
         "managed_ledger/cursors/cursor.py",
-        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = self.before(",
-        "        self._ranges.clear()\n        self.mark_delete_position = self.before(",
+        "        self._ranges.clear()\n        self._batches.clear()\n        self.mark_delete_position = ",
+        "        self._ranges.clear()\n        self.mark_delete_position = ",
         CURSORS,
     ),
     Mutant(
         "a seek begins one entry late",
         "managed_ledger/cursors/cursor.py",
-        "        self.mark_delete_position = self.before(position, keeps_trimmed=keeps_trimmed)\n",
+        "        self.mark_delete_position = self.mark_delete_before(position, keeps_trimmed=keeps_trimmed)\n",
         "        self.mark_delete_position = position\n",
         CURSORS,
     ),
@@ -502,8 +502,8 @@ MUTANTS = (
     Mutant(
         "a cold read that a rewind overtook is delivered",
         "managed_ledger/cursors/managed_cursor.py",
-        "            if valid != self._reads_valid or not found:\n",
-        "            if not found:\n",
+        "            if valid != self._reads_valid or not entries:\n",
+        "            if not entries:\n",
         LEDGER,
     ),
     Mutant(
@@ -553,8 +553,8 @@ MUTANTS = (
     Mutant(
         "a ledger that was closed when it was read is believed to be as it was",
         "managed_ledger/ledgers/preparing.py",
-        "                if not one.metadata.is_closed:\n                    found",
-        "                if True:\n                    found",
+        "                if not answer.metadata.is_closed:\n                    records",
+        "                if True:\n                    records",
         ("tests/unit/managed_ledger/ledgers/test_preparing.py",),
     ),
     Mutant(

@@ -106,7 +106,7 @@ MUTANTS = (
     Mutant(
         "the older node of a cursor is written over",
         "managed_ledger/cursors/cursor_store.py",
-        "            except MetadataWentBack:\n                raise  # what stands there is nobody's late write\n",
+        "            except MetadataWentBack:\n                raise  # this is not a former owner's late write\n",
         "",
         (*WENT_BACK, "-k", "node_of_a_cursor"),
     ),

@@ -215,7 +215,7 @@ MUTANTS: Final = (
     Mutant(
         "of two changes at the same moment one is lost",
         "broker/policies/topic/service.py",
-        "            before = None if found is None else found[1]\n            after",
+        "            before = None if entry is None else entry[1]\n            after",
         "            before = None\n            after",
         _SERVICE,
     ),
@@ -469,8 +469,8 @@ MUTANTS: Final = (
     Mutant(
         "the cursor of compaction is never found where it is asked for by name",
         "broker/admin/topics/subscriptions.py",
-        "if found is None and name == COMPACTION_CURSOR and topic.compactor.cursor:",
-        "if found is None and name == COMPACTION_CURSOR and name in topic.subscriptions:",
+        "if subscription is None and name == COMPACTION_CURSOR and topic.compactor.cursor:",
+        "if subscription is None and name == COMPACTION_CURSOR and name in topic.subscriptions:",
         (f"{_UNIT}/admin/test_compaction_cursor.py",),
     ),
     Mutant(

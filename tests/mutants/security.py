@@ -95,8 +95,8 @@ MUTANTS: Final = (
     Mutant(
         "an unknown user with somebody else's password comes in",
         "magnetar_core/security/basic.py",
-        "            if hashed is None or kind != _kind(hashed):\n                _matches(password, other)\n",
-        "            if _matches(password, other):\n                return Identity(name)\n",
+        "            if hashed is None or kind != _kind(hashed):\n                matches(password, other)\n",
+        "            if matches(password, other):\n                return Identity(name)\n",
         _BASIC,
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS: Final = (
     Mutant(
         "invented key ids make a broker ask the issuer each time",
         "broker/security/openid_provider.py",
-        "        if is_old or (is_missing and now_s - found.tried_s >= self._times.miss_s):\n",
+        "        if is_old or (is_missing and now_s - cached.tried_s >= self._times.miss_s):\n",
         "        if is_old or is_missing:\n",
         _OPENID,
     ),

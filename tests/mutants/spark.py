@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "messages of one size count as a run, whatever the length of their keys",
         "connectors/spark/batches/borders.py",
-        "        found += range(field, behind)\n",
-        "        found += range(field, field + 1)\n",
+        "        positions += range(field, behind)\n",
+        "        positions += range(field, field + 1)\n",
         ("tests/property/test_spark_borders.py",),
     ),
     Mutant(
@@ -129,8 +129,8 @@ MUTANTS = (
     Mutant(
         "the messages of a batch that are left are those that were consumed",
         "connectors/spark/plan/unconsumed.py",
-        "                found[at : at + count] = is_open == 0\n",
-        "                found[at : at + count] = is_open == 1\n",
+        "                consumed[at : at + count] = is_open == 0\n",
+        "                consumed[at : at + count] = is_open == 1\n",
         ("tests/property/test_spark_backlog.py",),
     ),
     Mutant(
@@ -217,14 +217,14 @@ MUTANTS = (
     Mutant(
         "a field with presence that is not set is zero",
         "connectors/spark/values/protobuf_values.py",
-        "None if has_presence and not read.HasField(name) else one(getattr(read, name))",
-        "one(getattr(read, name))",
+        "None if has_presence and not read.HasField(name) else convert_value(getattr(read, name))",
+        "convert_value(getattr(read, name))",
         _PROTOBUF,
     ),
     Mutant(
         "a message without a required field is a row",
         "connectors/spark/values/protobuf_values.py",
-        "                if not found.IsInitialized():\n",
+        "                if not parsed.IsInitialized():\n",
         "                if False:\n",
         _PROTOBUF,
     ),
@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "a search believes a time that its ledger cannot have",
         "connectors/spark/plan/times.py",
-        "found if found is not None and is_possible(number, found) else None",
-        "found",
+        "time_ms if time_ms is not None and is_possible(number, time_ms) else None",
+        "time_ms",
         ("tests/unit/connectors/spark/plan/test_times.py", "-k", "wrong_clock"),
     ),
     # -- what who may only produce can write
@@ -317,8 +317,8 @@ MUTANTS = (
     Mutant(
         "messages in a message are counted after they were made",
         "connectors/spark/values/protobuf_values.py",
-        "                limits.check(data)\n                found",
-        "                found",
+        "                limits.check(data)\n                parsed",
+        "                parsed",
         (*_HOSTILE, "-k", "two_bytes"),
     ),
     Mutant(

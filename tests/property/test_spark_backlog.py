@@ -57,7 +57,7 @@ def read(topic: dict[tuple[int, int], int], cursor: CursorState, gap: int, tasks
         count = sum(1 for place in topic if place[0] == ledger_id)
         if count:
             runs.append(Run(ledger_id, 0, count - 1, 10 * count))
-    acked = Acked.of(cursor.ranges(), cursor.batches())
+    acked = Acked.from_state(cursor.ranges(), cursor.batches())
     at = cursor.mark_delete_position
     kept, before = clip(runs, (at.ledger_id, at.entry_id + 1), None)
     whole = TopicRange("t", -1, kept, before, acked)

@@ -55,7 +55,7 @@ _REGISTRATION: Final = closed(
 )  # fmt: skip
 
 
-def _with(schema: JsonSchema, name: str, member: JsonSchema) -> JsonSchema:
+def _with_field(schema: JsonSchema, name: str, member: JsonSchema) -> JsonSchema:
     return answer_of({**schema["properties"], name: member})
 
 
@@ -72,7 +72,7 @@ class CallbackCalls:
             Call(
                 method="POST", path="/callbacks", name="registerCallback", subject=SUBJECT, access=Access.WRITE,
                 summary="Have an address told of changes in the life of bookies. The answer has the secret, once.",
-                handler=self._register, body=_REGISTRATION, status=201, answer=_with(_CALLBACK, "secret", STRING),
+                handler=self._register, body=_REGISTRATION, status=201, answer=_with_field(_CALLBACK, "secret", STRING),
                 refusals={409: "there are as many callbacks as there may be"},
             ),
             Call(
@@ -83,7 +83,7 @@ class CallbackCalls:
             Call(
                 method="GET", path="/callbacks/{callback}", name="getCallback", subject=SUBJECT, access=Access.READ,
                 summary="Show one callback and the last deliveries to it, the newest first.", handler=self._get,
-                answer=_with(_CALLBACK, "log", array(_LINE)),
+                answer=_with_field(_CALLBACK, "log", array(_LINE)),
                 refusals={**gone, 409: "its record cannot be read"},
             ),
             Call(
@@ -104,7 +104,7 @@ class CallbackCalls:
     async def _register(self, asked: Asked) -> Any:
         body = asked.body
         try:
-            found = await self._registry.register(
+            callback = await self._registry.register(
                 body["url"],
                 body.get("secret"),
                 body.get("states", ()),
@@ -116,21 +116,21 @@ class CallbackCalls:
             raise Refused(400, str(error)) from error
         except TooMany as error:
             raise Refused(409, str(error)) from error
-        return {**_facts(found, 0), "secret": found.secret}
+        return {**_facts(callback, 0), "secret": callback.secret}
 
     async def _list(self, asked: Asked) -> Any:
-        return {"callbacks": [await self._described(one.callback) for one in await self._registry.all()]}
+        return {"callbacks": [await self._described(registered.callback) for registered in await self._registry.all()]}
 
     async def _get(self, asked: Asked) -> Any:
         callback_id = asked.path["callback"]
         try:
-            found = (await self._registry.read(callback_id)).callback
+            callback = (await self._registry.read(callback_id)).callback
         except NoSuchCallback as error:
             raise Refused(404, str(error)) from error
         except Corruption as error:
             raise Refused(409, str(error)) from error
         lines = await self._registry.log_of(callback_id)
-        return {**await self._described(found), "log": [_line_facts(line) for line in reversed(lines)]}
+        return {**await self._described(callback), "log": [_line_facts(line) for line in reversed(lines)]}
 
     async def _delete(self, asked: Asked) -> Any:
         callback_id = asked.path["callback"]

@@ -5,10 +5,10 @@
 
 Rules:
 
-1. Ten viewers cost what one costs, and nobody's view costs nothing: the value is made when it is asked for, and given
-   again for a second.
+1. Ten viewers cost as much as one, and without a viewer nothing is read: the value is made when it is asked for, and
+   the same one is given for a second.
 2. A bookie that does not answer delays nothing: what was known of its disks stays for a minute, then they are unknown.
-3. What the metadata store does not say is told as unknown, never as zero.
+3. What the metadata store does not say is shown as unknown, never as zero.
 """
 
 import asyncio
@@ -101,14 +101,14 @@ class ClusterStatus:
             "is_enabled": overview.is_enabled,
             "lost_bookie_delay_s": overview.lost_bookie_delay_s,
             "auditor": _auditor(overview),
-            "nodes": [_node(one) for one in overview.nodes],
+            "nodes": [_node(node) for node in overview.nodes],
             "bookies": await self._read_bookies(overview),
             "under_replicated": {
                 "total": overview.marked_total,
-                "ledgers": [marked_json(one) for one in overview.marked[:PAGE_LEDGERS_TOLD]],
+                "ledgers": [marked_json(ledger) for ledger in overview.marked[:PAGE_LEDGERS_TOLD]],
             },
             "history": [
-                list(step) for step in hour_of([one.facts.get("history", []) for one in overview.nodes], now_ms)
+                list(step) for step in hour_of([node.facts.get("history", []) for node in overview.nodes], now_ms)
             ],
         }
 
@@ -156,7 +156,7 @@ class ClusterStatus:
         try:
             return (await self._bookies.info_of(bookie_id)).read_only_reason
         except MetadataError:
-            return ""  # it went meanwhile
+            return ""  # it was removed meanwhile
 
     async def _read_racks(self) -> dict[str, str]:
         try:
@@ -168,10 +168,10 @@ class ClusterStatus:
     # ------------------------------------------------------------------------------------ disk space
 
     def _disk(self, bookie_id: str) -> dict[str, int] | None:
-        found = self._disks.get(bookie_id)
-        if found is None or self._clock.monotonic() - found[1] > _DISKS_KEPT_S:
+        reading = self._disks.get(bookie_id)
+        if reading is None or self._clock.monotonic() - reading[1] > _DISKS_KEPT_S:
             return None
-        return {"total_bytes": found[0].total_bytes, "free_bytes": found[0].free_bytes}
+        return {"total_bytes": reading[0].total_bytes, "free_bytes": reading[0].free_bytes}
 
     def _refresh_disks(self) -> None:
         """Ask in the background (rule 2)."""
@@ -199,9 +199,9 @@ class ClusterStatus:
 
 
 def _auditor(overview: Overview) -> dict[str, Any]:
-    """The auditor, with what it tells of itself where it is one of ours."""
+    """The auditor, with what it reports about itself if it is one of our nodes."""
     facts: dict[str, Any] = next(
-        (dict(one.facts["auditor"]) for one in overview.nodes if isinstance(one.facts.get("auditor"), dict)), {}
+        (dict(node.facts["auditor"]) for node in overview.nodes if isinstance(node.facts.get("auditor"), dict)), {}
     )
     return {"name": overview.auditor, "tells": facts or None}
 

@@ -113,6 +113,6 @@ class CookieCalls:
         except (StillNeeded, IllegalMove) as error:
             state = str((await self._states.read(bookie_id)).lifecycle.state)
             ledgers = error.ledgers if isinstance(error, StillNeeded) else {}
-            told = ledgers_json(ledgers)
-            raise Refused(409, str(error), state=state, ledgers=told, ledgers_total=len(ledgers)) from error
+            named = ledgers_json(ledgers)
+            raise Refused(409, str(error), state=state, ledgers=named, ledgers_total=len(ledgers)) from error
         return {"bookie": bookie_id, "removed": True}

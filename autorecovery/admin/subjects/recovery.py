@@ -102,14 +102,14 @@ class _Recovery:
     ended_ms: int | None = None
     ledgers: int = 0
     done: int = 0
-    found: Recovered = field(default_factory=Recovered)
+    recovered: Recovered = field(default_factory=Recovered)
     problem: str = ""
 
     def facts(self) -> dict[str, Any]:
         return {
             **self.progress(),
-            "skipped": self.found.skipped[:LEDGERS_TOLD],
-            "failures": ledgers_json(self.found.failed | self.found.unreadable),
+            "skipped": self.recovered.skipped[:LEDGERS_TOLD],
+            "failures": ledgers_json(self.recovered.failed | self.recovered.unreadable),
         }
 
     def progress(self) -> dict[str, Any]:
@@ -122,10 +122,10 @@ class _Recovery:
             "ended_ms": self.ended_ms,
             "ledgers": self.ledgers,
             "ledgers_done": self.done,
-            "repaired": self.found.repaired,
-            "copied_entries": self.found.copied_entries,
-            "copied_bytes": self.found.copied_bytes,
-            "failures_total": len(self.found.failed | self.found.unreadable),
+            "repaired": self.recovered.repaired,
+            "copied_entries": self.recovered.copied_entries,
+            "copied_bytes": self.recovered.copied_bytes,
+            "failures_total": len(self.recovered.failed | self.recovered.unreadable),
             "problem": self.problem,
         }
 
@@ -249,7 +249,7 @@ class RecoveryCalls:
             "lost_bookie_recovery_delay_s": await self._delay_s(),
             "under_replicated": len([ledger_id async for ledger_id in self._marks.marked()]),
             "nodes": [
-                {"name": one.name, "facts": dict(one.facts)} for one in await read_nodes(self._store, self._root)
+                {"name": node.name, "facts": dict(node.facts)} for node in await read_nodes(self._store, self._root)
             ],
         }
 
@@ -261,12 +261,12 @@ class RecoveryCalls:
         return {"auditor": await auditor(self._store, self._root)}
 
     async def _audit(self, asked: Asked) -> dict[str, Any]:
-        found = await auditor(self._store, self._root)
-        if found is None:
+        name = await auditor(self._store, self._root)
+        if name is None:
             raise Refused(409, "no node of auto-recovery is running, so nobody audits; start `magnetar autorecovery`")
-        # The same value again is how auditors are asked, Apache's too.
+        # Writing the same value again asks the auditor for an audit, also Apache's (class `Auditor`).
         await self._marks.set_lost_bookie_delay(await self._delay_s())
-        return {"auditor": found}
+        return {"auditor": name}
 
     async def _delay(self, asked: Asked) -> dict[str, Any]:
         return {"seconds": await self._delay_s()}
@@ -290,19 +290,19 @@ class RecoveryCalls:
         if after is None:
             raise Refused(400, f"after {text[:40]!r} must be the id of a ledger")
         total, ledgers, following = await read_marked(self._store, self._root, after=after)
-        return {"total": total, "ledgers": [marked_json(one) for one in ledgers], "next": following}
+        return {"total": total, "ledgers": [marked_json(ledger) for ledger in ledgers], "next": following}
 
     # -- copying
 
     async def _begin(self, asked: Asked) -> dict[str, Any]:
-        bookies = [checked_bookie(one) for one in asked.body["bookies"]]
+        bookies = [checked_bookie(bookie) for bookie in asked.body["bookies"]]
         if len(self._tasks) >= RECOVERIES_MAX:
             raise Refused(429, f"{RECOVERIES_MAX} recoveries are under way; try again when one of them has ended")
         made = _Recovery(secrets.token_hex(8), bookies, asked.caller.name, self._clock.wall_ms())
         self._recoveries[made.id] = made
-        ended = [one.id for one in self._recoveries.values() if one.state != RUNNING]
-        for one in ended[: max(len(ended) - ENDED_MAX, 0)]:
-            del self._recoveries[one]
+        ended = [recovery.id for recovery in self._recoveries.values() if recovery.state != RUNNING]
+        for recovery_id in ended[: max(len(ended) - ENDED_MAX, 0)]:
+            del self._recoveries[recovery_id]
         skip_open, delete_cookies = asked.body.get("skip_open", False), asked.body.get("delete_cookies", False)
         self._tasks.spawn(self._run(made, skip_open=skip_open, delete_cookies=delete_cookies), made.id)
         return made.facts()
@@ -313,11 +313,13 @@ class RecoveryCalls:
 
         is_done = False
         try:
-            found = recovery.found = await self._manual.recover(recovery.bookies, skip_open=skip_open, on_progress=note)
-            recovery.ledgers = found.ledgers
-            is_done = not (found.failed or found.unreadable)
+            recovered = recovery.recovered = await self._manual.recover(
+                recovery.bookies, skip_open=skip_open, on_progress=note
+            )
+            recovery.ledgers = recovered.ledgers
+            is_done = not (recovered.failed or recovered.unreadable)
             if delete_cookies and is_done:
-                if found.skipped:
+                if recovered.skipped:
                     raise StillNamed("ledgers were left to their writers, so the cookies stay")
                 for bookie in recovery.bookies:
                     await self._manual.delete_cookie(bookie)
@@ -331,32 +333,32 @@ class RecoveryCalls:
             recovery.ended_ms = self._clock.wall_ms()
             log.warning(
                 "recovery %s of %s is %s: %d of %d ledgers are elsewhere now, %d failed%s",
-                recovery.id, ", ".join(recovery.bookies), recovery.state, recovery.found.repaired,
-                recovery.found.ledgers, len(recovery.found.failed),
+                recovery.id, ", ".join(recovery.bookies), recovery.state, recovery.recovered.repaired,
+                recovery.recovered.ledgers, len(recovery.recovered.failed),
                 f"; {recovery.problem}" if recovery.problem else "",
             )  # fmt: skip
 
     async def _list(self, asked: Asked) -> dict[str, Any]:
-        return {"recoveries": [one.progress() for one in reversed(self._recoveries.values())]}
+        return {"recoveries": [recovery.progress() for recovery in reversed(self._recoveries.values())]}
 
     async def _get(self, asked: Asked) -> dict[str, Any]:
-        found = self._recoveries.get(asked.path["recovery"])
-        if found is None:
+        recovery = self._recoveries.get(asked.path["recovery"])
+        if recovery is None:
             raise Refused(404, "this process knows no such recovery; one belongs to the process that was asked for it")
-        return found.facts()
+        return recovery.facts()
 
 
-def marked_json(one: MarkedLedger) -> dict[str, Any]:
+def marked_json(ledger: MarkedLedger) -> dict[str, Any]:
     """A ledger that lacks copies (`shapes.MARKED`)."""
     problem = None
-    if one.problem is not None:
-        problem = one.problem._asdict()
+    if ledger.problem is not None:
+        problem = ledger.problem._asdict()
         del problem["ledger_id"]
     return {
-        "ledger_id": one.ledger_id,
-        "owner": one.owner,
-        "missing_on": list(one.replicas),
-        "marked_ms": one.marked_ms,
-        "is_locked": one.is_locked,
+        "ledger_id": ledger.ledger_id,
+        "owner": ledger.owner,
+        "missing_on": list(ledger.replicas),
+        "marked_ms": ledger.marked_ms,
+        "is_locked": ledger.is_locked,
         "problem": problem,
     }

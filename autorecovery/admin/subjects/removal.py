@@ -66,22 +66,22 @@ class RemovalCalls:
         )  # fmt: skip
 
     async def _ask(self, asked: Asked) -> dict[str, Any]:
-        leaving = frozenset(checked_bookie(one) for one in asked.body["bookies"])
+        leaving = frozenset(checked_bookie(bookie) for bookie in asked.body["bookies"])
         available = await self._directory.read_writable() | await self._directory.read_read_only()
         marked = frozenset([ledger_id async for ledger_id in self._marks.marked()])
         named: set[str] = set()
         answer = Answer()
-        async for ledger_id, found in read_all(self._ledgers):
-            if not isinstance(found, Versioned):
-                answer.add(Risk(ledger_id, Kind.UNREADABLE, None, f"its record cannot be read: {found}"))
-            elif its := leaving.intersection(found.metadata.bookies()):
+        async for ledger_id, record in read_all(self._ledgers):
+            if not isinstance(record, Versioned):
+                answer.add(Risk(ledger_id, Kind.UNREADABLE, None, f"its record cannot be read: {record}"))
+            elif its := leaving.intersection(record.metadata.bookies()):
                 named |= its
                 try:
                     lacking = await self._lacking(ledger_id) if ledger_id in marked else ()
                 except Corruption as error:
                     answer.add(Risk(ledger_id, Kind.UNREADABLE, None, str(error)))
                 else:
-                    answer.add(risk_of(ledger_id, found.metadata, leaving, available, lacking))
+                    answer.add(risk_of(ledger_id, record.metadata, leaving, available, lacking))
         known = {*await self._states.bookies(), *available, *named}
         if unknown := sorted(leaving - known):
             raise UnknownBookie(f"there is no bookie {', '.join(unknown)}; known are: {', '.join(sorted(known))}")
@@ -91,8 +91,8 @@ class RemovalCalls:
             "ledgers": answer.ledgers,
             "totals": {str(kind): total for kind, total in answer.totals.items()},
             "risks": [
-                {"ledger_id": one.ledger_id, "kind": str(one.kind), "copies_left": one.copies_left, "why": one.text}
-                for one in answer.risks
+                {"ledger_id": risk.ledger_id, "kind": str(risk.kind), "copies_left": risk.copies_left, "why": risk.text}
+                for risk in answer.risks
             ],
         }
 

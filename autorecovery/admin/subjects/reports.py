@@ -110,12 +110,12 @@ class ReportCalls:
             raise Refused(400, f"there is no state {state[:50]!r} of a report; states are {', '.join(Stage)}")
         if ledger is not None and not (ledger.isascii() and ledger.isdigit()):
             raise Refused(400, f"{ledger[:50]!r} is no id of a ledger")
-        found = [
-            rules.facts_of(one)
-            for one in await self._reports.all()
-            if state in (None, str(one.stage)) and ledger in (None, str(one.ledger_id))
+        reports = [
+            rules.facts_of(report)
+            for report in await self._reports.all()
+            if state in (None, str(report.stage)) and ledger in (None, str(report.ledger_id))
         ]
-        return {"reports": found}
+        return {"reports": reports}
 
     async def _get(self, asked: Asked) -> Any:
         try:
@@ -132,12 +132,12 @@ class ReportCalls:
         except ValueError:
             raise Refused(400, "a report can become acknowledged or mended") from None
         try:
-            found = await self._reports.move(asked.path["report"], to, asked.caller.name, note, self._clock.wall_ms())
+            report = await self._reports.move(asked.path["report"], to, asked.caller.name, note, self._clock.wall_ms())
         except NoSuchReport as error:
             raise Refused(404, str(error)) from error
         except (WrongStage, Corruption) as error:
             raise Refused(409, str(error)) from error
-        return rules.facts_of(found)
+        return rules.facts_of(report)
 
 
 def _kind_of(text: str) -> Kind:

@@ -28,8 +28,8 @@ from magnetar_core.runtime.types import MagnetarError
 SUBJECT: Final = "serving"
 
 Turn = Callable[[str, bool, str], Awaitable[bool]]
-"""(bookie, whether it is to be read-only, what is told of it) → whether it is read-only now. Through its own HTTP.
-Raises MagnetarError with the reason why that cannot be done, and the way out."""
+"""Turns a bookie through its own HTTP: (bookie, whether it is to be read-only, the reason that is shown) → whether it
+is read-only now. Raises MagnetarError, which says why that cannot be done, and the way out."""
 
 _SERVING: Final = answer_of(
     {
@@ -108,7 +108,7 @@ class ServingCalls:
             raise
         except MagnetarError as error:
             raise Refused(409, f"bookie {bookie_id} was not turned: {error}") from error
-        # The registration follows the bookie's answer by one request to the metadata store.
+        # The bookie answers first, and changes its registration in the metadata store after that.
         after = await self._one(bookie_id)
         mode = READ_ONLY if is_read_only else WRITABLE
         return after if after["mode"] == mode else {**after, "mode": mode, "reasons": [detail] if is_read_only else []}

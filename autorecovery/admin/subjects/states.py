@@ -4,7 +4,7 @@
     GET  /bookies/{bookie}/state     one, with the ledgers that a failed drain left
     PUT  /bookies/{bookie}/state     {"state": "draining", "why": "old disks"}
 
-What is legal, and what is checked before, decide `lifecycle` and `retirement`; the command line uses the same.
+`lifecycle` and `retirement` decide which moves are legal and what is checked before; the command line uses them, too.
 """
 
 import asyncio
@@ -118,17 +118,17 @@ class StateCalls:
         writable, read_only = await self._directory.read_writable(), await self._directory.read_read_only()
         progress = await self._lives.progress()
         ids = sorted({*await self._states.bookies(), *writable, *read_only})
-        found: list[dict[str, Any]] = []
+        bookies: list[dict[str, Any]] = []
         for first in range(0, len(ids), _AT_ONCE):
-            found += await asyncio.gather(
+            bookies += await asyncio.gather(
                 *(
-                    self._facts(one, mode_of(one, writable, read_only), progress)
-                    for one in ids[first : first + _AT_ONCE]
+                    self._facts(bookie_id, mode_of(bookie_id, writable, read_only), progress)
+                    for bookie_id in ids[first : first + _AT_ONCE]
                 )
             )
-        for facts in found:
+        for facts in bookies:
             del facts["reasons"]
-        return {"bookies": [facts for facts in found if wanted in (None, facts["state"])]}
+        return {"bookies": [facts for facts in bookies if wanted in (None, facts["state"])]}
 
     async def _facts(self, bookie_id: str, mode: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -179,5 +179,5 @@ class StateCalls:
         state = str((await self._states.read(bookie_id)).lifecycle.state)
         if ledgers is None:
             return Refused(409, text, state=state)
-        told = ledgers_json(ledgers)
-        return Refused(409, text, state=state, ledgers=told, ledgers_total=len(ledgers))
+        named = ledgers_json(ledgers)
+        return Refused(409, text, state=state, ledgers=named, ledgers_total=len(ledgers))

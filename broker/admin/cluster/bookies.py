@@ -16,7 +16,7 @@ _COOKIES = "/ledgers/cookies"
 
 
 class BookiesApi:
-    """Who belongs to the cluster, and the node `/bookies`."""
+    """The bookies of the cluster, and the node `/bookies`."""
 
     def __init__(self, broker: Broker) -> None:
         self._store = broker.store
@@ -33,29 +33,29 @@ class BookiesApi:
         routes.delete(racks + "/{bookie}", self.delete_rack, Operation.BOOKIES)
 
     async def all(self, request: web.Request) -> web.Response:
-        """Those that have a cookie, as Apache's broker has it: also the ones that are away."""
-        found = await self._store.children(_COOKIES)
-        return json_answer({"bookies": [{"bookieId": bookie} for bookie in found]})
+        """The bookies that have a cookie, as Apache's broker answers: also those that are away."""
+        bookies = await self._store.children(_COOKIES)
+        return json_answer({"bookies": [{"bookieId": bookie} for bookie in bookies]})
 
     async def racks(self, request: web.Request) -> web.Response:
         groups = await self._racks.read() or {}
         return json_answer(
-            {group: {bookie: _shown(told) for bookie, told in bookies.items()} for group, bookies in groups.items()}
+            {group: {bookie: _shown(entry) for bookie, entry in bookies.items()} for group, bookies in groups.items()}
         )
 
     async def rack(self, request: web.Request) -> web.Response:
         bookie = request.match_info["bookie"]
-        told = entry_of(await self._racks.read() or {}, bookie)
-        if told is None:
+        entry = entry_of(await self._racks.read() or {}, bookie)
+        if entry is None:
             raise _not_found(bookie)
-        return json_answer(_shown(told))
+        return json_answer(_shown(entry))
 
     async def set_rack(self, request: web.Request) -> web.Response:
         group = request.query.get("group")
         if not group:
             raise Refused(412, "Bookie 'group' parameters is missing")
-        told = as_object(await body_of(request))
-        rack, hostname = told.get("rack"), told.get("hostname")
+        given = as_object(await body_of(request))
+        rack, hostname = given.get("rack"), given.get("hostname")
         if not isinstance(rack, str) or normal_rack(rack) is None:
             raise Refused(412, "Bookie 'rack' parameter is invalid: it is the name of a rack, for example /rack-1")
         if not isinstance(hostname, str | None):
@@ -79,9 +79,9 @@ class BookiesApi:
         return done()
 
 
-def _shown(told: dict[str, Any]) -> dict[str, Any]:
-    """Without members that are null, as Apache writes JSON."""
-    return {name: value for name, value in told.items() if value is not None}
+def _shown(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry without members that are null, as Apache writes JSON."""
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _not_found(bookie: str) -> Refused:

@@ -42,12 +42,12 @@ class BrokerStatsApi:
 
     async def topics(self, request: web.Request) -> web.Response:
         """namespace → bundle → persistent → topic → its statistics; as of the last period."""
-        found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        by_namespace: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
         for name, topic in list(self._broker.topics.items()):
-            bundles = found.setdefault(name.namespace, {})
+            bundles = by_namespace.setdefault(name.namespace, {})
             bundle = bundles.setdefault(topic.policies.bundles.range_of(name), {"persistent": {}})
             bundle["persistent"][name.full] = _topic(topic)
-        return json_answer(found)
+        return json_answer(by_namespace)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Groups of numbers, each with what they are about. What is not measured here is left out."""
@@ -61,8 +61,8 @@ class BrokerStatsApi:
             space.update(_of_namespace(topic))
             ledgers = stored.setdefault(f"{topic.name.namespace}/persistent", Counter())
             ledgers.update(_of_ledger(topic))
-        for found in (spaces, stored):
-            groups += [_group({"namespace": name}, dict(numbers)) for name, numbers in sorted(found.items())]
+        for counters in (spaces, stored):
+            groups += [_group({"namespace": name}, dict(numbers)) for name, numbers in sorted(counters.items())]
         about = {"broker": broker.config.advertised_host, "cluster": broker.config.cluster_name}
         connections = {
             "brk_active_connections": len(broker.server.clients),
@@ -105,7 +105,11 @@ def _of_ledger(topic: Topic) -> dict[str, float]:
         "brk_ml_ReadEntriesRate": read,
         "brk_ml_ReadEntriesOpsCacheMissesRate": missed,
         "brk_ml_NumberOfMessagesInBacklog": float(
-            sum(one.cursor.backlog() for one in topic.subscriptions.values() if one.is_durable)
+            sum(
+                subscription.cursor.backlog()
+                for subscription in topic.subscriptions.values()
+                if subscription.is_durable
+            )
         ),
         "brk_ml_StoredMessagesSize": float(topic.ledger.bytes_total),
     }
@@ -118,8 +122,8 @@ def _topic(topic: Topic) -> dict[str, Any]:
     durable = [one.cursor.mark_delete_position for one in subscriptions.values() if one.is_durable]
     rate_in, bytes_in, *_ = topic.rates.values
     counted, _ = topic.gone
-    for one in subscriptions.values():
-        counted = counted.plus(one.counted)
+    for subscription in subscriptions.values():
+        counted = counted.plus(subscription.counted)
     return {
         "publishers": [_some(producer_stats(one), _OF_PUBLISHERS) for one in producers],
         "replication": {},

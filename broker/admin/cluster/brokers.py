@@ -106,8 +106,8 @@ class BrokersApi:
     async def settings(self, request: web.Request) -> web.Response:
         """Every setting with its present value, as text; secrets are hidden."""
         fields = [field for field in dataclasses.fields(self._config) if "name" in field.metadata]
-        found = {field.metadata["name"]: shown_value(field, getattr(self._config, field.name)) for field in fields}
-        return json_answer({name: _text(value) for name, value in found.items()})
+        values = {field.metadata["name"]: shown_value(field, getattr(self._config, field.name)) for field in fields}
+        return json_answer({name: _text(value) for name, value in values.items()})
 
     async def changed_settings(self, request: web.Request) -> web.Response:
         """Settings that were changed while the broker runs."""

@@ -66,8 +66,8 @@ class ClustersApi:
     # -------------------------------------------------------------------------------- peers and migration
 
     async def peers(self, request: web.Request) -> web.Response:
-        found = await self._records.peers(_cluster(request))
-        return web.Response(status=200) if found is None else json_answer(found)
+        peers = await self._records.peers(_cluster(request))
+        return web.Response(status=200) if peers is None else json_answer(peers)
 
     async def set_peers(self, request: web.Request) -> web.Response:
         await self._records.set_peers(_cluster(request), await body_of(request))
@@ -113,17 +113,17 @@ class ClustersApi:
     async def brokers(self, request: web.Request) -> web.Response:
         """Each broker that is there, with the policy that names it."""
         policies = await self._policies(request)
-        return json_answer([_named(one, policies) for one in sorted(await self._ownership.brokers())])
+        return json_answer([_named(broker_id, policies) for broker_id in sorted(await self._ownership.brokers())])
 
     async def broker(self, request: web.Request) -> web.Response:
         """The same of one broker, there or not."""
         return json_answer(_named(request.match_info["broker"], await self._policies(request)))
 
     async def _policies(self, request: web.Request) -> Sequence[IsolationPolicy]:
-        """Raises NoRecord, Refused (500): what is stored is no policy."""
-        found = await self._records.isolation(_cluster(request))
+        """The isolation policies of a cluster. Raises NoRecord, Refused (500): what is stored is not a policy."""
+        stored = await self._records.isolation(_cluster(request))
         try:
-            return [isolation_policy(name, one) for name, one in found.items()]
+            return [isolation_policy(name, policy) for name, policy in stored.items()]
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refused(500, f"an isolation policy of {_cluster(request)} cannot be read: {error}") from None
 

@@ -1,4 +1,4 @@
-"""`/admin/v2/broker-stats/load-report` and `/admin/v2/resource-quotas`: what the load managers know and are told.
+"""`/admin/v2/broker-stats/load-report` and `/admin/v2/resource-quotas`: what load managers know and are given.
 
     /loadbalance/resource-quota/default                       what a bundle may use, where nothing else is said
     /loadbalance/resource-quota/<tenant>/<namespace>/<range>  what one bundle may use
@@ -65,8 +65,8 @@ class LoadApi:
         return await self._store(request, f"{QUOTAS}/default")
 
     async def get(self, request: web.Request) -> web.Response:
-        found = await self._quota(await self._path(request)) or await self._quota(f"{QUOTAS}/default")
-        return json_answer(found or DEFAULT_QUOTA)
+        quota = await self._quota(await self._path(request)) or await self._quota(f"{QUOTAS}/default")
+        return json_answer(quota or DEFAULT_QUOTA)
 
     async def set(self, request: web.Request) -> web.Response:
         return await self._store(request, await self._path(request))

@@ -27,12 +27,12 @@ class LookupsApi:
         name = topic_of(request)
         listener = request.query.get("listenerName", "") or request.headers.get("X-Pulsar-ListenerName", "")
         authoritative = request.query.get("authoritative") == "true"
-        found = await self._broker.lookups.find(name, authoritative=authoritative)
-        address = found.broker
-        if found.is_redirect:
-            flag = "true" if found.authoritative else "false"
+        place = await self._broker.lookups.find(name, authoritative=authoritative)
+        address = place.broker
+        if place.is_redirect:
+            flag = "true" if place.authoritative else "false"
             raise moved(f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}")
-        plain, tls = found.service_urls(listener)
+        plain, tls = place.service_urls(listener)
         answer = {
             "brokerUrl": plain,
             "brokerUrlTls": tls or None,

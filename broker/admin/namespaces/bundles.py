@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from broker.admin.deputies import by_itself
+from broker.admin.deputies import as_own_work
 from broker.admin.http import ADMIN, Refused, body_of, done, json_answer, namespace_of
 from broker.admin.owners import Owners, moved
 from broker.admin.rights import Routes
@@ -60,7 +60,7 @@ class BundlesApi:
                 await self._work.unload(bundle)
             else:
                 url = f"{self._owners.web_url(owner)}{ADMIN}/namespaces/{bundle}/unload"
-                with by_itself():  # who may delete a namespace may not unload its bundles by that
+                with as_own_work():  # the right to delete a namespace is not the right to unload its bundles
                     await self._owners.ask("PUT", url, bundle)
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
@@ -117,8 +117,8 @@ class BundlesApi:
             named = {parse_topic(one) for one in wanted}
             topics = [one for one in topics if one in named]
         namespace, _, text = bundle.rpartition("/")
-        found = {one.full: bundle_hash(one) for one in sorted(topics, key=bundle_hash)}
-        return json_answer({"namespace": namespace, "bundle": text, "topicHashPositions": found})
+        hashes = {name.full: bundle_hash(name) for name in sorted(topics, key=bundle_hash)}
+        return json_answer({"namespace": namespace, "bundle": text, "topicHashPositions": hashes})
 
     async def _named(self, request: web.Request) -> str:
         """The bundle that the path names. Raises TopicNotFound, NoSuchBundle."""

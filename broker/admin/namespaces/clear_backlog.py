@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from broker.admin.deputies import twice
+from broker.admin.deputies import encode_twice
 from broker.admin.http import ADMIN, Refused, done, namespace_of
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
@@ -68,7 +68,7 @@ class BacklogApi:
         by_bundle = await self._topics(namespace)
         if wanted is None:
             name = _subscription(request)
-            suffix = "" if name is None else f"/{twice(name)}"
+            suffix = "" if name is None else f"/{encode_twice(name)}"
             for bundle, topics in by_bundle.items():  # rule 3
                 base = await self._owners.url_of(topics[0])
                 await self._owners.ask("POST", f"{base}{ADMIN}/namespaces/{namespace}/{bundle}/{call}{suffix}", bundle)
@@ -77,10 +77,10 @@ class BacklogApi:
             raise Refused(412, f"Invalid bundle range {wanted}")
         topics = by_bundle.get(wanted, [])
         if topics:
-            await self._owners.here(request, topics[0])
-        for one in topics:
+            await self._owners.redirect_unless_here(request, topics[0])
+        for topic_name in topics:
             try:
-                topic = await self._broker.opening.stored_topic(one)
+                topic = await self._broker.opening.stored_topic(topic_name)
             except TopicNotFound:  # deleted meanwhile
                 continue
             await work(topic)
@@ -89,12 +89,12 @@ class BacklogApi:
     async def _topics(self, namespace: str) -> dict[str, list[TopicName]]:
         """The namespace's topics by the range of their bundle (rules 1 and 2). Raises TopicNotFound."""
         bundles = (await self._broker.namespace(namespace)).bundles
-        found: dict[str, list[TopicName]] = {}
+        topics: dict[str, list[TopicName]] = {}
         for stored in sorted(await self._broker.ledgers.list(namespace)):
             name = TopicName.of_managed_ledger(stored)
             if not name.is_system:
-                found.setdefault(bundles.bundle_of(name).rpartition("/")[2], []).append(name)
-        return found
+                topics.setdefault(bundles.bundle_of(name).rpartition("/")[2], []).append(name)
+        return topics
 
 
 def _subscription(request: web.Request) -> str | None:

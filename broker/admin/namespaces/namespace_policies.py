@@ -1,6 +1,6 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/…`: the policies of a namespace, each by itself.
 
-Most are rows of `policy_rules`: they differ in their names, values and what is told where they are not set. Those with
+Most are rows of `policy_rules`: they differ in their names, values and the answer where they are not set. Those with
 paths of their own have a method here.
 """
 
@@ -98,7 +98,7 @@ class NamespacePoliciesApi:
             return await not_there(request)
         if request.method in ("GET", "HEAD"):
             value = await self._tenancy.policy(namespace, name)
-            return told(policy.unset if value is UNSET else value)
+            return policy_answer(policy.unset if value is UNSET else value)
         if request.method == "DELETE":
             await self._tenancy.remove_policy(namespace, name)
             return done()
@@ -134,8 +134,8 @@ class NamespacePoliciesApi:
         return done()
 
     async def property(self, request: web.Request) -> web.Response:
-        found = await self._tenancy.policy(namespace_of(request), "properties")
-        value = {} if found is UNSET else found
+        properties = await self._tenancy.policy(namespace_of(request), "properties")
+        value = {} if properties is UNSET else properties
         return _text(value.get(request.match_info["key"]))
 
     async def set_property(self, request: web.Request) -> web.Response:
@@ -147,8 +147,8 @@ class NamespacePoliciesApi:
         return _text(await self._tenancy.remove_property(namespace_of(request), request.match_info["key"]))
 
     async def affinity(self, request: web.Request) -> web.Response:
-        found = await self._tenancy.local_policy(namespace_of(request), AFFINITY_GROUP)
-        return done() if found is None else json_answer(found)
+        group = await self._tenancy.local_policy(namespace_of(request), AFFINITY_GROUP)
+        return done() if group is None else json_answer(group)
 
     async def set_affinity(self, request: web.Request) -> web.Response:
         value = bookie_affinity(await given_value(request))
@@ -160,8 +160,8 @@ class NamespacePoliciesApi:
         return done()
 
     async def anti_affinity(self, request: web.Request) -> web.Response:
-        found = await self._tenancy.local_policy(namespace_of(request), ANTI_AFFINITY_GROUP)
-        return done() if found is None else word_answer(found)
+        group = await self._tenancy.local_policy(namespace_of(request), ANTI_AFFINITY_GROUP)
+        return done() if group is None else word_answer(group)
 
     async def set_anti_affinity(self, request: web.Request) -> web.Response:
         """The body is the name itself: Apache takes quotation marks as a part of it, and pulsar-admin sends none."""
@@ -186,8 +186,8 @@ class NamespacePoliciesApi:
         return json_answer(await self._tenancy.namespaces_with(tenant, ANTI_AFFINITY_GROUP, group))
 
     async def resource_group(self, request: web.Request) -> web.Response:
-        found = (await self._tenancy.namespace(namespace_of(request))).get(RESOURCE_GROUP)
-        return word_answer(found or "")
+        group = (await self._tenancy.namespace(namespace_of(request))).get(RESOURCE_GROUP)
+        return word_answer(group or "")
 
     async def set_resource_group(self, request: web.Request) -> web.Response:
         await self._tenancy.set_resource_group(namespace_of(request), request.match_info["group"])
@@ -213,7 +213,7 @@ async def given_value(request: web.Request) -> Any:
     return await body_of(request)
 
 
-def told(value: Any) -> web.Response:
+def policy_answer(value: Any) -> web.Response:
     """The answer that shows the value of a policy."""
     if value is NO_CONTENT:
         return done()

@@ -1,4 +1,4 @@
-"""`/admin/v2/namespaces`: namespaces, and who may use them."""
+"""`/admin/v2/namespaces`: namespaces, and the roles that may use them."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from broker.admin.deputies import by_itself
+from broker.admin.deputies import as_own_work
 from broker.admin.http import (
     ADMIN,
     DELETE_ROUNDS,
@@ -41,7 +41,7 @@ from managed_ledger.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 
 class NamespacesApi:
-    """Namespaces, and who may use them."""
+    """Namespaces, and the roles that may use them."""
 
     def __init__(self, broker: Broker, bundles: BundlesApi, owners: Owners) -> None:
         self._broker = broker
@@ -98,12 +98,12 @@ class NamespacesApi:
                 break
             if not force:
                 raise Refused(409, "Cannot delete non empty namespace")
-            with by_itself():
+            with as_own_work():
                 await self._delete_all(namespace, topics)
             if not left and not await self._is_empty(namespace, await self._topics_in(namespace)):
                 raise Refused(409, "Topics are made in the namespace while it is deleted; stop its clients")
         for topic in await self._topics_in(namespace):
-            with by_itself():
+            with as_own_work():
                 await self._owners.delete(topic)
         await self._bundles.unload_all(namespace)
         await self._tenancy.delete_namespace(namespace)

@@ -103,7 +103,7 @@ def ledger_samples(cluster: tuple[str, str], topics: Sequence[Topic], period_s: 
     for topic in topics:
         space = spaces.setdefault(f"{topic.name.namespace}/persistent", Counter())
         for name, value in _of_ledger(topic).items():
-            space[name, ""] += value  # type: ignore[assignment]  # rates are no whole numbers
+            space[name, ""] += value  # type: ignore[assignment]  # rates are not whole numbers
         for name, limits, period in (
             ("pulsar_ml_AddEntryLatencyBuckets", _LATENCY_LIMITS, topic.write_latencies),
             ("pulsar_ml_LedgerAddEntryLatencyBuckets", _LATENCY_LIMITS, topic.ledger.write_latencies),
@@ -130,7 +130,7 @@ def _of_ledger(topic: Topic) -> dict[str, float]:
         "pulsar_ml_AddEntryMessagesRate": written,
         "pulsar_ml_AddEntrySucceed": counted[2],
         "pulsar_ml_NumberOfMessagesInBacklog": sum(
-            one.cursor.backlog() for one in topic.subscriptions.values() if one.is_durable
+            subscription.cursor.backlog() for subscription in topic.subscriptions.values() if subscription.is_durable
         ),
         "pulsar_ml_ReadEntriesErrors": reads_failed,
         "pulsar_ml_ReadEntriesRate": read,

@@ -14,9 +14,9 @@ and of non-persistent topics what is about storage.
 
 Rules:
 
-1. Nothing is worked out before somebody asks: counters are plain numbers on their owners.
+1. Nothing is computed before somebody asks: counters are plain numbers on their owners.
 2. A scrape goes on after turns of others, so it iterates over copies only.
-3. The sums over all consumers of a subscription are one step; single consumers and producers are told up to
+3. The sums over all consumers of a subscription are one step; single consumers and producers are shown up to
    CLIENTS_TOLD_MAX, and the others counted.
 """
 
@@ -121,17 +121,17 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
     config = broker.config
     cluster = ("cluster", config.cluster_name)
     persistent = list(broker.topics.values())
-    telling = _Telling(config)
+    scrape = _Scrape(config)
     for topic in persistent:
         subscriptions = {name: _of_subscription(topic, one, config) for name, one in list(topic.subscriptions.items())}
         if (compaction := topic.compactor.cursor) is not None:
             subscriptions[COMPACTION_CURSOR] = _of_compaction(topic, compaction, config)
-        yield from telling.topic(topic, _of_topic(topic, subscriptions), subscriptions)
-        telling.count_bytes(topic, subscriptions)
+        yield from scrape.topic(topic, _of_topic(topic, subscriptions), subscriptions)
+        scrape.count_bytes(topic, subscriptions)
     for passing in list(broker.non_persistent.by_name.values()):
-        found = {name: _of_passing_subscription(one) for name, one in list(passing.subscriptions.items())}
-        yield from telling.topic(passing, _of_passing_topic(passing, found), found)
-    yield from telling.sums()
+        numbers = {name: _of_passing_subscription(one) for name, one in list(passing.subscriptions.items())}
+        yield from scrape.topic(passing, _of_passing_topic(passing, numbers), numbers)
+    yield from scrape.sums()
     yield from _of_quota_checks(cluster, broker.periodic.quota_checks.so_far)
     yield Sample("pulsar_lb_bundles_owned", len(bundles), (cluster,), "bundles that this broker owns")
     yield from _of_resource_groups(broker, cluster)
@@ -145,8 +145,8 @@ def broker_samples(broker: Broker, bundles: Sequence[str]) -> Iterator[Sample | 
     yield from _of_security(broker)
 
 
-class _Telling:
-    """One scrape: what is told of each topic, and the sums that it leaves."""
+class _Scrape:
+    """One scrape: the samples of each topic, and the sums that are made beside them."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -163,7 +163,7 @@ class _Telling:
         numbers: Mapping[str, float],
         subscriptions: Mapping[str, Mapping[str, float]],
     ) -> Iterator[Sample]:
-        """The samples of *topic* where topics are told, else none."""
+        """The samples of *topic* where the settings want topics shown, else none."""
         config = self._config
         self._every["topics_count"] += 1
         for name in _OF_BROKER:
@@ -176,23 +176,23 @@ class _Telling:
             space.update({(name, ()): value for name, value in numbers.items() if name not in _NOT_SUMMED})
             for kind, count in evictions.items():
                 space["pulsar_storage_backlog_quota_exceeded_evictions_total", (("quota_type", kind),)] += count
-            for found in subscriptions.values():
-                space.update({(name, ()): found[name] for name in _SUMMED if name in found})
+            for values in subscriptions.values():
+                space.update({(name, ()): values[name] for name in _SUMMED if name in values})
             return
         labels = (self._cluster, ("namespace", topic.name.namespace), *_topic_labels(topic.name, config))
         yield from _samples(numbers, labels)
         for kind, count in evictions.items():
             name = "pulsar_storage_backlog_quota_exceeded_evictions_total"
             yield Sample(name, count, (*labels, ("quota_type", kind)), help_of(name))
-        for name, found in subscriptions.items():
-            yield from _samples(found, (*labels, ("subscription", name)))
-        for name, one in list(topic.subscriptions.items()):
+        for name, values in subscriptions.items():
+            yield from _samples(values, (*labels, ("subscription", name)))
+        for name, subscription in list(topic.subscriptions.items()):
             of_subscription = (*labels, ("subscription", name))
-            assert isinstance(one, Subscription | NonPersistentSubscription), name
-            if isinstance(one, Subscription):
-                yield from _throttled(one, of_subscription)
+            assert isinstance(subscription, Subscription | NonPersistentSubscription), name
+            if isinstance(subscription, Subscription):
+                yield from _throttled(subscription, of_subscription)
             if config.expose_consumer_metrics:
-                for consumer in self._room_for(one.consumers):
+                for consumer in self._room_for(subscription.consumers):
                     yield from _samples(_of_consumer(consumer), (*of_subscription, *_consumer_labels(consumer)))
         if config.expose_producer_metrics:
             for producer in self._room_for([one for one in topic.producers.values() if not one.is_waiting]):
@@ -200,7 +200,7 @@ class _Telling:
                 yield from _samples(_of_producer(producer), (*labels, *own))
 
     def _room_for(self, clients: Sequence[C]) -> list[C]:
-        """Those of *clients* that are told (rule 3)."""
+        """Those of *clients* that are shown (rule 3)."""
         room = max(CLIENTS_TOLD_MAX - self._clients, 0)
         self._clients += len(clients)
         return list(clients[:room])
@@ -210,12 +210,12 @@ class _Telling:
         gone, internal = topic.gone
         self._bytes["out", "system_subscription", False] += gone.bytes - internal.bytes
         self._bytes["out", "system_subscription", True] += internal.bytes
-        for name, one in subscriptions.items():
-            size = int(one["pulsar_out_bytes_total"])
+        for name, values in subscriptions.items():
+            size = int(values["pulsar_out_bytes_total"])
             self._bytes["out", "system_subscription", is_internal_subscription(name)] += size
 
     def sums(self) -> Iterator[Sample]:
-        """What is told of namespaces and of the whole broker."""
+        """The samples of namespaces and of the whole broker."""
         cluster = self._cluster
         for namespace, space in sorted(self._spaces.items()):
             for (name, own), value in space.items():
@@ -288,7 +288,7 @@ def _of_clients(
     rate_in: float,
     bytes_in: float,
 ) -> dict[str, float]:
-    """What every topic tells of its clients and of what went through it; *rate_in*, *bytes_in* are a second's."""
+    """What every topic shows of its clients and of what went through it; *rate_in*, *bytes_in* are a second's."""
     every = list(subscriptions.values())
     return {
         "pulsar_subscriptions_count": len(subscriptions),
@@ -352,7 +352,7 @@ def _samples(numbers: Mapping[str, float], labels: Labels) -> Iterator[Sample]:
 def _of_topic(topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     rate_in, bytes_in, written, read, missed = topic.rates.values
     ledger, compaction = topic.ledger, topic.compactor.facts
-    backlog = [found["pulsar_subscription_back_log"] for found in subscriptions.values()]
+    backlog = [values["pulsar_subscription_back_log"] for values in subscriptions.values()]
     durable = [one.cursor.mark_delete_position for one in topic.subscriptions.values() if one.is_durable]
     numbers: dict[str, float] = {
         **_of_clients(topic, subscriptions, rate_in, bytes_in),
@@ -423,7 +423,7 @@ def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerCon
 
 
 def _of_compaction(topic: Topic, cursor: ManagedCursor, config: BrokerConfig) -> dict[str, float]:
-    """The cursor of compaction, told as Apache's brokers tell it: its backlog is what the next compaction looks at.
+    """The cursor of compaction, shown as Apache's brokers show it: its backlog is what the next compaction looks at.
     They count what their compactor reads as messages that went out, too; ours asks nobody to send it anything."""
     backlog = cursor.backlog()
     return {
@@ -435,7 +435,7 @@ def _of_compaction(topic: Topic, cursor: ManagedCursor, config: BrokerConfig) ->
 
 
 def _size_of(topic: Topic, cursor: CursorPort | ManagedCursor, config: BrokerConfig | None) -> dict[str, float]:
-    """The bytes behind a cursor, where the settings want them told."""
+    """The bytes behind a cursor, where the settings want them shown."""
     if config is None or not config.expose_backlog_size:
         return {}
     size = topic.ledger.bytes_after(cursor.mark_delete_position) if cursor.backlog() else 0

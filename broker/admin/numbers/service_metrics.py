@@ -14,12 +14,12 @@ from magnetar_core.runtime.process.descriptors import descriptor_samples
 from magnetar_core.runtime.process.loop_watch import loop_stall_samples
 from magnetar_core.runtime.process.usage import cpu_seconds
 
-# Those that Apache's broker tells of this one; 0: the shortest.
+# The quantiles that Apache's broker has for this metric; 0: the shortest.
 PUBLISH_QUANTILES: Final = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
 
 def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
-    """Of one broker since its start; the quantiles are of the last minute or two, in milliseconds."""
+    """What one broker did since its start; the quantiles are of the last minute or two, in milliseconds."""
     labels = (("cluster", broker.config.cluster_name),)
     yield from _of_connections(broker, labels)
     yield from _of_lookups(broker, labels)
@@ -27,8 +27,8 @@ def service_samples(broker: Broker) -> Iterator[Sample | Summary]:
     unreadable, text = broker.topic_policies.unreadable, "events of system topics that were passed over"
     yield Sample("magnetar_topic_policies_unreadable_events_total", unreadable, labels, text)
     stored, text = broker.publish_latencies, "entries that were published, until they were stored"
-    found = stored.quantiles(broker.clock.monotonic(), PUBLISH_QUANTILES)
-    yield Summary("pulsar_broker_publish_latency", found, stored.count, stored.sum, labels, text)
+    quantiles = stored.quantiles(broker.clock.monotonic(), PUBLISH_QUANTILES)
+    yield Summary("pulsar_broker_publish_latency", quantiles, stored.count, stored.sum, labels, text)
 
 
 def _of_connections(broker: Broker, labels: Labels) -> Iterator[Sample]:
@@ -61,8 +61,8 @@ def _of_lookups(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
 def _of_loads(broker: Broker, labels: Labels) -> Iterator[Sample | Summary]:
     opening, text = broker.opening, "topics that were opened, until clients could use them"
     times = opening.load_times
-    found = times.quantiles(broker.clock.monotonic())
-    yield Summary("pulsar_topic_load_times", found, times.count, times.sum, labels, text)
+    quantiles = times.quantiles(broker.clock.monotonic())
+    yield Summary("pulsar_topic_load_times", quantiles, times.count, times.sum, labels, text)
     yield Sample("pulsar_topic_load_failed_count", opening.loads_failed, labels, "topics that could not be opened")
     yield Sample("pulsar_broker_topic_load_pending_requests", len(opening.under_way), labels, "topics being opened")
 
@@ -71,7 +71,7 @@ def load_samples(broker: Broker, load: LoadManager) -> Iterator[Sample]:
     """What this broker uses, and what it did as the leader; without the load manager only processor time.
 
     The names that Apache's ModularLoadManagerImpl has. There is no memory outside of a heap here, and the network is
-    told where `loadBalancerOverrideBrokerNicSpeedGbps` says what it can carry: else these names are left out."""
+    shown where `loadBalancerOverrideBrokerNicSpeedGbps` says what it can carry: else these names are left out."""
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
     yield from loop_stall_samples()
     yield from descriptor_samples()

@@ -165,10 +165,10 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "deduplicationStatus": "Enabled" if topic.deduplication_enabled else "Disabled",
         **({} if topic.epoch is None else {"topicEpoch": topic.epoch}),
         "nonContiguousDeletedMessagesRanges": sum(
-            one["nonContiguousDeletedMessagesRanges"] for one in subscriptions.values()
+            subscription["nonContiguousDeletedMessagesRanges"] for subscription in subscriptions.values()
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": sum(
-            one["nonContiguousDeletedMessagesRangesSerializedSize"] for one in subscriptions.values()
+            subscription["nonContiguousDeletedMessagesRangesSerializedSize"] for subscription in subscriptions.values()
         ),
         "delayedMessageIndexSizeInBytes": sum(one["delayedMessageIndexSizeInBytes"] for one in subscriptions.values()),
         "compaction": _compaction(topic.compactor.facts),
@@ -178,8 +178,8 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
 
 def _oldest(topic: Topic) -> dict[str, Any]:
     age_s, name = topic.oldest_backlog()
-    found: dict[str, Any] = {"oldestBacklogMessageAgeSeconds": age_s}
-    return found if age_s < 0 else {**found, "oldestBacklogMessageSubscriptionName": name}
+    members: dict[str, Any] = {"oldestBacklogMessageAgeSeconds": age_s}
+    return members if age_s < 0 else {**members, "oldestBacklogMessageSubscriptionName": name}
 
 
 def producer_stats(producer: Producer) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
 
 
 def _compaction_cursor(topic: Topic, cursor: ManagedCursor, wanted: Wanted, earliest: int) -> dict[str, Any]:
-    """The cursor of compaction, told as Apache's brokers tell it: as a subscription that nobody consumes. Its backlog
+    """The cursor of compaction, shown as Apache's brokers show it: as a subscription that nobody consumes. Its backlog
     is what the next compaction will look at."""
     backlog = cursor.backlog()
     return {
@@ -308,7 +308,7 @@ def consumer_stats(
     tells_draining: bool = False,
     ranges: Sequence[tuple[int, int]] | None = None,
 ) -> dict[str, Any]:
-    """ConsumerStats. *ranges* are the hashes of a consumer of Key_Shared; those it still drains are told one by one
+    """ConsumerStats. *ranges* are the hashes of a consumer of Key_Shared; those it still drains are shown one by one
     where keys are shared out by the broker, as Apache's does."""
     rate, size, redelivered, acked, chunks = consumer.rates.values
     return {
@@ -366,18 +366,23 @@ def sum_stats(
     every = list(partitions.values())
     subscriptions: dict[str, dict[str, Any]] = {}
     for stats in every:
-        for name, one in stats["subscriptions"].items():
+        for name, subscription in stats["subscriptions"].items():
             known = subscriptions.setdefault(
-                name, {**one, "consumers": [], **{member: type(one[member])() for member in _SUMMED_OF_SUBSCRIPTION}}
+                name,
+                {
+                    **subscription,
+                    "consumers": [],
+                    **{member: type(subscription[member])() for member in _SUMMED_OF_SUBSCRIPTION},
+                },
             )
             for member in _SUMMED_OF_SUBSCRIPTION:
-                known[member] += one[member]
-            known["consumers"] += one["consumers"]
+                known[member] += subscription[member]
+            known["consumers"] += subscription["consumers"]
             known["earliestMsgPublishTimeInBacklog"] = _earliest(
-                (known["earliestMsgPublishTimeInBacklog"], one["earliestMsgPublishTimeInBacklog"])
+                (known["earliestMsgPublishTimeInBacklog"], subscription["earliestMsgPublishTimeInBacklog"])
             )
-            if one["type"] != "None":
-                known["type"] = one["type"]
+            if subscription["type"] != "None":
+                known["type"] = subscription["type"]
     total: dict[str, Any] = {member: sum(stats[member] for stats in every) for member in _SUMMED}
     for member in _RATES:
         total[member] = _total(stats[member] for stats in every)
@@ -385,7 +390,7 @@ def sum_stats(
     total["msgChunkPublished"] = any(stats["msgChunkPublished"] for stats in every)
     total |= {**_NO_BACKLOG_QUOTA, **_NO_OFFLOAD, "oldestBacklogMessageAgeSeconds": 0}
     eldest = max(every, key=lambda stats: int(stats.get("oldestBacklogMessageAgeSeconds", -1)), default={})
-    if eldest.get("oldestBacklogMessageAgeSeconds", -1) > 0:  # owners of other versions may not tell it
+    if eldest.get("oldestBacklogMessageAgeSeconds", -1) > 0:  # owners of other versions may not have it
         for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
             total[member] = eldest.get(member)
     total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
@@ -459,7 +464,7 @@ def non_persistent_stats(topic: NonPersistentTopic, owner: str) -> dict[str, Any
         "delayedMessageIndexSizeInBytes": 0,
         "compaction": dict.fromkeys(_COMPACTION, 0),
         "ownerBroker": owner,
-        # Of its producers alone: what subscriptions drop is told of them.
+        # Messages of producers alone: what subscriptions drop is shown with them.
         "msgDropRate": _total(one.rates.values[3] for one in producers),
         "publishers": [{**producer_stats(one), "msgDropRate": one.rates.values[3]} for one in producers],
         "subscriptions": subscriptions,
@@ -497,7 +502,7 @@ def _passing_subscription(subscription: NonPersistentSubscription) -> dict[str, 
 
 
 def non_persistent_internal_stats(topic: NonPersistentTopic) -> dict[str, Any]:
-    """`internalStats` of a non-persistent topic: there is no ledger to tell of."""
+    """`internalStats` of a non-persistent topic: there is no ledger to show."""
     no_cursor = {
         "waitingReadOp": False, "pendingReadOps": 0, "messagesConsumedCounter": 0, "cursorLedger": 0,
         "cursorLedgerLastEntry": 0, "active": False, "numberOfEntriesSinceFirstNotAckedMessage": 0,

@@ -3,15 +3,15 @@
     /                                        the page
     /page/overview                           tenants and namespaces that the caller may see, brokers, the last hour
     /page/namespaces/TENANT/NAMESPACE        its topics, on whichever broker; `?find=` a part of the name
-    /page/topics/DOMAIN/TENANT/NAMESPACE/T   one topic, told by its owner
+    /page/topics/DOMAIN/TENANT/NAMESPACE/T   one topic, as its owner answers
     /page/ledgers/DOMAIN/…                   the ledgers of a topic, and the bookies they are on
     /page/brokers                            the addresses of all brokers, for the command line
     /page/served, /page/served/…             what this broker serves: for the other brokers, which add it to theirs
 
 Rules:
 
-1. Nothing is told that the caller may not see: a namespace needs the right to list its topics, a topic the right to its
-   statistics. Who may see only some topics of a namespace gets those, and no sums.
+1. Nothing is shown that the caller may not see: a namespace needs the right to list its topics, a topic the right to
+   its statistics. A caller that may see only some topics of a namespace gets those, and no sums.
 2. Looking changes nothing: no bundle is acquired and no topic opened.
 3. A broker that does not answer is named, and the others are shown.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from broker.admin.deputies import by_itself
+from broker.admin.deputies import as_own_work
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
 from broker.admin.numbers.metrics import topic_numbers
 from broker.admin.numbers.stats import Wanted, topic_stats
@@ -64,7 +64,7 @@ PAGE_CALLS_AT_ONCE: Final = 20
 # How long the list of tenants and namespaces may be old: each is one request to the metadata store.
 _TREE_S: Final = 10.0
 
-# Ledgers of a topic whose bookies are told, the newest: a record of the metadata store each.
+# Ledgers of a topic whose bookies are shown, the newest: a record of the metadata store each.
 LEDGERS_SHOWN_MAX: Final = 30
 
 # Topics whose counters are taken before other work gets its turn: some 20 µs each.
@@ -74,7 +74,7 @@ TOPICS_PER_TURN: Final = 200
 class _Answers(NamedTuple):
     """What the other brokers answered, by broker id."""
 
-    told: dict[str, Any]
+    answers: dict[str, Any]
     problems: dict[str, str]
 
 
@@ -131,14 +131,14 @@ class PageApi:
             sees_all = await self._may(caller, Need(Operation.BROKER))
             others = await self._ask_others("served")
             mine = self._served()
-            told = {self._ownership.broker_id: mine, **others.told}
-            sums = sums_by_namespace(_part(one, "namespaces") for one in told.values())
+            answers = {self._ownership.broker_id: mine, **others.answers}
+            sums = sums_by_namespace(_part(answer, "namespaces") for answer in answers.values())
             tenants, namespaces = await self._visible(caller)
             rows = [{"name": name, "is_whole": whole, **(sums.get(name, sum_of(())) if whole else {})}
                     for name, whole in namespaces]  # fmt: skip
             rows.sort(key=lambda row: (-row.get("rate_in", 0) - row.get("rate_out", 0), row["name"]))
             now_ms = self._broker.now_ms()
-            hours = (one.get("hour") for one in told.values() if isinstance(one, dict))
+            hours = (answer.get("hour") for answer in answers.values() if isinstance(answer, dict))
             return json_answer(
                 {
                     **self._about(caller),
@@ -162,15 +162,15 @@ class PageApi:
                 raise Refused(403, f"{caller.role} may not see the topics of {namespace}")
             await self._broker.namespace(namespace)
             others = await self._ask_others(f"served/{namespace}")
-            told = {self._ownership.broker_id: self._served_namespace(namespace), **others.told}
-            rows = {broker: list(_part_list(one, "topics")) for broker, one in told.items()}
+            answers = {self._ownership.broker_id: self._served_namespace(namespace), **others.answers}
+            rows = {broker: list(_part_list(answer, "topics")) for broker, answer in answers.items()}
             names = set(await self._broker.topics_of_namespace(namespace, persistent=True, non_persistent=True))
             names |= {row["name"] for some in rows.values() for row in some if isinstance(row.get("name"), str)}
             if not is_whole:
-                names = {one for one in names if await self._sees_topic(caller, one)}
+                names = {name for name in names if await self._sees_topic(caller, name)}
             shown, total = shown_rows(names, rows, request.query.get("find", ""))
             now_ms = self._broker.now_ms()
-            hours = (one.get("hour") for one in told.values() if isinstance(one, dict))
+            hours = (answer.get("hour") for answer in answers.values() if isinstance(answer, dict))
             return json_answer(
                 {
                     **self._about(caller),
@@ -191,13 +191,13 @@ class PageApi:
             about = self._about(caller_of(request))
             if address is not None and address != self._ownership.address and "here" not in request.query:
                 path = f"topics/{name.rest_path}?here=true"
-                told, problem = await self._ask(owner, address, path)
+                answer, problem = await self._ask(owner, address, path)
                 if problem:
                     raise Refused(503, f"{name} is served by {owner}, which does not tell of it: {problem}")
-                return json_answer({**told, **about, "broker": owner})
-            found = self._broker.topics.get(name)
+                return json_answer({**answer, **about, "broker": owner})
+            topic = self._broker.topics.get(name)
             now_ms = self._broker.now_ms()
-            if found is None:
+            if topic is None:
                 if not await self._broker.ledgers.exists(name.managed_ledger_name):
                     raise TopicNotFound(f"Topic {name} not found")
                 return json_answer({**about, "now_ms": now_ms, "name": name.full, "is_open": False, "broker": owner})
@@ -205,9 +205,9 @@ class PageApi:
                 {
                     **about,
                     "now_ms": now_ms,
-                    **row_of(name.full, topic_numbers(found)),
+                    **row_of(name.full, topic_numbers(topic)),
                     "broker": owner,
-                    "stats": shown_stats(await topic_stats(found, owner, Wanted())),
+                    "stats": shown_stats(await topic_stats(topic, owner, Wanted())),
                     "hour": shown_hour([self._history.hour(name.full)], now_ms),
                 }
             )
@@ -218,37 +218,39 @@ class PageApi:
             owner, address = await self._owner_of(name)
             if address is not None and address != self._ownership.address and "here" not in request.query:
                 path = f"ledgers/{name.rest_path}?here=true"
-                told, problem = await self._ask(owner, address, path)
+                answer, problem = await self._ask(owner, address, path)
                 if problem:
                     raise Refused(503, f"{name} is served by {owner}, which does not tell of it: {problem}")
-                return json_answer(told)
+                return json_answer(answer)
             topic = self._broker.topics.get(name)
             listed = [] if topic is None or not name.is_persistent else _ledgers_of(topic.ledger.stats())
             newest = listed[-LEDGERS_SHOWN_MAX:]
-            shown = await asyncio.gather(*(self._ledger(one) for one in reversed(newest)))
+            shown = await asyncio.gather(*(self._ledger(ledger) for ledger in reversed(newest)))
             return json_answer({"ledgers": shown, "ledgers_total": len(listed)})
 
-    async def _ledger(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        """One ledger with its bookies. What cannot be read is told in words."""
-        found = {"ledger_id": told["ledgerId"], "entries": told["entries"], "size": told["size"]}
+    async def _ledger(self, ledger: Mapping[str, Any]) -> dict[str, Any]:
+        """One ledger with its bookies. What cannot be read is explained in words."""
+        shown = {"ledger_id": ledger["ledgerId"], "entries": ledger["entries"], "size": ledger["size"]}
         try:
-            metadata = (await self._ledgers.read(told["ledgerId"])).metadata
+            metadata = (await self._ledgers.read(ledger["ledgerId"])).metadata
         except MagnetarError as error:
-            return {**found, "problem": str(error)}
+            return {**shown, "problem": str(error)}
         return {
-            **found,
+            **shown,
             "state": metadata.state.name.lower(),
             "quorums": [metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum],
             "segments": [[segment.first_entry_id, list(segment.ensemble)] for segment in metadata.segments[-5:]],
         }
 
-    # -------------------------------------------------------------------------------- what brokers tell each other
+    # -------------------------------------------------------------------------------- what brokers ask each other
 
     async def brokers(self, request: web.Request) -> web.Response:
-        """The addresses of the HTTP of all brokers, which lookups tell one by one. A command that holds a token goes on
+        """The addresses of the HTTP of all brokers, which lookups give one by one. A command that holds a token goes on
         to these only."""
-        found = [self._broker.address, *(await self._ownership.brokers()).values()]
-        return json_answer(sorted({url for one in found for url in (one.http_url, one.https_url) if url}))
+        addresses = [self._broker.address, *(await self._ownership.brokers()).values()]
+        return json_answer(
+            sorted({url for address in addresses for url in (address.http_url, address.https_url) if url})
+        )
 
     async def served(self, request: web.Request) -> web.Response:
         return json_answer(self._served())
@@ -268,24 +270,26 @@ class PageApi:
         return json_answer(self._served_namespace(namespace_of(request)))
 
     def _served_namespace(self, namespace: str) -> dict[str, Any]:
-        topics = [one for one in self._open_topics() if one.name.namespace == namespace]
-        rows = [row_of(one.name.full, topic_numbers(one)) for one in topics]
+        topics = [topic for topic in self._open_topics() if topic.name.namespace == namespace]
+        rows = [row_of(topic.name.full, topic_numbers(topic)) for topic in topics]
         return {"topics": rows, "hour": self._history.hour(namespace)}
 
     def _open_topics(self) -> Iterator[Topic]:
-        return (one for one in list(self._broker.topics.values()) if not one.name.is_system)
+        return (topic for topic in list(self._broker.topics.values()) if not topic.name.is_system)
 
     async def _ask_others(self, path: str) -> _Answers:
-        """What the other brokers tell (rule 3)."""
+        """What the other brokers answer (rule 3)."""
         others = {
-            name: one for name, one in (await self._ownership.brokers()).items() if one != self._ownership.address
+            name: address
+            for name, address in (await self._ownership.brokers()).items()
+            if address != self._ownership.address
         }
-        with by_itself():  # rule 1 is kept here, for what all of them tell
+        with as_own_work():  # rule 1 is kept here, for the answers of all of them
             answers = await asyncio.gather(*(self._ask(name, address, path) for name, address in others.items()))
-        found = dict(zip(others, answers, strict=True))
+        by_name = dict(zip(others, answers, strict=True))
         return _Answers(
-            {name: told for name, (told, problem) in found.items() if not problem},
-            {name: problem for name, (_, problem) in found.items() if problem},
+            {name: answer for name, (answer, problem) in by_name.items() if not problem},
+            {name: problem for name, (_, problem) in by_name.items() if problem},
         )
 
     async def _ask(self, name: str, address: BrokerAddress, path: str) -> tuple[dict[str, Any], str]:
@@ -295,32 +299,32 @@ class PageApi:
             return {}, "it has no HTTP"
         try:
             async with asyncio.timeout(_ASK_S):
-                told = await self._owners.ask("GET", base + PREFIX + path, name)
+                answer = await self._owners.ask("GET", base + PREFIX + path, name)
         except Refused as error:
             return {}, str(error)
         except TimeoutError:
             return {}, f"no answer within {_ASK_S:.0f} s"
         except ValueError:
             return {}, "its answer is not JSON"
-        return (told, "") if isinstance(told, dict) else ({}, "its answer is not an object")
+        return (answer, "") if isinstance(answer, dict) else ({}, "its answer is not an object")
 
     async def _brokers(self, others: _Answers) -> list[dict[str, Any]]:
-        found = []
+        rows = []
         for name, address in sorted((await self._ownership.brokers()).items()):
-            told = others.told.get(name, {})
+            answer = others.answers.get(name, {})
             connections = len(self._broker.server.clients) if address == self._ownership.address else None
-            found.append(
+            rows.append(
                 {
                     "name": name,
                     "url": address.web_url(secure=self._owners.uses_tls),
-                    "connections": told.get("connections", connections),
-                    "version": told.get("version", self._version if connections is not None else None),
+                    "connections": answer.get("connections", connections),
+                    "version": answer.get("version", self._version if connections is not None else None),
                     "problem": others.problems.get(name, ""),
                 }
             )
-        return found
+        return rows
 
-    # -------------------------------------------------------------------------------- who may see what
+    # -------------------------------------------------------------------------------- what a caller may see
 
     async def _visible(self, caller: Caller) -> tuple[list[str], list[tuple[str, bool]]]:
         """The tenants whose namespaces the caller may list, and the namespaces of which it may see something: all of
@@ -339,13 +343,13 @@ class PageApi:
     async def _all_namespaces(self) -> dict[str, list[str]]:
         now_s = self._broker.clock.monotonic()
         if now_s >= self._tree_until_s:
-            found = {}
+            tree = {}
             for tenant in await self._broker.tenancy.tenants():
                 try:
-                    found[tenant] = await self._broker.tenancy.namespaces(tenant)
+                    tree[tenant] = await self._broker.tenancy.namespaces(tenant)
                 except NoRecord:
                     continue  # it was deleted meanwhile
-            self._tree, self._tree_until_s = found, now_s + _TREE_S
+            self._tree, self._tree_until_s = tree, now_s + _TREE_S
         return self._tree
 
     async def _sees_some(self, caller: Caller, namespace: str) -> bool:
@@ -416,11 +420,11 @@ class _Turn:
         self._api._under_way -= 1
 
 
-def _ledgers_of(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _ledgers_of(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The ledgers of `internalStats`; the one that is written to with what it has so far."""
-    listed = [dict(one) for one in told["ledgers"]]
+    listed = [dict(ledger) for ledger in stats["ledgers"]]
     if listed and not listed[-1]["entries"]:
-        listed[-1] |= {"entries": told["currentLedgerEntries"], "size": told["currentLedgerSize"]}
+        listed[-1] |= {"entries": stats["currentLedgerEntries"], "size": stats["currentLedgerSize"]}
     return listed
 
 
@@ -435,11 +439,11 @@ def _counts_of(topic: Topic) -> Counts:
     )
 
 
-def _part(told: object, member: str) -> Mapping[str, Any]:
-    found = told.get(member) if isinstance(told, dict) else None
-    return found if isinstance(found, dict) else {}
+def _part(answer: object, member: str) -> Mapping[str, Any]:
+    value = answer.get(member) if isinstance(answer, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
-def _part_list(told: object, member: str) -> Iterator[dict[str, Any]]:
-    found = told.get(member) if isinstance(told, dict) else None
-    return (one for one in (found if isinstance(found, list) else []) if isinstance(one, dict))
+def _part_list(answer: object, member: str) -> Iterator[dict[str, Any]]:
+    value = answer.get(member) if isinstance(answer, dict) else None
+    return (row for row in (value if isinstance(value, list) else []) if isinstance(row, dict))

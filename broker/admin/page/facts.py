@@ -7,7 +7,7 @@ from typing import Any, Final
 NAMESPACES_SHOWN_MAX: Final = 1_000
 TOPICS_SHOWN_MAX: Final = 500
 
-# Of one topic: subscriptions, and producers or consumers of each. All of them are in `topics stats`.
+# Shown of one topic: subscriptions, and producers or consumers of each. All of them are in `topics stats`.
 SUBSCRIPTIONS_SHOWN_MAX: Final = 200
 CLIENTS_SHOWN_MAX: Final = 50
 
@@ -45,33 +45,33 @@ def row_of(name: str, numbers: Mapping[str, float]) -> dict[str, Any]:
 
 def sum_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The sums over rows, and of how many topics they are. Rows of other brokers may lack a member."""
-    found: dict[str, Any] = {"topics": 0, **dict.fromkeys(NUMBERS, 0)}
+    sums: dict[str, Any] = {"topics": 0, **dict.fromkeys(NUMBERS, 0)}
     for row in rows:
-        found["topics"] += _number(row.get("topics", 1))
+        sums["topics"] += _number(row.get("topics", 1))
         for member in NUMBERS:
-            found[member] += _number(row.get(member))
-    return found
+            sums[member] += _number(row.get(member))
+    return sums
 
 
-def sums_by_namespace(told: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """`tenant/namespace` → the sums over what each broker tells of it."""
+def sums_by_namespace(answers: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`tenant/namespace` → the sums over the answers of the brokers."""
     parts: dict[str, list[Mapping[str, Any]]] = {}
-    for one in told:
-        for name, sums in one.items():
+    for answer in answers:
+        for name, sums in answer.items():
             if isinstance(sums, dict):
                 parts.setdefault(name, []).append(sums)
     return {name: sum_of(sums) for name, sums in parts.items()}
 
 
 def shown_rows(
-    names: Iterable[str], told: Mapping[str, Iterable[object]], find: str
+    names: Iterable[str], open_rows: Mapping[str, Iterable[object]], find: str
 ) -> tuple[list[dict[str, Any]], int]:
     """The topics to show, the busiest first, and how many there are whose name has *find* in it.
 
-    *names* are those that the caller may see; *told* is by broker what it tells of those that it has open.
+    *names* are those that the caller may see; *open_rows*: broker → the rows of the topics that it has open.
     """
     rows: dict[str, dict[str, Any]] = {name: {"name": name, "is_open": False} for name in names if find in name}
-    for broker, some in told.items():
+    for broker, some in open_rows.items():
         for row in some:
             if isinstance(row, dict) and row.get("name") in rows:
                 rows[row["name"]] = {**row, "broker": broker}
@@ -84,34 +84,35 @@ def shown_rows(
 
 def shown_stats(stats: Mapping[str, Any]) -> dict[str, Any]:
     """What is shown of a topic's `stats`: those in trouble first, and how many there are of what is left out."""
-    subscriptions = sorted(stats["subscriptions"].items(), key=lambda one: (-one[1]["msgBacklog"], one[0]))
-    publishers = sorted(stats["publishers"], key=lambda one: -one["msgRateIn"])
+    subscriptions = sorted(stats["subscriptions"].items(), key=lambda item: (-item[1]["msgBacklog"], item[0]))
+    publishers = sorted(stats["publishers"], key=lambda publisher: -publisher["msgRateIn"])
     return {
         "storage": stats["storageSize"],
         "backlog_bytes": stats["backlogSize"],
         "messages_in": stats["msgInCounter"],
         "bytes_in": stats["bytesInCounter"],
         "deduplication": stats["deduplicationStatus"],
-        "publishers": [_only(_OF_PRODUCER, one) for one in publishers[:CLIENTS_SHOWN_MAX]],
+        "publishers": [_only(_OF_PRODUCER, publisher) for publisher in publishers[:CLIENTS_SHOWN_MAX]],
         "publishers_total": len(publishers),
         "subscriptions": [
-            {"name": name, **_subscription(told)} for name, told in subscriptions[:SUBSCRIPTIONS_SHOWN_MAX]
+            {"name": name, **_subscription(subscription)}
+            for name, subscription in subscriptions[:SUBSCRIPTIONS_SHOWN_MAX]
         ],
         "subscriptions_total": len(subscriptions),
     }
 
 
-def _subscription(told: Mapping[str, Any]) -> dict[str, Any]:
-    consumers = sorted(told["consumers"], key=lambda one: -one["unackedMessages"])
+def _subscription(subscription: Mapping[str, Any]) -> dict[str, Any]:
+    consumers = sorted(subscription["consumers"], key=lambda consumer: -consumer["unackedMessages"])
     return {
-        **_only(_OF_SUBSCRIPTION, told),
-        "consumers": [_only(_OF_CONSUMER, one) for one in consumers[:CLIENTS_SHOWN_MAX]],
+        **_only(_OF_SUBSCRIPTION, subscription),
+        "consumers": [_only(_OF_CONSUMER, consumer) for consumer in consumers[:CLIENTS_SHOWN_MAX]],
         "consumers_total": len(consumers),
     }
 
 
-def _only(members: Iterable[str], told: Mapping[str, Any]) -> dict[str, Any]:
-    return {member: told[member] for member in members if member in told}
+def _only(members: Iterable[str], stats: Mapping[str, Any]) -> dict[str, Any]:
+    return {member: stats[member] for member in members if member in stats}
 
 
 def _number(value: object) -> float:

@@ -81,8 +81,8 @@ class History:
         values = {
             name: (*(number / seconds for number in sums[:-1]), float(sums[-1])) for name, sums in looked.sums.items()
         }
-        for name, found in values.items():
-            if name not in self._lines and any(found) and len(self._lines) < LINES_MAX:
+        for name, rates in values.items():
+            if name not in self._lines and any(rates) and len(self._lines) < LINES_MAX:
                 self._lines[name] = _Line()
         for name, line in list(self._lines.items()):
             for each in steps:
@@ -98,8 +98,8 @@ class History:
             return None
         first = self._last_step + 1
         order = [(first + step) % STEPS_KEPT for step in range(STEPS_KEPT)]
-        found = {member: [round(ring[at], 3) for at in order] for member, ring in zip(_NAMES, line.rings, strict=True)}
-        return {"last_step": self._last_step, **found}
+        steps = {member: [round(ring[at], 3) for at in order] for member, ring in zip(_NAMES, line.rings, strict=True)}
+        return {"last_step": self._last_step, **steps}
 
 
 class Round:
@@ -113,22 +113,22 @@ class Round:
     def add(self, topic: str, namespace: str, now: Counts) -> None:
         self.counts[topic] = now
         before = self._before.get(topic)
-        found = [
+        added = [
             new if before is None or new < before[at] else new - before[at]  # rule 3
             for at, new in enumerate(now[:-1])
         ]
-        found.append(now.backlog)
-        self.sums[topic] = found
+        added.append(now.backlog)
+        self.sums[topic] = added
         for name in (namespace, WHOLE):
             known = self.sums.setdefault(name, [0] * len(_NAMES))
-            for at, number in enumerate(found):
+            for at, number in enumerate(added):
                 known[at] += number
 
 
 def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
-    """The sum of the hours that brokers tell (rule 2), with the time at which the first step began.
+    """The sum of the hours that brokers answer with (rule 2), with the time at which the first step began.
 
-    None: none of them tells one. What is not an hour is left out.
+    None: no broker has one. What is not an hour is left out.
     """
     last = now_ms // STEP_MS - 1
     sums = {name: [0.0] * STEPS_KEPT for name in _NAMES}
@@ -142,7 +142,7 @@ def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
         for name, values in zip(_NAMES, lines[1], strict=True):
             for at in range(max(0, -late), min(STEPS_KEPT, STEPS_KEPT - late)):
                 sums[name][at] += values[at + late]
-            if 0 < late <= 2:  # a step of which a broker has not told yet is not shown as nothing
+            if 0 < late <= 2:  # a step that a broker does not have yet is not shown as nothing
                 sums[name][-late:] = [one + values[-1] for one in sums[name][-late:]]
     if not is_there:
         return None

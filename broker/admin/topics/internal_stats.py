@@ -21,44 +21,44 @@ _TIMES: Final = ("lastLedgerCreatedTimestamp", "lastLedgerCreationFailureTimesta
 async def internal_stats(
     topic: Topic, schema_ledgers: Sequence[int], store: MetadataStore, *, with_metadata: bool
 ) -> dict[str, Any]:
-    """Of a loaded topic. Raises StorageUnavailable, MetadataError, Corruption."""
-    found = _with_times(topic.ledger.stats())
-    cursors = {name: _with_times(one) for name, one in found["cursors"].items()}
-    for name, one in cursors.items():
+    """The `internalStats` of a loaded topic. Raises StorageUnavailable, MetadataError, Corruption."""
+    stats = _with_times(topic.ledger.stats())
+    cursors = {name: _with_times(cursor) for name, cursor in stats["cursors"].items()}
+    for name, cursor in cursors.items():
         subscription = topic.subscriptions.get(name)
         waits = subscription is not None and subscription.is_waiting
-        one["active"] = subscription is not None and bool(subscription.consumers)
-        one["waitingReadOp"] = one["subscriptionHavePendingRead"] = waits
-        one["subscriptionHavePendingReplayRead"] = subscription is not None and subscription.is_replaying
-        one["pendingReadOps"] = int(subscription is not None and subscription.is_reading)
-    found["waitingCursorsCount"] = sum(one["waitingReadOp"] for one in cursors.values())
-    found["cursors"] = cursors
+        cursor["active"] = subscription is not None and bool(subscription.consumers)
+        cursor["waitingReadOp"] = cursor["subscriptionHavePendingRead"] = waits
+        cursor["subscriptionHavePendingReplayRead"] = subscription is not None and subscription.is_replaying
+        cursor["pendingReadOps"] = int(subscription is not None and subscription.is_reading)
+    stats["waitingCursorsCount"] = sum(cursor["waitingReadOp"] for cursor in cursors.values())
+    stats["cursors"] = cursors
     ledgers = LedgerStore(store)
-    found["schemaLedgers"] = [
+    stats["schemaLedgers"] = [
         _of_metadata(ledger_id, await _metadata(ledgers, ledger_id), with_metadata=with_metadata)
         for ledger_id in schema_ledgers
     ]
-    found["compactedLedger"] = await _compacted(topic)
+    stats["compactedLedger"] = await _compacted(topic)
     if with_metadata:
         marks = MarkBoard(store)
-        shown = [*found["ledgers"], *([] if found["compactedLedger"]["ledgerId"] < 0 else [found["compactedLedger"]])]
-        for one in shown:
-            metadata = await _metadata(ledgers, one["ledgerId"])
+        shown = [*stats["ledgers"], *([] if stats["compactedLedger"]["ledgerId"] < 0 else [stats["compactedLedger"]])]
+        for ledger in shown:
+            metadata = await _metadata(ledgers, ledger["ledgerId"])
             if metadata is not None:
-                one["metadata"] = ledger_text(metadata)
-            one["underReplicated"] = await marks.read(one["ledgerId"]) is not None
-    return found
+                ledger["metadata"] = ledger_text(metadata)
+            ledger["underReplicated"] = await marks.read(ledger["ledgerId"]) is not None
+    return stats
 
 
 def _with_times(members: dict[str, Any]) -> dict[str, Any]:
-    """Times as texts; what has never happened is left out, as by Apache's brokers."""
-    found = dict(members)
+    """*members* with times as texts; what has never happened is left out, as by Apache's brokers."""
+    shown = dict(members)
     for name in _TIMES:
-        if name in found:
-            at_ms = found.pop(name)
+        if name in shown:
+            at_ms = shown.pop(name)
             if at_ms:
-                found[name] = time_text(at_ms)
-    return found
+                shown[name] = time_text(at_ms)
+    return shown
 
 
 async def _metadata(ledgers: LedgerStore, ledger_id: int) -> LedgerMetadata | None:
@@ -70,7 +70,7 @@ async def _metadata(ledgers: LedgerStore, ledger_id: int) -> LedgerMetadata | No
 
 
 def _of_metadata(ledger_id: int, metadata: LedgerMetadata | None, *, with_metadata: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    members: dict[str, Any] = {
         "ledgerId": ledger_id,
         "entries": _NOT_THERE if metadata is None else metadata.last_entry_id + 1,
         "size": _NOT_THERE if metadata is None else metadata.length,
@@ -78,13 +78,13 @@ def _of_metadata(ledger_id: int, metadata: LedgerMetadata | None, *, with_metada
         "underReplicated": False,
     }
     if with_metadata and metadata is not None:
-        found["metadata"] = ledger_text(metadata)
-    return found
+        members["metadata"] = ledger_text(metadata)
+    return members
 
 
 async def _compacted(topic: Topic) -> dict[str, Any]:
     """The ledger that holds what compaction kept. Raises StorageUnavailable."""
-    found = await topic.compactor.compacted()
-    numbers = (_NOT_THERE,) * 3 if found is None else (found.ledger_id, found.entries, found.size_bytes)
+    compacted = await topic.compactor.compacted()
+    numbers = (_NOT_THERE,) * 3 if compacted is None else (compacted.ledger_id, compacted.entries, compacted.size_bytes)
     members = dict(zip(("ledgerId", "entries", "size"), numbers, strict=True))
     return {**members, "offloaded": False, "underReplicated": False}

@@ -9,7 +9,7 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
 _DIGESTS = {DigestType.HMAC: "MAC"}
-"""Where Java's name is another one."""
+"""The digests that Java calls otherwise."""
 
 
 def ledger_text(metadata: LedgerMetadata) -> str:

@@ -17,18 +17,18 @@ async def managed_ledger_info(store: MetadataStore, name: str, now_ms: int) -> d
     if node is None:
         return None
     record = decode_ledger_info(node.value, name)
-    found = {**_versions(node), "ledgers": [_ledger(info, now_ms) for info in record.ledgerInfo]}
+    shown = {**_versions(node), "ledgers": [_ledger(info, now_ms) for info in record.ledgerInfo]}
     if record.HasField("terminatedPosition"):
-        found["terminatedPosition"] = _position(record.terminatedPosition)
+        shown["terminatedPosition"] = _position(record.terminatedPosition)
     cursors = {}
     for child in sorted(await store.children(path)):
         of_cursor = await store.get(f"{path}/{child}")
         if of_cursor is not None:  # deleted since the list was read
             cursors[unquote_plus(child)] = _cursor(of_cursor, child)
-    found["cursors"] = cursors
+    shown["cursors"] = cursors
     if record.properties:
-        found["properties"] = {item.key: item.value for item in record.properties}
-    return found
+        shown["properties"] = {item.key: item.value for item in record.properties}
+    return shown
 
 
 def _versions(node: Node) -> dict[str, Any]:
@@ -41,27 +41,27 @@ def _versions(node: Node) -> dict[str, Any]:
 
 def _ledger(info: ManagedLedgerInfo.LedgerInfo, now_ms: int) -> dict[str, Any]:
     """The ledger that is being written has no size yet, and its time is the present, as with Apache's brokers."""
-    found: dict[str, Any] = {"ledgerId": info.ledgerId}
+    shown: dict[str, Any] = {"ledgerId": info.ledgerId}
     if info.HasField("entries") and info.timestamp:
-        found |= {"entries": info.entries, "size": info.size}
-    return found | {"timestamp": info.timestamp or now_ms, "isOffloaded": False}
+        shown |= {"entries": info.entries, "size": info.size}
+    return shown | {"timestamp": info.timestamp or now_ms, "isOffloaded": False}
 
 
 def _cursor(node: Node, name: str) -> dict[str, Any]:
     info = decode_cursor_info(node.value, name)
-    found = {
+    shown = {
         **_versions(node),
         "cursorsLedgerId": info.cursorsLedgerId,
         "markDelete": {"ledgerId": info.markDeleteLedgerId, "entryId": info.markDeleteEntryId},
     }
     if info.individualDeletedMessages:
-        found["individualDeletedMessages"] = [
-            {"from": _position(one.lowerEndpoint), "to": _position(one.upperEndpoint)}
-            for one in info.individualDeletedMessages
+        shown["individualDeletedMessages"] = [
+            {"from": _position(run.lowerEndpoint), "to": _position(run.upperEndpoint)}
+            for run in info.individualDeletedMessages
         ]
     if info.properties:
-        found["properties"] = {item.name: item.value for item in info.properties}
-    return found
+        shown["properties"] = {item.name: item.value for item in info.properties}
+    return shown
 
 
 def _position(position: NestedPositionInfo) -> dict[str, int]:

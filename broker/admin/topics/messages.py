@@ -55,8 +55,8 @@ class MessagesApi:
         routes.get(topic + "/internal-info", self.info, Operation.GET_STATS)
 
     async def peek(self, request: web.Request) -> web.Response:
-        """Message number so many of those that a subscription has before it."""
-        topic = await self._one(request, "messages are peeked at")
+        """One message, by its number among those that a subscription has before it."""
+        topic = await self._unpartitioned(request, "messages are peeked at")
         number = int(request.match_info["count"])
         if number < 1:
             raise Refused(412, "messages are counted from 1")
@@ -64,7 +64,7 @@ class MessagesApi:
         return await self._answer(peek(topic.ledger, cursor, number), "Message not found")
 
     async def get(self, request: web.Request) -> web.Response:
-        topic = await self._one(request, "a message id belongs to")
+        topic = await self._unpartitioned(request, "a message id belongs to")
         position = Position(int(request.match_info["ledger"]), int(request.match_info["entry"]))
         missing = f"Message id not found: {topic.name} has no {position}"
         return await self._answer(entry_at(topic.ledger, position), missing)
@@ -72,7 +72,7 @@ class MessagesApi:
     async def examine(self, request: web.Request) -> web.Response:
         """A message by its place, counted from the start or from the end of the topic."""
         number = _number(request, "messagePosition", 1)
-        topic = await self._one(request, "messages are examined")
+        topic = await self._unpartitioned(request, "messages are examined")
         total = topic.ledger.entries_total
         if not total:
             raise Refused(412, "Could not examine messages due to the total message is zero")
@@ -87,23 +87,23 @@ class MessagesApi:
         """Count what a subscription has not acknowledged, by reading it."""
         body = await body_of(request)
         start = None if body is None else position_from_json(body)
-        topic = await self._one(request, "a backlog is analysed")
+        topic = await self._unpartitioned(request, "a backlog is analysed")
         subscription = subscription_of(request, topic)
         config, clock = self._broker.config, self._broker.clock
         ends_s = clock.monotonic() + config.backlog_scan_ms_max / 1000
-        found = await analyse(
+        scan = await analyse(
             topic.ledger,
             subscription.cursor,
             start,
             config.backlog_scan_entries_max,
             lambda: clock.monotonic() > ends_s,
         )
-        counted: dict[str, Any] = {"entries": found.entries, "messages": found.messages}
-        for what, of_filters in (("Entries", found.entries), ("Messages", found.messages)):
+        counted: dict[str, Any] = {"entries": scan.entries, "messages": scan.messages}
+        for what, of_filters in (("Entries", scan.entries), ("Messages", scan.messages)):
             # There are no entry filters here, so all is accepted.
             counted |= {f"filterRejected{what}": 0, f"filterAccepted{what}": of_filters, f"filterRescheduled{what}": 0}
-        counted["aborted"] = found.is_aborted
-        for name, position in (("firstMessageId", found.first), ("lastMessageId", found.last)):
+        counted["aborted"] = scan.is_aborted
+        for name, position in (("firstMessageId", scan.first), ("lastMessageId", scan.last)):
             if position is not None:
                 counted[name] = str(position)
         return json_answer(counted)
@@ -114,7 +114,7 @@ class MessagesApi:
         if not isinstance(body, dict):
             raise BadJson("a message id is needed: ledgerId and entryId; -1 and -1 for all of the topic")
         start = position_from_json({"ledgerId": _NO_POSITION, "entryId": _NO_POSITION, **body})
-        topic = await self._one(request, "a position belongs to")
+        topic = await self._unpartitioned(request, "a position belongs to")
         return json_answer(topic.ledger.bytes_total if start <= EARLIEST else topic.ledger.bytes_after(start))
 
     async def truncate(self, request: web.Request) -> web.Response:
@@ -127,22 +127,22 @@ class MessagesApi:
         return done()
 
     async def info(self, request: web.Request) -> web.Response:
-        """What the metadata store has of a topic, whoever serves it."""
+        """What the metadata store has of a topic; any broker may answer."""
         name = topic_of(request)
         now_ms = self._broker.now_ms()
         partitions = await self._partitioned.count(name)
         if partitions:
             stored = {}
             for number in range(partitions):
-                one = name.with_partition(number)
-                found = await managed_ledger_info(self._broker.store, one.managed_ledger_name, now_ms)
-                if found is not None:
-                    stored[one.full] = found
+                partition = name.with_partition(number)
+                shown = await managed_ledger_info(self._broker.store, partition.managed_ledger_name, now_ms)
+                if shown is not None:
+                    stored[partition.full] = shown
             return json_answer({"version": 0, "partitions": stored})
-        found = await managed_ledger_info(self._broker.store, name.managed_ledger_name, now_ms)
-        if found is None:
+        shown = await managed_ledger_info(self._broker.store, name.managed_ledger_name, now_ms)
+        if shown is None:
             raise TopicNotFound(f"Topic {name} not found")
-        return json_answer(found)
+        return json_answer(shown)
 
     async def _answer(self, reading: Coroutine[Any, Any, EntryLike | None], missing: str) -> web.Response:
         """The entry that is read, unpacked on another thread: its bytes and its metadata may be many.
@@ -157,7 +157,7 @@ class MessagesApi:
                 headers, payload = await asyncio.to_thread(_unpacked, entry)
         return web.Response(body=payload, headers=CIMultiDict(headers), content_type="application/json")
 
-    async def _one(self, request: web.Request, what: str) -> Topic:
+    async def _unpartitioned(self, request: web.Request, what: str) -> Topic:
         """The topic, which is not partitioned. Raises Refused (405), TopicNotFound."""
         name = topic_of(request)
         if await self._partitioned.count(name):

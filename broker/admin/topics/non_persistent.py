@@ -11,7 +11,7 @@ from typing import Final
 from aiohttp import web
 
 from broker.admin.bodies import topic_properties_from_json
-from broker.admin.deputies import twice
+from broker.admin.deputies import encode_twice
 from broker.admin.http import (
     ADMIN,
     Refused,
@@ -104,13 +104,13 @@ class NonPersistentTopicsApi:
     async def list(self, request: web.Request) -> web.Response:
         """The topics that brokers have open, of all bundles."""
         namespace = namespace_of(request)
-        found = set(self._topics.names(namespace))
+        names = set(self._topics.names(namespace))
         for text in (await self._broker.namespace(namespace)).bundles.ranges:
             owner = await self._ownership.owner_of(f"{namespace}/{text}")
             if owner is not None and owner != self._ownership.address:
                 url = f"{self._owners.web_url(owner)}{ADMIN}/{NON_PERSISTENT}/{namespace}/{text}"
-                found.update(await self._owners.ask("GET", url, f"{namespace}/{text}"))
-        return json_answer(sorted(found))
+                names.update(await self._owners.ask("GET", url, f"{namespace}/{text}"))
+        return json_answer(sorted(names))
 
     async def list_bundle(self, request: web.Request) -> web.Response:
         namespace, text = namespace_of(request), request.match_info["bundle"]
@@ -125,7 +125,7 @@ class NonPersistentTopicsApi:
         await self._broker.creation.check_partition(name)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         if self._topics.get(name) is not None:
             raise Refused(409, "This topic already exists")
         await self._broker.creation.check_name(name)
@@ -133,7 +133,7 @@ class NonPersistentTopicsApi:
         return done()
 
     async def delete(self, request: web.Request) -> web.Response:
-        """A topic that is not open anywhere is gone already: that is no error."""
+        """A topic that is not open anywhere is gone already: that is not an error."""
         name = topic_of(request)
         if await self._partitioned.count(name):
             raise Refused(
@@ -141,7 +141,7 @@ class NonPersistentTopicsApi:
                 f"{name} is a partitioned topic, "
                 "instead of calling delete topic, please call delete-partitioned-topic.",
             )
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         topic = self._topics.get(name)
         if topic is not None and topic.clients and not is_forced(request):
             raise Refused(412, f"Topic has {topic.clients} connected producers/consumers")
@@ -182,7 +182,7 @@ class NonPersistentTopicsApi:
     async def _open(self, request: web.Request) -> NonPersistentTopic:
         """The topic; a partition is made if it is not open. Raises TopicNotFound, or redirects."""
         name = topic_of(request)
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         topic = self._topics.get(name)
         if topic is not None:
             return topic
@@ -195,14 +195,14 @@ class NonPersistentTopicsApi:
     async def subscriptions(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         if count := await self._partitioned.count(name):
-            found = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
-            return json_answer(sorted({one for names in found.values() for one in names}))
+            answers = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
+            return json_answer(sorted({one for names in answers.values() for one in names}))
         return json_answer(list((await self._open(request)).subscriptions))
 
     async def delete_subscription(self, request: web.Request) -> web.Response:
         name, subscription = topic_of(request), request.match_info["subscription"]
         if count := await self._partitioned.count(name):
-            suffix = f"/subscription/{twice(decode(subscription))}"
+            suffix = f"/subscription/{encode_twice(decode(subscription))}"
             if not await self._owners.ask_partitions("DELETE", name, count, suffix, fine=(404,)):
                 raise Refused(404, f"Subscription {decode(subscription)} not found for topic {name}")
         else:

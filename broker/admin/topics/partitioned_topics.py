@@ -6,7 +6,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from broker.admin.bodies import topic_properties_from_json
-from broker.admin.deputies import twice
+from broker.admin.deputies import encode_twice
 from broker.admin.http import (
     ADMIN,
     DELETE_ROUNDS,
@@ -99,23 +99,23 @@ class PartitionedTopicsApi:
         return done()
 
     async def _subscriptions(self, name: TopicName) -> dict[str, Any]:
-        """The durable subscriptions of the first partition, as its statistics tell of them. Raises Refused."""
-        found = await self._owners.ask_partitions("GET", name, 1, "/stats", fine=(404,))
+        """The durable subscriptions of the first partition, as its statistics show them. Raises Refused."""
+        answers = await self._owners.ask_partitions("GET", name, 1, "/stats", fine=(404,))
         return {
-            subscription: one
-            for stats in found.values()
-            for subscription, one in stats["subscriptions"].items()
-            if one["isDurable"] and subscription != COMPACTION_CURSOR
+            subscription: members
+            for stats in answers.values()
+            for subscription, members in stats["subscriptions"].items()
+            if members["isDurable"] and subscription != COMPACTION_CURSOR
         }
 
     async def _subscribe(self, partitions: Iterable[TopicName], subscriptions: dict[str, Any]) -> None:
         """Make these subscriptions in new partitions: what is published there before their consumers know of the
         partitions is kept for them, as by Apache's brokers. Raises Refused."""
         for partition in partitions:
-            for subscription, one in subscriptions.items():
-                path = f"{partition.rest_path}/subscription/{twice(subscription)}"
-                query = f"replicated={str(one['isReplicated']).lower()}"
-                body = {**_BEGINNING, "properties": one["subscriptionProperties"]}
+            for subscription, members in subscriptions.items():
+                path = f"{partition.rest_path}/subscription/{encode_twice(subscription)}"
+                query = f"replicated={str(members['isReplicated']).lower()}"
+                body = {**_BEGINNING, "properties": members["subscriptionProperties"]}
                 try:
                     url = f"{await self._owners.url_of(partition)}{ADMIN}/{path}?{query}"
                     await self._owners.ask("PUT", url, str(partition), body)
@@ -143,9 +143,9 @@ class PartitionedTopicsApi:
         name = topic_of(request)
         count = await self._known_count(name, f"Partitioned topic {name} not found")
         suffix = f"/stats?{Wanted.of(request.query).query}"
-        found = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
+        answers = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
         total = sum_stats(
-            {partition.full: one for partition, one in found.items()},
+            {partition.full: stats for partition, stats in answers.items()},
             count,
             per_partition=request.query.get("perPartition", "true") != "false",
             persistent=name.is_persistent,
@@ -155,11 +155,11 @@ class PartitionedTopicsApi:
     async def internal_stats(self, request: web.Request) -> web.Response:
         name = topic_of(request)
         count = await self._known_count(name, f"Partitioned topic {name} not found")
-        found = await self._owners.ask_partitions("GET", name, count, "/internalStats", fine=(404,))
+        answers = await self._owners.ask_partitions("GET", name, count, "/internalStats", fine=(404,))
         return json_answer(
             {
                 "metadata": {"partitions": count, "deleted": False},
-                "partitions": {partition.full: one for partition, one in found.items()},
+                "partitions": {partition.full: stats for partition, stats in answers.items()},
             }
         )
 

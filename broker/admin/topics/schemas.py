@@ -41,14 +41,14 @@ class SchemasApi:
         version = request.match_info.get("version")
         if version is not None and not (version.isascii() and version.isdigit()):
             raise Refused(404, f"{version} is not a version")
-        found = await self._registry.get(name.schema_id, None if version is None else int(version))
-        if found is None:
+        stored = await self._registry.get(name.schema_id, None if version is None else int(version))
+        if stored is None:
             raise Refused(404, "Schema not found")
-        return json_answer(schema_json(found))
+        return json_answer(schema_json(stored))
 
     async def list(self, request: web.Request) -> web.Response:
-        found = await self._registry.versions(topic_of(request).schema_id)
-        return json_answer({"getSchemaResponses": [schema_json(one) for one in found]})
+        versions = await self._registry.versions(topic_of(request).schema_id)
+        return json_answer({"getSchemaResponses": [schema_json(one) for one in versions]})
 
     async def metadata(self, request: web.Request) -> web.Response:
         """In which ledger each version is; nothing for a topic without a schema."""
@@ -79,9 +79,9 @@ class SchemasApi:
 
     async def version(self, request: web.Request) -> web.Response:
         name, schema = topic_of(request), await _posted_schema(request)
-        for found in await self._registry.versions(name.schema_id):
-            if found.schema.type == schema.type and found.schema.data == schema.data:
-                return json_answer({"version": found.version})
+        for stored in await self._registry.versions(name.schema_id):
+            if stored.schema.type == schema.type and stored.schema.data == schema.data:
+                return json_answer({"version": stored.version})
         return json_answer({"version": NO_VERSION})
 
     async def delete(self, request: web.Request) -> web.Response:

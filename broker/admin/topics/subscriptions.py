@@ -1,4 +1,4 @@
-"""`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: who reads a topic, and how far."""
+"""`…/{topic}/subscriptions` and `…/{topic}/subscription/{subscription}`: readers of a topic, and how far they are."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from broker.admin.bodies import partition_from_json, position_from_json, properties_from_json, reset_from_json
-from broker.admin.deputies import twice
+from broker.admin.deputies import encode_twice
 from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_answer, topic_of
 from broker.admin.namespaces.namespace_policies import given_value
 from broker.admin.owners import Owners
@@ -55,8 +55,8 @@ class SubscriptionsApi:
         name = topic_of(request)
         count = await self._partitioned.count(name)
         if count:
-            found = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
-            return json_answer(sorted({one for names in found.values() for one in names}))
+            answers = await self._owners.ask_partitions("GET", name, count, "/subscriptions", fine=(404,))
+            return json_answer(sorted({one for names in answers.values() for one in names}))
         topic = await self._owners.loaded(request)
         compaction = [COMPACTION_CURSOR] if topic.compactor.cursor else []  # as Apache's brokers show it
         return json_answer(sorted([*topic.subscriptions, *compaction]))
@@ -85,10 +85,10 @@ class SubscriptionsApi:
             topic = await self._owners.loaded(request)
             return json_answer(dict(subscription_of(request, topic).properties))
         suffix = f"/subscription/{_encoded(request)}/properties"
-        found = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
-        if not found:
+        answers = await self._owners.ask_partitions("GET", name, count, suffix, fine=(404,))
+        if not answers:
             raise SubscriptionNotFound(f"Subscription {_name_of(request)} not found for topic {name}")
-        return json_answer({key: value for one in found.values() for key, value in one.items()})
+        return json_answer({key: value for answer in answers.values() for key, value in answer.items()})
 
     async def set_properties(self, request: web.Request) -> web.Response:
         """Replace the properties of a subscription."""
@@ -108,8 +108,8 @@ class SubscriptionsApi:
             topic = await self._owners.loaded(request)
             return json_answer({topic.name.full: subscription_of(request, topic).is_replicated})
         suffix = f"/subscription/{_encoded(request)}/replicatedSubscriptionStatus"
-        found = await self._owners.ask_partitions("GET", name, count, suffix)
-        return json_answer({key: value for one in found.values() for key, value in one.items()})
+        answers = await self._owners.ask_partitions("GET", name, count, suffix)
+        return json_answer({key: value for answer in answers.values() for key, value in answer.items()})
 
     async def set_replicated(self, request: web.Request) -> web.Response:
         """Stored with the cursor, as Apache's brokers store it. There are no other clusters to be in step with."""
@@ -250,19 +250,19 @@ def _name_of(request: web.Request) -> str:
 
 def _encoded(request: web.Request) -> str:
     """The name of the subscription as it stands in paths."""
-    return twice(_name_of(request))
+    return encode_twice(_name_of(request))
 
 
 def subscription_of(request: web.Request, topic: Topic) -> Subscription:
     """The subscription that the path names. Raises SubscriptionNotFound."""
     name = _name_of(request)
-    found = topic.subscriptions.get(name)
-    if found is None and name == COMPACTION_CURSOR and topic.compactor.cursor:
+    subscription = topic.subscriptions.get(name)
+    if subscription is None and name == COMPACTION_CURSOR and topic.compactor.cursor:
         raise Refused(
             412,
-            f"{name} is no subscription but the cursor of the compaction of {topic.name}, which alone moves it; "
+            f"{name} is not a subscription but the cursor of the compaction of {topic.name}, which alone moves it; "
             "compact the topic, or remove its compaction threshold",
         )
-    if found is None:
+    if subscription is None:
         raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
-    return found
+    return subscription

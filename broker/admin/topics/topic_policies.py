@@ -11,7 +11,7 @@ from aiohttp import web
 
 from broker.admin.bodies import NO_SHADOWS
 from broker.admin.http import ADMIN, Handler, Refused, done, json_answer, topic_of
-from broker.admin.namespaces.namespace_policies import given_value, quota_type, told
+from broker.admin.namespaces.namespace_policies import given_value, policy_answer, quota_type
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
@@ -26,7 +26,7 @@ from broker.policies.topic.record import (
     check_message_size,
     overlay,
     quota,
-    quota_told,
+    quota_json,
     quotas_in_force,
     rate_of,
 )
@@ -61,7 +61,7 @@ class TopicPoliciesApi:
                 routes.put(path, self._setting(name, policy), writing)
             else:
                 routes.post(path, self._setting(name, policy), writing)
-            # That a method is not possible tells nothing: everybody who is authenticated gets to know.
+            # That a method is not possible reveals nothing: every authenticated caller may know it.
             removing = writing if policy.policy.is_removable else Operation.ASK_BROKER
             routes.delete(path, self._removing(name, policy), removing)
             routes.any(path, self._refusing(name, policy), Operation.ASK_BROKER)
@@ -113,11 +113,11 @@ class TopicPoliciesApi:
         record = await self._stored(request, name)
         value = policy.policy.place.get(record)
         if value is not UNSET and value not in ([], {}):
-            return told(_in_order(policy, value))
+            return policy_answer(_in_order(policy, value))
         if _is_applied(request) and policy.in_force is not None:
             effective = overlay(await self._broker.namespace(name.namespace), record)
-            return told(policy.in_force(self._broker.config, effective))
-        return told(policy.policy.unset)
+            return policy_answer(policy.in_force(self._broker.config, effective))
+        return policy_answer(policy.policy.unset)
 
     async def _set(self, request: web.Request, policy: TopicPolicy, given: Any, label: str) -> web.Response:
         name = await self._existing(request)
@@ -148,12 +148,12 @@ class TopicPoliciesApi:
     async def quotas(self, request: web.Request) -> web.Response:
         name = await self._existing(request)
         record = await self._stored(request, name)
-        found = record.get(QUOTAS) or {}
-        if found or not _is_applied(request):
-            return json_answer({kind: values.backlog_quota(_known(one)) for kind, one in found.items()})
+        stored = record.get(QUOTAS) or {}
+        if stored or not _is_applied(request):
+            return json_answer({kind: values.backlog_quota(_known(quota)) for kind, quota in stored.items()})
         policies = await self._broker.namespace(name.namespace)
         in_force = quotas_in_force(self._broker.config, policies)
-        return json_answer({kind: quota_told(one) for kind, one in in_force.items()})
+        return json_answer({kind: quota_json(quota) for kind, quota in in_force.items()})
 
     async def set_quota(self, request: web.Request) -> web.Response:
         return await self._set(request, quota(quota_type(request)), await given_value(request), "backlogQuota")
@@ -202,7 +202,7 @@ class TopicPoliciesApi:
             return name
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         return name
 
     async def _stored(self, request: web.Request, name: TopicName) -> Record:
@@ -229,7 +229,7 @@ class TopicPoliciesApi:
             policies = await self._broker.in_force.of(name)
             if label == "retention":
                 kept = value
-                limits = [(one.limit_bytes, one.limit_s) for one in quotas_in_force(config, policies).values()]
+                limits = [(quota.limit_bytes, quota.limit_s) for quota in quotas_in_force(config, policies).values()]
             else:
                 kept = {
                     "retentionTimeInMinutes": policies.retention_minutes or config.retention_minutes,
@@ -260,5 +260,5 @@ def _known(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(policy: TopicPolicy, value: Any) -> Any:
-    """The value with its members as they are told: in the order of Apache's answers, without those that are not set."""
+    """The value with its members in the order of Apache's answers, without those that are not set."""
     return policy.policy.read(_known(value)) if isinstance(value, dict) else value

@@ -84,7 +84,7 @@ class TopicsApi:
         await self._broker.creation.check_partition(name)
         if await self._partitioned.count(name):
             raise Refused(409, "This topic already exists")
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         if await self._broker.ledgers.exists(name.managed_ledger_name):
             raise Refused(409, "This topic already exists")
         topic = await self._broker.opening.create_topic(name)
@@ -99,7 +99,7 @@ class TopicsApi:
         if not await self._broker.ledgers.exists(name.managed_ledger_name):
             raise TopicNotFound(f"Topic {name} not found")
         force = is_forced(request)
-        await self._owners.here(request, name)
+        await self._owners.redirect_unless_here(request, name)
         try:
             topic = await self._broker.opening.stored_topic(name)
         except TopicUnreadable as error:
@@ -173,18 +173,18 @@ class TopicsApi:
     async def message_id_at(self, request: web.Request) -> web.Response:
         """The first message that was published at a time or later; the last position if there is none."""
         topic = await self._owners.loaded(request)
-        found = await topic.position_at_ms(int(request.match_info["timestamp"]))
-        if found == LATEST:
-            found = topic.ledger.last_confirmed
-        return json_answer(message_id_json(found, topic.name.partition))
+        position = await topic.position_at_ms(int(request.match_info["timestamp"]))
+        if position == LATEST:
+            position = topic.ledger.last_confirmed
+        return json_answer(message_id_json(position, topic.name.partition))
 
     async def last_message_id(self, request: web.Request) -> web.Response:
         topic = await self._owners.loaded(request)
         position, batch_index = await topic.last_message()
-        found = message_id_json(position, topic.name.partition, batch_index)
+        answer = message_id_json(position, topic.name.partition, batch_index)
         if batch_index >= 0:
-            found |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
-        return json_answer(found)
+            answer |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+        return json_answer(answer)
 
     async def unload(self, request: web.Request) -> web.Response:
         name = topic_of(request)
@@ -211,8 +211,8 @@ class TopicsApi:
                 "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use "
                 "terminate commands",
             )
-        found = await self._owners.ask_partitions("POST", name, count, "/terminate")
-        return json_answer({str(partition.partition): last for partition, last in found.items()})
+        answers = await self._owners.ask_partitions("POST", name, count, "/terminate")
+        return json_answer({str(partition.partition): last for partition, last in answers.items()})
 
     async def trim(self, request: web.Request) -> web.Response:
         """Delete the consumed ledgers that retention does not keep, now."""
@@ -240,10 +240,10 @@ class TopicsApi:
         """What became of the last compaction on this broker; of one that runs, how far it is."""
         topic = await self._owners.loaded(request)
         facts = topic.compactor.facts
-        found: dict[str, Any] = {"status": facts.status.value, "lastError": facts.last_error}
-        if facts.status is CompactionStatus.RUNNING:  # Apache's brokers tell nothing of it
-            found |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.entries_total}
-        return json_answer(found)
+        answer: dict[str, Any] = {"status": facts.status.value, "lastError": facts.last_error}
+        if facts.status is CompactionStatus.RUNNING:  # Apache's brokers show nothing of it
+            answer |= {"messagesLookedAt": facts.looked_at, "entriesInTopic": topic.ledger.entries_total}
+        return json_answer(answer)
 
     async def offloading(self, request: web.Request) -> web.Response:
         """What became of the last offloading; it is never run here."""

@@ -85,9 +85,9 @@ class _Reading:
         made = {}
         for field in writer.fields.values():
             wanted = known.get(field.name)
-            found = self.value(field.type, None if wanted is None else wanted.type, depth + 1)
+            value = self.value(field.type, None if wanted is None else wanted.type, depth + 1)
             if wanted is not None:
-                made[field.name] = found
+                made[field.name] = value
         for wanted in known.values():
             if wanted.name not in made:
                 if not wanted.has_default:
@@ -113,7 +113,7 @@ class _Reading:
         if reader is None or symbol in reader.symbols:
             return symbol
         if reader.default is None:
-            raise Corruption(f"{symbol[:100]} is no {reader}")
+            raise Corruption(f"{symbol[:100]} is not a symbol of {reader}")
         return reader.default
 
     def _plain(self, writer: AvroType, reader: AvroType | None) -> Any:
@@ -125,8 +125,8 @@ class _Reading:
         if kind == "fixed":
             return self._bytes(writer.size)
         if kind in ("string", "bytes"):
-            found = self._bytes(self._long())
-            return found.decode() if reader is not None and reader.kind == "string" else found
+            data = self._bytes(self._long())
+            return data.decode() if reader is not None and reader.kind == "string" else data
         if kind in ("int", "long"):
             number = self._long()
             return float(number) if reader is not None and reader.kind in ("float", "double") else number
@@ -161,7 +161,7 @@ def _taking(reader: AvroType, writer: AvroType) -> AvroType:
     """*reader*, or its branch, that takes what *writer* has written. Raises Corruption."""
     branches = reader.parts if reader.kind == "union" else [reader]
     same = (one for one in branches if one.kind == writer.kind)
-    found = next(same, None) or next((one for one in branches if promotes(writer, one)), None)
-    if found is None or (found.kind == "fixed" and found.size != writer.size):
+    branch = next(same, None) or next((one for one in branches if promotes(writer, one)), None)
+    if branch is None or (branch.kind == "fixed" and branch.size != writer.size):
         raise Corruption(f"{writer} cannot be read as {reader}")
-    return found
+    return branch

@@ -7,7 +7,7 @@ The last message of a key counts. `change_events.avsc` is the schema that Apache
 another text the topic would get a second version of the same schema.
 
 Without authorization anybody can write here, and with any schema: what cannot be read within the bounds below is passed
-over and told, as by Apache's brokers, and what stands behind it counts.
+over and logged, as by Apache's brokers, and what stands behind it counts.
 """
 
 import io

@@ -49,7 +49,7 @@ SUBSCRIPTION_CREATION: Final = "autoSubscriptionCreationOverride"
 NONE_SET: Final[Record] = {"backLogQuotaMap": {}, "subscriptionPolicies": {}, "subscriptionTypesEnabled": []}
 
 InForce = Callable[[BrokerConfig, NamespacePolicies], Any]
-"""What is told of a policy when a client asks what is in force; the topic's policies are in those of the namespace."""
+"""The answer when a client asks which value is in force; the topic's policies are in those of the namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class OfSubscription:
     subscription: str
 
     def get(self, record: Mapping[str, Any]) -> Any:
-        found = ((record.get("subscriptionPolicies") or {}).get(self.subscription) or {}).get("dispatchRate")
-        return UNSET if found is None else found
+        rate = ((record.get("subscriptionPolicies") or {}).get(self.subscription) or {}).get("dispatchRate")
+        return UNSET if rate is None else rate
 
     def put(self, record: dict[str, Any], value: Any) -> dict[str, Any]:
         others = record.get("subscriptionPolicies") or {}
@@ -118,24 +118,24 @@ def _first(value: Any, setting: Any) -> Any:
     return setting if value is None else value
 
 
-def _rate_told(rate: DispatchRate | None) -> dict[str, Any]:
-    found = rate or DispatchRate(0, 0, 1)
+def _rate_json(rate: DispatchRate | None) -> dict[str, Any]:
+    shown = rate or DispatchRate(0, 0, 1)
     return {
-        "dispatchThrottlingRateInMsg": found.messages,
-        "dispatchThrottlingRateInByte": found.bytes,
-        "relativeToPublishRate": found.is_relative,
-        "ratePeriodInSecond": found.period_s,
+        "dispatchThrottlingRateInMsg": shown.messages,
+        "dispatchThrottlingRateInByte": shown.bytes,
+        "relativeToPublishRate": shown.is_relative,
+        "ratePeriodInSecond": shown.period_s,
     }
 
 
-def _retention_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, int]:
+def _retention_json(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, int]:
     return {
         "retentionTimeInMinutes": _first(policies.retention_minutes, config.retention_minutes),
         "retentionSizeInMB": _first(policies.retention_mbytes, config.retention_mbytes),
     }
 
 
-def _persistence_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
+def _persistence_json(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
     return {
         "bookkeeperEnsemble": policies.ensemble_size or config.ensemble_size,
         "bookkeeperWriteQuorum": policies.write_quorum or config.write_quorum,
@@ -144,7 +144,7 @@ def _persistence_told(config: BrokerConfig, policies: NamespacePolicies) -> dict
     }
 
 
-def _delayed_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
+def _delayed_json(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
     return {
         "tickTime": _first(policies.delayed_delivery_tick_ms, config.delayed_delivery_tick_ms),
         "active": _first(policies.delayed_delivery, config.delayed_delivery),
@@ -152,27 +152,27 @@ def _delayed_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str
     }
 
 
-def _subscribe_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
+def _subscribe_json(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
     rate = policies.subscribe_rate or config.subscribe_rate
     return {"subscribeThrottlingRatePerConsumer": rate.subscribes, "ratePeriodInSecond": rate.period_s}
 
 
-def _inactive_told(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
-    found: InactiveTopics = policies.inactive_topics or config.inactive_topics
+def _inactive_json(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
+    inactive: InactiveTopics = policies.inactive_topics or config.inactive_topics
     return {
-        "inactiveTopicDeleteMode": found.mode,
-        "maxInactiveDurationSeconds": found.idle_s,
-        "deleteWhileInactive": found.is_on,
+        "inactiveTopicDeleteMode": inactive.mode,
+        "maxInactiveDurationSeconds": inactive.idle_s,
+        "deleteWhileInactive": inactive.is_on,
     }
 
 
-def quota_told(found: BacklogQuota) -> dict[str, Any]:
+def quota_json(quota: BacklogQuota) -> dict[str, Any]:
     """A backlog quota as JSON."""
     return {
-        "limit": found.limit_bytes,
-        "limitSize": found.limit_bytes,
-        "limitTime": found.limit_s,
-        "policy": found.policy,
+        "limit": quota.limit_bytes,
+        "limitSize": quota.limit_bytes,
+        "limitTime": quota.limit_s,
+        "policy": quota.policy,
     }
 
 
@@ -182,7 +182,7 @@ def quotas_in_force(config: BrokerConfig, policies: NamespacePolicies) -> dict[s
     return {STORAGE: policies.storage_quota or general, AGE: policies.age_quota or general}
 
 
-def _offload_told(config: BrokerConfig, policies: NamespacePolicies) -> Any:
+def _offload_json(config: BrokerConfig, policies: NamespacePolicies) -> Any:
     return policies.raw.get("offload_policies") or NOTHING
 
 
@@ -222,24 +222,24 @@ TOPIC_POLICIES: Final[Mapping[str, TopicPolicy]] = {
         "messageTTLInSeconds",
         lambda config, policies: _first(policies.message_ttl_s, config.ttl_s),
     ),
-    "retention": _policy("retentionPolicies", values.retention, _retention_told, check=check_retention),
-    "persistence": _policy("persistence", values.persistence, _persistence_told, check=check_persistence),
+    "retention": _policy("retentionPolicies", values.retention, _retention_json, check=check_retention),
+    "persistence": _policy("persistence", values.persistence, _persistence_json, check=check_persistence),
     "publishRate": _policy("publishRate", values.publish_rate, unset=NO_CONTENT),
     "dispatchRate": _policy(
         "dispatchRate",
         values.dispatch_rate,
-        lambda config, policies: _rate_told(policies.dispatch_rate or config.dispatch_rate),
+        lambda config, policies: _rate_json(policies.dispatch_rate or config.dispatch_rate),
     ),
     "subscriptionDispatchRate": _policy(
         "subscriptionDispatchRate",
         values.dispatch_rate,
-        lambda config, policies: _rate_told(policies.subscription_dispatch_rate or config.subscription_dispatch_rate),
+        lambda config, policies: _rate_json(policies.subscription_dispatch_rate or config.subscription_dispatch_rate),
     ),
     "replicatorDispatchRate": _policy(
-        "replicatorDispatchRate", values.dispatch_rate, lambda config, policies: _rate_told(None)
+        "replicatorDispatchRate", values.dispatch_rate, lambda config, policies: _rate_json(None)
     ),
-    "subscribeRate": _policy("subscribeRate", values.subscribe_rate, _subscribe_told),
-    "delayedDelivery": _policy(Delayed(), values.delayed_delivery, _delayed_told),
+    "subscribeRate": _policy("subscribeRate", values.subscribe_rate, _subscribe_json),
+    "delayedDelivery": _policy(Delayed(), values.delayed_delivery, _delayed_json),
     "dispatcherPauseOnAckStatePersistent": _policy(
         "dispatcherPauseOnAckStatePersistentEnabled",
         values.truth,
@@ -253,14 +253,14 @@ TOPIC_POLICIES: Final[Mapping[str, TopicPolicy]] = {
         lambda config, policies: _first(policies.deduplication, config.deduplication),
     ),
     "deduplicationSnapshotInterval": _count("interval", "deduplicationSnapshotIntervalSeconds"),
-    "inactiveTopicPolicies": _policy("inactiveTopicPolicies", read_inactive_topics, _inactive_told),
+    "inactiveTopicPolicies": _policy("inactiveTopicPolicies", read_inactive_topics, _inactive_json),
     "compactionThreshold": _policy(
         "compactionThreshold",
         values.long,
         lambda config, policies: _first(policies.compaction_threshold_bytes, config.compaction_threshold_bytes),
         check=at_least(0, "compactionThreshold"),
     ),
-    "offloadPolicies": _policy("offloadPolicies", values.offload, _offload_told),
+    "offloadPolicies": _policy("offloadPolicies", values.offload, _offload_json),
     "schemaCompatibilityStrategy": _policy("schemaCompatibilityStrategy", strategy, strategy_in_force, method="PUT"),
     "schemaValidationEnforced": _policy(
         "schemaValidationEnforced",
@@ -298,7 +298,7 @@ def rate_of(subscription: str) -> TopicPolicy:
 
     def in_force(config: BrokerConfig, policies: NamespacePolicies) -> dict[str, Any]:
         rates = policies.rates_of_subscriptions
-        return _rate_told(
+        return _rate_json(
             rates.get(subscription) or policies.subscription_dispatch_rate or config.subscription_dispatch_rate
         )
 
@@ -384,5 +384,5 @@ def _strategy(name: str | None) -> str | None:
 
 
 def _rates(policies: Mapping[str, Any]) -> dict[str, DispatchRate]:
-    rates = {name: dispatch_rate((one or {}).get("dispatchRate")) for name, one in policies.items()}
+    rates = {name: dispatch_rate((policy or {}).get("dispatchRate")) for name, policy in policies.items()}
     return {name: rate for name, rate in rates.items() if rate is not None}

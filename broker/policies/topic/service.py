@@ -11,7 +11,7 @@ Rules:
 3. Of the messages of one key the one with the highest position counts. A change that this broker has stored holds at
    once; reading older messages later does not take it back. What is read anew holds when all is read.
 4. A namespace without a system topic costs one look into the metadata store and a watch on the place where it would be.
-5. An event that cannot be read is passed over and told, also one of a schema that is not there: it never keeps a
+5. An event that cannot be read is passed over and logged, also one of a schema that is not there: it never keeps a
    namespace closed. A broker that cannot be asked for a schema now is asked again: an event that can be read counts.
 """
 
@@ -110,8 +110,8 @@ class TopicPolicies:
         (*is_global*). Raises NotReady."""
         if not self.is_on or topic.is_system or not topic.is_persistent:
             return None
-        found = (await self._read(topic.namespace)).known.get((topic.base, is_global))
-        return None if found is None else found[1]
+        entry = (await self._read(topic.namespace)).known.get((topic.base, is_global))
+        return None if entry is None else entry[1]
 
     async def change(self, topic: TopicName, change: Callable[[Record], Record | None], *, is_global: bool) -> None:
         """Store what *change* makes of the topic's policies; None removes all. It may refuse by raising.
@@ -121,8 +121,8 @@ class TopicPolicies:
         base = topic.base
         namespace = await self._read(base.namespace)
         async with namespace.lock:
-            found = namespace.known.get((base, is_global))
-            before = None if found is None else found[1]
+            entry = namespace.known.get((base, is_global))
+            before = None if entry is None else entry[1]
             after = change(NONE_SET if before is None else before)
             if after is None and before is None:
                 return
@@ -187,7 +187,7 @@ class TopicPolicies:
                     continue
                 await self._follow_topic(topic, namespace)
             except (SystemClientError, MetadataError) as error:
-                if namespace.problem:  # one that follows at once is no trouble: topics are given to other brokers
+                if namespace.problem:  # a first failure is not logged: topics are given to other brokers
                     log.warning("%s: the policies of its topics cannot be followed: %s", name, error)
                 namespace.problem = str(error)
             finally:
@@ -272,7 +272,7 @@ class _Namespace:
         self.is_wanted = True
         self.has_advanced = False
         self.has_unreadable = False
-        """An event could not be read, which was said."""
+        """An event could not be read, which was logged."""
         self.problem = ""
         self._unseen: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""

@@ -1,11 +1,11 @@
-"""Who serves what: each broker tells it in a log of its own, which the others read.
+"""Which broker serves which topics: each writes its own into a log, which the others read.
 
     /magnetar/serving/<broker id>     the log (`managed_ledger.state_log`); only that broker ever leads it
 
 What it says of a topic stands in `roster`, how much of it at once in `telling`. A log begins anew when its broker
 starts, after an error, and before it becomes long; so nobody needs snapshots of it. A broker that serves nothing has
 none, and one whose topics stay what they are has no open ledger.
-Whoever reads it may be seconds behind. Nothing is decided by it: what a broker owns stands in its nodes.
+A reader may be seconds behind. Nothing is decided by it: what a broker owns stands in its nodes.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 ROOT: Final = "/magnetar/serving"
 
-# How often a broker tells what has changed.
+# How often a broker writes what has changed.
 TELL_S: Final = 1.0
 
 # A log that has so many edits, or bytes of them, begins anew: a broker that starts has to read all of it. As much as is
-# told of positions (`telling`) makes it so large in half an hour.
+# written of positions (`telling`) makes it so large in half an hour.
 EDITS_MAX: Final = 20_000
 LOG_BYTES_MAX: Final = 32 * MIB
 
@@ -45,7 +45,7 @@ LOG_BYTES_MAX: Final = 32 * MIB
 IDLE_S: Final = 5.0
 LEDGERS_MAX: Final = 20
 
-assert POSITIONS_S < IDLE_S  # where positions move all the time, no ledger is begun for each time they are told
+assert POSITIONS_S < IDLE_S  # where positions move all the time, no ledger is begun each time they are written
 
 # What the former log of a broker said counts for so long, until the next one says something: it begins anew now and
 # then.
@@ -54,7 +54,7 @@ FORMER_S: Final = 10.0
 # After an error of bookies or metadata store.
 AGAIN_S: Final = 10.0
 
-# How often the list of logs is looked at, beside what a watch tells.
+# How often the list of logs is looked at, beside what a watch reports.
 LOOK_S: Final = 5.0
 
 # At least so long between two looks.
@@ -75,7 +75,7 @@ def log_config(broker_id: str, config: BrokerConfig) -> StateLogConfig:
 
 
 class OwnLog:
-    """Tells what this broker serves."""
+    """Writes what this broker serves."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class OwnLog:
         changes: Changes = UNHEARD,
     ) -> None:
         """*serves* gives topics and traffic (`roster`) as they are now, the same object if nothing has changed since it
-        was called last; None: what was told is to stay. *holdings_of* gives what a successor needs of a topic, by its
-        full name, and *changes* the managed ledgers of which that changed."""
+        was called last; None: what the log holds is to stay. *holdings_of* gives what a successor needs of a topic, by
+        its full name, and *changes* the managed ledgers of which that changed."""
         self._config = log_config(broker_id, config)
         self._name = broker_id
         self._serves = serves
@@ -100,24 +100,24 @@ class OwnLog:
         self._holdings_of = holdings_of
         self._changes = changes
         self._tasks = Tasks("who serves what")
-        self._told = ""
+        self._reported = ""
 
     def start(self) -> None:
-        self._tasks.spawn(self._run(), "tell")
+        self._tasks.spawn(self._run(), "report")
 
     async def stop(self) -> None:
-        """The log stays, for those who take over."""
+        """The log stays, for the brokers that take over."""
         await self._tasks.cancel()
 
     async def _run(self) -> None:
         while True:
             try:
                 await self._write_one()
-                self._told = ""
+                self._reported = ""
             except StateLogError as error:
-                if str(error) != self._told:
+                if str(error) != self._reported:
                     log.warning("others are not told what this broker serves: %s; trying again", error)
-                self._told = str(error)
+                self._reported = str(error)
                 await self._clock.sleep(AGAIN_S)
 
     async def _write_one(self) -> None:
@@ -151,7 +151,7 @@ class OwnLog:
 
 
 class OtherLogs:
-    """Reads what the other brokers tell."""
+    """Reads the logs of the other brokers."""
 
     def __init__(
         self, broker_id: str, config: BrokerConfig, store: MetadataStore, bookkeeper: BookKeeper, clock: Clock
@@ -183,14 +183,20 @@ class OtherLogs:
         return list(self._followed)
 
     def topics_of(self, broker_id: str) -> dict[str, int]:
-        """What a broker has told that it serves, with the traffic, the busiest first; empty if nothing is known."""
+        """The topics that a broker serves by its log, with their traffic, the busiest first; empty if unknown."""
         roster = self._roster_of(broker_id)
         return {name: roster.topics[name] for name in roster.by_traffic()}
 
     def holdings_of(self, topic: str) -> Holdings | None:
-        """What was told of a topic, by its full name; None: nothing. It may be old or wrong."""
-        every = [self._roster_of(one).holdings.get(topic) for one in self._followed.keys() | self._former.keys()]
-        return max((one for one in every if one is not None), key=lambda one: one.record_version, default=None)
+        """What a log holds of a topic, by its full name; None: nothing. It may be old or wrong."""
+        every = [
+            self._roster_of(broker_id).holdings.get(topic) for broker_id in self._followed.keys() | self._former.keys()
+        ]
+        return max(
+            (holdings for holdings in every if holdings is not None),
+            key=lambda holdings: holdings.record_version,
+            default=None,
+        )
 
     def _roster_of(self, broker_id: str) -> Roster:
         followed = self._followed.get(broker_id)
@@ -228,7 +234,9 @@ class OtherLogs:
             roster, self._own_id, log_config(broker_id, self._config),
             bookkeeper=self._bookkeeper, store=self._store, clock=self._clock, snapshots=NoSnapshots(),
         )  # fmt: skip
+        assert broker_id != self._own_id, "only its own broker writes a log, and that does not follow it"
         await followed.open()
+        assert broker_id not in self._followed, "one task follows the logs, so each is followed once"
         followed.on_role(lambda role: self._on_change())
         self._followed[broker_id] = (roster, followed)
 
@@ -238,7 +246,7 @@ class OtherLogs:
             return
         roster, followed = known
         now_s = self._clock.monotonic()
-        self._former = {one: kept for one, kept in self._former.items() if now_s - kept[1] < FORMER_S}
+        self._former = {name: kept for name, kept in self._former.items() if now_s - kept[1] < FORMER_S}
         self._former[broker_id] = roster, now_s
         try:
             await followed.close()

@@ -11,8 +11,8 @@ up to which all is acknowledged, as it was stored last (`managed_ledger.ledgers.
 Rules:
 
 1. An edit replaces what the state says of the topics that it names, and nothing else.
-2. Brokers that know no "holds" pass over it, and their edits have none: every edit has "serves" and "not", and who
-   reads it takes what it understands. What is not as drawn changes nothing.
+2. Brokers that do not know "holds" pass over it, and their edits have none: every edit has "serves" and "not", and its
+   reader takes what it understands. What is not as drawn changes nothing.
 3. A topic that is not served has no holdings.
 """
 
@@ -25,10 +25,10 @@ from managed_ledger.ledgers.holdings import Holdings, from_json, to_json
 # Topics of one edit: some 200 bytes each, so an edit stays far below the 4 MiB that a state log takes.
 TOPICS_OF_EDIT: Final = 2_000
 
-# An edit that has so much is full, whatever its topics and cursors are called.
+# An edit that has so many bytes is full, since names of topics and cursors may be long.
 EDIT_BYTES: Final = 256 * 1024
 
-# Of one topic. What has more, by long names of cursors, is not told: its successor reads it.
+# The holdings of one topic. Longer ones, by long names of cursors, are not written: the successor reads them itself.
 HOLDINGS_BYTES: Final = 4 * 1024
 
 
@@ -39,15 +39,15 @@ class Roster:
         self.topics: dict[str, int] = {}
         """Name → traffic, as in the module's text."""
         self.holdings: dict[str, Holdings] = {}
-        """Of those of the topics of which it was told."""
+        """Name → what a successor needs, of the topics that have it in the log."""
 
     def apply(self, edit: bytes, time_ms: int) -> int:
-        """Returns how many topics the broker serves then."""
+        """Apply an edit (rule 2); returns how many topics the broker serves then."""
         try:
-            told: Any = json.loads(edit)
-            serves = {str(name): int(traffic) for name, traffic in told["serves"].items()}
-            ended = [str(name) for name in told["not"]]
-            holds: Any = told.get("holds", {})
+            members: Any = json.loads(edit)
+            serves = {str(name): int(traffic) for name, traffic in members["serves"].items()}
+            ended = [str(name) for name in members["not"]]
+            holds: Any = members.get("holds", {})
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return len(self.topics)
         self.topics |= serves
@@ -55,24 +55,25 @@ class Roster:
             self.topics.pop(name, None)
             self.holdings.pop(name, None)
         if isinstance(holds, dict):
-            for name, one in holds.items():
-                found = from_json(one)
-                if found is not None and name in self.topics:
-                    self.holdings[name] = found
+            for name, raw in holds.items():
+                holdings = from_json(raw)
+                if holdings is not None and name in self.topics:
+                    self.holdings[name] = holdings
         return len(self.topics)
 
     def snapshot(self) -> bytes:
         """The state as JSON, in the order of the names."""
-        holds = {name: to_json(one) for name, one in self.holdings.items()}
+        assert self.holdings.keys() <= self.topics.keys(), "a topic that is not served has no holdings (rule 3)"
+        holds = {name: to_json(holdings) for name, holdings in self.holdings.items()}
         return json.dumps({"serves": self.topics, "holds": holds}, sort_keys=True).encode()
 
     def restore(self, state: bytes) -> None:
         """Raises ValueError for what `snapshot` did not make."""
-        told = json.loads(state)
-        if not isinstance(told, dict) or not isinstance(told.get("serves"), dict):
+        members = json.loads(state)
+        if not isinstance(members, dict) or not isinstance(members.get("serves"), dict):
             raise ValueError("not the state of a log of who serves what")
         self.topics, self.holdings = {}, {}
-        self.apply(json.dumps(told | {"not": []}).encode(), 0)
+        self.apply(json.dumps(members | {"not": []}).encode(), 0)
 
     def by_traffic(self) -> list[str]:
         """The busiest first."""
@@ -80,7 +81,7 @@ class Roster:
 
 
 def traffic_of(messages_per_s: float) -> int:
-    """A rate as an edit tells it."""
+    """A rate as it stands in an edit."""
     return int(messages_per_s).bit_length()
 
 
@@ -130,8 +131,7 @@ def edits(
     former: Mapping[str, int], now: Mapping[str, int], holdings_of: Callable[[str], Holdings | None] = _nothing
 ) -> Iterator[bytes]:
     """What turns the topics *former* into *now*, with the holdings of those that are new. A traffic that is one step
-    higher or lower than it was told is left as it is: topics whose rate is near a power of two would be told of all the
-    time."""
+    higher or lower than in *former* is left as it is: a topic with a rate near a power of two would be in each."""
     ended = [name for name in former if name not in now]
     serves = {name: traffic for name, traffic in now.items() if name not in former or abs(former[name] - traffic) > 1}
     is_new = {name: name not in former for name in serves}
@@ -153,11 +153,11 @@ def edits(
         yield edit.encoded()
 
 
-def holding_edits(told: Mapping[str, Holdings], now: Mapping[str, Holdings]) -> Iterator[bytes]:
-    """What tells of holdings that differ from those that were *told*."""
+def holding_edits(former: Mapping[str, Holdings], now: Mapping[str, Holdings]) -> Iterator[bytes]:
+    """The edits for holdings that differ from those in *former*."""
     edit = _Edit()
     for name, holdings in now.items():
-        if told.get(name) != holdings:
+        if former.get(name) != holdings:
             edit.holds(name, holdings)
             if edit.is_full:
                 yield edit.encoded()

@@ -3,8 +3,8 @@
     joined    │size│metadata│payload│size│metadata│payload│ …       batches, one directly behind the other
     borders   0             p0      e0             p1      e1
 
-Each message tells only where the next one begins, so they are walked one by one. But messages of one size mostly follow
-each other in runs: then the bytes that tell (sizes, and the tags and lengths of fields) stand at the same places in
+Each message shows only where the next one begins, so they are walked one by one. But messages of one size mostly follow
+each other in runs: then the bytes that show it (sizes, and the tags and lengths of fields) stand at the same places in
 each, a stride apart, and numpy compares them for all messages of the run at once.
 
 Rules:
@@ -104,7 +104,7 @@ def borders(data: Buffer, begin: int, end: int, count: int) -> Numbers:
 
 
 def _alike(data: Buffer, at: int, size_field: int, stride: int, count: int) -> int:
-    """How many of *count* messages behind the one at *at* are told apart by nothing that a walk looks at (rule 1).
+    """How many of *count* messages behind the one at *at* are equal to it in all that a walk looks at (rule 1).
 
     *size_field* is where the payload's size stands in the message at *at*.
     """
@@ -118,25 +118,25 @@ def _alike(data: Buffer, at: int, size_field: int, stride: int, count: int) -> i
 
 def _looked_at(data: Buffer, at: int, size_field: int) -> list[int]:
     """Positions of the bytes by which a walk finds its way through the message at *at*."""
-    found = [*range(at, at + 4)]
+    positions = [*range(at, at + 4)]
     field = at + 4
     while field < size_field:
         length, behind = _varint(data, field + 1)
-        found += range(field, behind)
+        positions += range(field, behind)
         field = behind + length
-    return [*found, *range(size_field, _varint(data, size_field + 1)[1])]
+    return [*positions, *range(size_field, _varint(data, size_field + 1)[1])]
 
 
 def _run(at: int, head_bytes: int, stride: int, count: int) -> Numbers:
     """The borders of *count* messages of *stride* bytes from *at* on; *head_bytes* of each precede the payload."""
-    found = np.empty((count, 2), np.int32)
-    found[:, 0] = np.arange(at + head_bytes, at + head_bytes + count * stride, stride)
-    found[:, 1] = np.arange(at + stride, at + stride + count * stride, stride)
-    return found.reshape(-1)
+    edges = np.empty((count, 2), np.int32)
+    edges[:, 0] = np.arange(at + head_bytes, at + head_bytes + count * stride, stride)
+    edges[:, 1] = np.arange(at + stride, at + stride + count * stride, stride)
+    return edges.reshape(-1)
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The number at *at*, and the position behind it. Raises UnusualLayout for one that is no length."""
+    """The number at *at*, and the position behind it. Raises UnusualLayout for a number that is not a length."""
     value = shift = 0
     while shift <= _LENGTH_BITS_MAX:  # a number without an end would be made anew with each of its bytes
         byte = data[at]

@@ -47,7 +47,7 @@ PADDING: Final = bytes(16)
 _SIZE: Final = struct.Struct(">I")
 
 FIELDS_MAX: Final = 10_000
-"""Of the metadata of one message, and so its properties: each is a step for all messages of a record batch."""
+"""Fields of the metadata of one message, so of its properties: each is a step for all messages of a record batch."""
 
 
 def normalised(payload: Buffer, count: int) -> bytes:
@@ -104,7 +104,7 @@ def varints(data: Numbers, at: Numbers) -> tuple[Numbers, Numbers]:
     return value.view(np.int64), behind
 
 
-class _Found(NamedTuple):
+class _Occurrence(NamedTuple):
     """One field in some of the messages: *rows* that have it next, with its number, or its bytes' place."""
 
     field: int
@@ -114,7 +114,7 @@ class _Found(NamedTuple):
     length: Numbers
 
 
-def _scan(data: Numbers, starts: Numbers, ends: Numbers) -> Iterator[_Found]:
+def _scan(data: Numbers, starts: Numbers, ends: Numbers) -> Iterator[_Occurrence]:
     """The fields of many protobuf messages, a step for the first field of each, one for the second, and so on.
 
     Raises UnusualLayout.
@@ -134,11 +134,11 @@ def _scan(data: Numbers, starts: Numbers, ends: Numbers) -> Iterator[_Found]:
             if tag >= 0x80 or tag < 8 or wire_type not in (_NUMBER, _BYTES):
                 raise UnusualLayout
             if wire_type == _NUMBER:
-                yield _Found(tag >> 3, rows[chosen], value, after, value)
+                yield _Occurrence(tag >> 3, rows[chosen], value, after, value)
             else:
                 if (value < 0).any() or (value > len(data)).any():
                     raise UnusualLayout
-                yield _Found(tag >> 3, rows[chosen], None, after, value)
+                yield _Occurrence(tag >> 3, rows[chosen], None, after, value)
                 after = after + value
             behind[chosen] = after
         if (behind > end).any():
@@ -253,27 +253,27 @@ class _Fields:
         self._has_sequence_id = np.zeros(count, bool)
         self._has_key = np.zeros(count, bool)
         self._key_start, self._key_length = starts, np.zeros(count, np.int64)
-        self._properties: list[_Found] = []
+        self._properties: list[_Occurrence] = []
         self._count = count
-        for found in _scan(self._bytes, starts, ends):
-            self._take(found)
+        for part in _scan(self._bytes, starts, ends):
+            self._take(part)
 
-    def _take(self, found: _Found) -> None:
-        if found.number is not None:
-            column = self._numbers.get(found.field)
+    def _take(self, part: _Occurrence) -> None:
+        if part.number is not None:
+            column = self._numbers.get(part.field)
             if column is None:
-                column = self._numbers[found.field] = np.zeros(self._count, np.int64)
-            column[found.rows] = found.number
-            if found.field == SEQUENCE_ID:
-                self._has_sequence_id[found.rows] = True
-        elif found.field == PARTITION_KEY:
+                column = self._numbers[part.field] = np.zeros(self._count, np.int64)
+            column[part.rows] = part.number
+            if part.field == SEQUENCE_ID:
+                self._has_sequence_id[part.rows] = True
+        elif part.field == PARTITION_KEY:
             if not self._has_key.any():
                 self._key_start = self._key_start.copy()
-            self._has_key[found.rows] = True
-            self._key_start[found.rows] = found.start
-            self._key_length[found.rows] = found.length
-        elif found.field == PROPERTIES:
-            self._properties.append(found)
+            self._has_key[part.rows] = True
+            self._key_start[part.rows] = part.start
+            self._key_length[part.rows] = part.length
+        elif part.field == PROPERTIES:
+            self._properties.append(part)
 
     def _flag(self, field: int) -> Numbers | None:
         """Where a flag is set; None if nowhere."""
@@ -293,16 +293,16 @@ class _Fields:
         return self._flag(KEY_IS_BASE64)
 
     def event_time_ms(self) -> Numbers:
-        """0 where it is not set."""
+        """The number of a field; 0 where it is not set."""
         return self._numbers.get(EVENT_TIME, np.zeros(self._count, np.int64))
 
     def sequence_id(self, default: Numbers) -> Numbers:
-        """*default* where it is not set."""
-        found = self._numbers.get(SEQUENCE_ID)
-        return default if found is None else np.where(self._has_sequence_id, found, default)
+        """The sequence ids; *default* where none is set."""
+        numbers = self._numbers.get(SEQUENCE_ID)
+        return default if numbers is None else np.where(self._has_sequence_id, numbers, default)
 
     def keys(self) -> pa.BinaryArray:
-        """As they are stored, base64 or not; null without one."""
+        """The keys as they are stored, base64 or not; null without one."""
         absent = ~self._has_key
         null_key = self._flag(NULL_KEY)
         if null_key is not None:
@@ -332,12 +332,12 @@ class _Fields:
     def _pairs(self, starts: Numbers, ends: Numbers) -> tuple[pa.BinaryArray, pa.BinaryArray]:
         """Keys and values of KeyValue messages."""
         places = {field: (starts.copy(), np.full(len(starts), -1, np.int64)) for field in (_KEY, _VALUE)}
-        for found in _scan(self._bytes, starts, ends):
-            if found.number is not None or found.field not in places:
+        for part in _scan(self._bytes, starts, ends):
+            if part.number is not None or part.field not in places:
                 raise UnusualLayout
-            start, length = places[found.field]
-            start[found.rows] = found.start
-            length[found.rows] = found.length
+            start, length = places[part.field]
+            start[part.rows] = part.start
+            length[part.rows] = part.length
         if any((length < 0).any() for _, length in places.values()):
             raise UnusualLayout  # both are required
         keys, values = (taken(self._data, *places[field]) for field in (_KEY, _VALUE))

@@ -25,7 +25,7 @@ class Run(NamedTuple):
 
     data: Buffer
     start: int
-    """Of the first head in *data*."""
+    """The place of the first head in *data*."""
     messages: int
     head_bytes: int
     value_bytes: int
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 def runs(batches: Iterable[tuple[Buffer, Numbers]]) -> list[Run]:
     """All messages of *batches* with their borders (`connectors.spark.batches.borders`), if their values have one
     size and there are not many runs; otherwise nothing."""
-    found: list[Run] = []
+    all_runs: list[Run] = []
     value_bytes = count = 0
     for data, borders in batches:
         starts, ends = borders[::2], borders[1::2]
@@ -58,22 +58,22 @@ def runs(batches: Iterable[tuple[Buffer, Numbers]]) -> list[Run]:
         heads = starts.copy()
         heads[1:] -= ends[:-1]
         changes = np.flatnonzero(heads[1:] != heads[:-1]) + 1
-        if (len(found) + len(changes) + 1) * RUN_MIN > count:
+        if (len(all_runs) + len(changes) + 1) * RUN_MIN > count:
             return []
         firsts = [0, *changes.tolist(), len(starts)]
         for first, behind in pairwise(firsts):
             head = int(heads[first])
-            found.append(Run(data, int(starts[first]) - head, behind - first, head, value_bytes))
-    return found
+            all_runs.append(Run(data, int(starts[first]) - head, behind - first, head, value_bytes))
+    return all_runs
 
 
-def values(found: Sequence[Run]) -> pa.BinaryArray:
-    """The column of the values of all *found*, at least one."""
-    count, size = sum(run.messages for run in found), found[0].value_bytes
+def values(all_runs: Sequence[Run]) -> pa.BinaryArray:
+    """The column of the values of *all_runs*, at least one."""
+    count, size = sum(run.messages for run in all_runs), all_runs[0].value_bytes
     buffer = pa.allocate_buffer(count * size)
     rows = np.frombuffer(buffer, np.uint8).reshape(count, size)
     at = 0
-    for run in found:
+    for run in all_runs:
         rows[at : at + run.messages] = run.values()
         at += run.messages
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
@@ -88,17 +88,17 @@ class JoinedMetadata(NamedTuple):
     ends: Numbers
 
 
-def joined_metadata(found: Sequence[Run], padding: bytes) -> JoinedMetadata:
+def joined_metadata(all_runs: Sequence[Run], padding: bytes) -> JoinedMetadata:
     """The metadata of all messages, with *padding* behind them."""
-    sizes = np.repeat([run.head_bytes - _SIZE_BYTES for run in found], [run.messages for run in found])
+    sizes = np.repeat([run.head_bytes - _SIZE_BYTES for run in all_runs], [run.messages for run in all_runs])
     ends = np.cumsum(sizes)
-    return JoinedMetadata(b"".join((*(run.metadata().tobytes() for run in found), padding)), ends - sizes, ends)
+    return JoinedMetadata(b"".join((*(run.metadata().tobytes() for run in all_runs), padding)), ends - sizes, ends)
 
 
-def may_hold(found: Sequence[Run], pairs: Sequence[bytes]) -> bool:
+def may_hold(all_runs: Sequence[Run], pairs: Sequence[bytes]) -> bool:
     """Whether one of *pairs*, two bytes each, may stand in some metadata. False is certain."""
     wanted = np.frombuffer(b"".join(pairs), np.uint16)
-    for run in found:
+    for run in all_runs:
         flat = run.metadata().reshape(-1)
         for first in (0, 1):
             stored = flat[first : first + (len(flat) - first) // 2 * 2].view(np.uint16)

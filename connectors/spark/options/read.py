@@ -16,6 +16,7 @@ from connectors.spark.options.table import (
     BROKER,
     BROKER_PREFIXES,
     Option,
+    bounded,
     client_options,
     duration,
     flag,
@@ -26,7 +27,6 @@ from connectors.spark.options.table import (
     read_names,
     read_values,
     size,
-    within,
 )
 from connectors.spark.ranges import Position, Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
@@ -62,7 +62,7 @@ PARTITIONS_MAX: Final = 10_000
 """Spark plans 10,000 tasks in half a second; more than that is a mistake in the options."""
 
 LATEST: Final[Position] = (-1, -1)
-"""As the place where a stream begins: behind what is there when it begins."""
+"""As the place where a stream begins: behind the entries that are there at that moment."""
 
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json", "protobuf", "keyvalue", "auto")
 
@@ -84,7 +84,7 @@ _LATEST_PLACES: Final = ("latest", -1, "-1")
 
 
 def parse_topic(name: str) -> TopicName:
-    """From the forms in which clients take topics. Raises ConfigurationError."""
+    """The topic, from any of the forms in which clients take its name. Raises ConfigurationError."""
     try:
         topic = TopicName.parse(name)
     except TopicNameError as error:
@@ -114,7 +114,7 @@ class Mode(Enum):
     PERMISSIVE = "PERMISSIVE"
     """They are rows of nulls with what is stored and what is wrong."""
     DROPMALFORMED = "DROPMALFORMED"
-    """They are no rows."""
+    """They are left out."""
 
 
 def _subscription(text: str) -> str:
@@ -168,14 +168,14 @@ TABLE: Final = (
     Option(
         "bookkeeper.nettyMaxFrameSizeBytes",
         "frame_bytes_max",
-        within(
+        bounded(
             number, MIB, LARGEST_FRAME_BYTES_MAX, f"{MIB} to {LARGEST_FRAME_BYTES_MAX}, as it is set in the bookies"
         ),
     ),
     Option(
         "maxUnpackedBytes",
         "unpacked_bytes_max",
-        within(size, MIB, CHUNKED_BYTES_MAX, f"1m to {CHUNKED_BYTES_MAX // MIB}m"),
+        bounded(size, MIB, CHUNKED_BYTES_MAX, f"1m to {CHUNKED_BYTES_MAX // MIB}m"),
     ),
     Option("ledgersRoot", "ledgers_root"),
 )
@@ -192,7 +192,7 @@ class TopicsPattern:
     includes_internal: bool = False
     """Topics of brokers, and others whose names begin with `__`."""
     names_namespace: bool = False
-    """It was written out; else it is the default one."""
+    """The namespace was written out; else it is the default one."""
 
 
 class Place(NamedTuple):
@@ -207,7 +207,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A read, checked. Offsets are by topic and partition (0 where there are none); a missing one is no bound."""
+    """A read, checked. Offsets are by topic and partition (0 where there are none); without one there is no bound."""
 
     metadata_url: str
     topics: tuple[TopicName, ...]
@@ -216,17 +216,17 @@ class ReadOptions:
     starting: Offsets = field(default_factory=dict)
     ending: Offsets = field(default_factory=dict)
     times: Times | None = None
-    """Only messages that were published then."""
+    """Only messages of this publish time."""
     starts_latest: bool = False
     """A stream begins behind what is there, where no offsets are given."""
     max_messages: int | None = None
-    """Of one batch of a stream, about."""
+    """About how many messages one batch of a stream has at most."""
     max_bytes: int | None = None
     subscription: str = ""
-    """By which the brokers keep what a stream has not read; empty: none."""
+    """The subscription by which the brokers keep what a stream has not read; empty: none."""
     service_url: str = ""
     broker_options: Mapping[str, str] = field(default_factory=dict)
-    """`pulsar.client.…` in lower case, for who needs a broker."""
+    """`pulsar.client.…` in lower case, for reads that need a broker."""
     min_partitions: int = 1
     max_partitions: int = PARTITIONS_MAX
     target_bytes: int = TARGET_BYTES
@@ -248,7 +248,7 @@ class ReadOptions:
     ledgers_root: str = ""
     """Empty: the one in the metadata URL."""
     compacted: bool = False
-    """Of what compaction has looked at only the last message of each key, and what came since."""
+    """Only the last message of each key is read of what compaction has looked at, and all that came since."""
     backlog_of: str = ""
     """A subscription: only what it has not consumed; empty: everything."""
     push_down_filters: bool = False
@@ -318,11 +318,11 @@ def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iter
 
 
 def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...]:
-    """Those that mean brokers, as far as none is needed."""
+    """Names of given options that are about brokers, where no broker is needed."""
     names = {name.lower() for name in BROKER}
     prefixes: tuple[str, ...] = BROKER_PREFIXES
     if needs_broker:
-        prefixes = tuple(one for one in prefixes if one != "pulsar.client.")
+        prefixes = tuple(prefix for prefix in prefixes if prefix != "pulsar.client.")
     else:
         names |= {name for name, option in known_names(TABLE).items() if option == "service.url"}
     return tuple(key for key in options if key.lower() in names or key.lower().startswith(prefixes))
@@ -349,16 +349,16 @@ def _topics(given: Mapping[str, str], problems: list[str]) -> tuple[TopicName, .
         problems.append(f"topics={listed}: expected names with commas between them")
     if not topics:
         problems.append("no topic: set option topic, or topics with commas between them")
-    found: dict[TopicName, None] = {}
+    parsed: dict[TopicName, None] = {}
     for name in topics:
         try:
-            found[parse_topic(name)] = None
+            parsed[parse_topic(name)] = None
         except ConfigurationError as error:
             problems.append(str(error))
-    for topic in found:
-        if topic.base != topic and topic.base in found:
+    for topic in parsed:
+        if topic.base != topic and topic.base in parsed:
             problems.append(f"topic {topic} is a partition of {topic.base}, which is read, too")
-    return tuple(found)
+    return tuple(parsed)
 
 
 def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | None:
@@ -375,20 +375,20 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
         return None
     if "topic" in given or "topics" in given:
         problems.append("topicsPattern and topic cannot both be given")
-    found = _PATTERN.fullmatch(text)
-    if found is None:
+    match = _PATTERN.fullmatch(text)
+    if match is None:
         problems.append(
             f"topicsPattern={text}: expected persistent://tenant/namespace/EXPRESSION, or an expression for names in "
             "public/default; tenant and namespace are plain names"
         )
         return None
     try:
-        re.compile(found["local"])
+        re.compile(match["local"])
     except re.error as error:
         problems.append(f"topicsPattern={text}: {error}")
     return TopicsPattern(
-        found["tenant"] or "public", found["namespace"] or "default", found["local"], internal,
-        names_namespace=found["tenant"] is not None,
+        match["tenant"] or "public", match["namespace"] or "default", match["local"], internal,
+        names_namespace=match["tenant"] is not None,
     )  # fmt: skip
 
 
@@ -404,7 +404,7 @@ def _starting(
 
 
 def _times(given: Mapping[str, str], slack_ms: int, problems: list[str]) -> Times | None:
-    found = {}
+    bounds = {}
     for name, offsets in (("startingTimestamp", "startingOffsets"), ("endingTimestamp", "endingOffsets")):
         text = given.get(name)
         if text is None:
@@ -412,18 +412,18 @@ def _times(given: Mapping[str, str], slack_ms: int, problems: list[str]) -> Time
         if offsets in given:
             problems.append(f"{name} and {offsets} cannot both be given")
         try:
-            found[name] = _milliseconds(text)
+            bounds[name] = _milliseconds(text)
         except ValueError as error:
             problems.append(f"{name}={text}: expected milliseconds since 1970, or 2026-11-23T10:00:00Z ({error})")
-    return Times(found.get("startingTimestamp"), found.get("endingTimestamp"), slack_ms) if found else None
+    return Times(bounds.get("startingTimestamp"), bounds.get("endingTimestamp"), slack_ms) if bounds else None
 
 
 def _milliseconds(text: str) -> int:
     """Since 1970; a time without a zone is one of UTC. Raises ValueError."""
     if _MILLISECONDS.fullmatch(text):
         return int(text)
-    found = datetime.fromisoformat(text)
-    return round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    time = datetime.fromisoformat(text)
+    return round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _offsets(
@@ -442,7 +442,7 @@ def _offsets(
     if text.lower() in ("earliest", "latest"):
         problems.append(f"{name}={text}: a batch read starts at earliest and ends at latest, or at given positions")
         return {}
-    found: dict[TopicName, dict[int, Position]] = {}
+    positions: dict[TopicName, dict[int, Position]] = {}
     try:
         for given_name, partitions in json.loads(text).items():
             topic = parse_topic(given_name)
@@ -450,14 +450,14 @@ def _offsets(
                 problems.append(f"{name}: topic {given_name} is not among those that are read")
             for partition, place in partitions.items():
                 if takes_latest and place in _LATEST_PLACES:
-                    found.setdefault(topic, {})[int(partition)] = LATEST
+                    positions.setdefault(topic, {})[int(partition)] = LATEST
                     continue
                 position = _position(place, neutral, (int(partition), topic.partition))
                 if position is not None:
-                    found.setdefault(topic, {})[int(partition)] = position
+                    positions.setdefault(topic, {})[int(partition)] = position
     except (ValueError, AttributeError, TypeError, ConfigurationError) as error:
         problems.append(f'{name}: expected {neutral} or {{"topic": {{"0": "ledger:entry"}}}} ({error})')
-    return found
+    return positions
 
 
 def _position(place: Any, neutral: str, partitions: tuple[int, ...]) -> Position | None:
@@ -467,14 +467,15 @@ def _position(place: Any, neutral: str, partitions: tuple[int, ...]) -> Position
         if meant != neutral:
             raise ValueError(f"{place} makes the read empty")
         return None
-    found = MessageId.parse(str(place))
-    if found.partition not in (-1, *partitions):
-        raise ValueError(f"{place!r} is in partition {found.partition}")
-    if found.batch_index > 0:
+    message_id = MessageId.parse(str(place))
+    if message_id.partition not in (-1, *partitions):
+        raise ValueError(f"{place!r} is in partition {message_id.partition}")
+    if message_id.batch_index > 0:
         raise ValueError(
-            f"{place!r} is inside a batch, and entries are read whole: write {found.ledger_id}:{found.entry_id} "
-            f"to begin with it, {found.ledger_id}:{found.entry_id + 1} to end behind it"
+            f"{place!r} is inside a batch, and entries are read whole: write "
+            f"{message_id.ledger_id}:{message_id.entry_id} to begin with it, "
+            f"{message_id.ledger_id}:{message_id.entry_id + 1} to end behind it"
         )
-    if found.ledger_id < 0 or found.entry_id < 0:
+    if message_id.ledger_id < 0 or message_id.entry_id < 0:
         raise ValueError(f"{place!r} is not ledger:entry")
-    return found.ledger_id, found.entry_id
+    return message_id.ledger_id, message_id.entry_id

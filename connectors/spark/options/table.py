@@ -16,7 +16,7 @@ BROKER: Final = ("admin.url", "adminUrl")
 BROKER_PREFIXES: Final = ("pulsar.client.", "pulsar.admin.", "pulsar.reader.", "pulsar.producer.")
 
 # Properties that Spark keeps of every table (`CREATE TABLE … USING magnetar`). They come beside the options, and each
-# option a second time with `option.` in front.
+# option comes a second time with `option.` in front.
 TABLE_PROPERTIES: Final = frozenset(
     {"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"}
 )
@@ -27,16 +27,16 @@ _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _DURATION: Final = re.compile(r"([0-9]{1,9})\s*(ms|s|m|h)", re.IGNORECASE)
 
 Parse = Callable[[str], Any]
-"""Of a text; raises ValueError with what was expected, or ConfigurationError."""
+"""From the text of an option to its value; raises ValueError with what was expected, or ConfigurationError."""
 
 
 class Option(NamedTuple):
     """One option."""
 
     name: str
-    """As documented."""
+    """The name as it is documented."""
     field: str = ""
-    """What it sets, if that depends on nothing else; else a rule reads it."""
+    """The field that it sets, if that depends on nothing else; empty: a rule reads the option."""
     parse: Parse = str
     also: tuple[str, ...] = ()
     """Other accepted names, those of other connectors."""
@@ -76,12 +76,12 @@ def duration(text: str) -> int:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Of a text with commas between them."""
+    """The names in a text with commas between them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def within(parse: Parse, low: int, high: int, expected: str) -> Parse:
-    """As *parse*, within both bounds; *expected* names them."""
+def bounded(parse: Parse, low: int, high: int, expected: str) -> Parse:
+    """Takes what *parse* takes, within both bounds; *expected* names them."""
 
     def checked(text: str) -> int:
         value: int = parse(text)
@@ -93,7 +93,7 @@ def within(parse: Parse, low: int, high: int, expected: str) -> Parse:
 
 
 def one_of(*choices: str) -> Parse:
-    """One of the names, whatever the cases of its letters."""
+    """Takes one of the names, in upper or lower case."""
 
     def chosen(text: str) -> str:
         for choice in choices:
@@ -173,5 +173,5 @@ def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the official client, `pulsar.client.…` in lower case."""
+    """The options of the official client, `pulsar.client.…` in lower case."""
     return {key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")}

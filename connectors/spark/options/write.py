@@ -10,6 +10,7 @@ from connectors.spark.options.table import (
     BROKER_PREFIXES,
     Option,
     Parse,
+    bounded,
     client_options,
     flag,
     known_names,
@@ -17,13 +18,12 @@ from connectors.spark.options.table import (
     read_names,
     read_values,
     size,
-    within,
     without_table_properties,
 )
 from magnetar_core.runtime.types import GIB, MIB, ConfigurationError
 from managed_ledger.topic_name import TopicName
 
-# Those that reading needs and Spark's own; so that one set of options serves both.
+# Options that only reading needs, and Spark's own: ignored, so that one set of options serves both.
 UNUSED: Final = ("admin.url", "adminurl", "checkpointlocation", *known_names(READING))
 
 VALUE_FORMATS: Final = ("binary", "avro", "json")
@@ -68,7 +68,7 @@ TABLE: Final = (
     Option("topic", "topic", _topic, ("path",)),
     Option("valueFormat", "value_format", one_of(*VALUE_FORMATS)),
     Option("deduplication", "deduplication", flag),
-    Option("deduplicationHeldBytes", "held_bytes", within(size, HELD_BYTES_MIN, 1024 * GIB, "at least 1m")),
+    Option("deduplicationHeldBytes", "held_bytes", bounded(size, HELD_BYTES_MIN, 1024 * GIB, "at least 1m")),
 )
 
 # A task has many messages at once, and waits for room.
@@ -90,7 +90,7 @@ class WriteOptions:
     deduplication: bool = False
     """Batches of a stream that are repeated are in the topics once."""
     held_bytes: int = HELD_BYTES
-    """Of rows that one task keeps in memory for that."""
+    """Bytes of rows that one task keeps in memory for deduplication."""
     producer: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the official client; the compression by its name."""
     broker_options: Mapping[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def _producer_arguments(options: Mapping[str, str], problems: list[str]) -> dict
 def _why_not(lowered: str, key: str) -> str | None:
     """What is wrong with an option that is not in the table (`read_names`)."""
     if lowered.startswith(PREFIX):
-        every = [f"{PREFIX}{one}" for one in _PRODUCER]
+        every = [f"{PREFIX}{name}" for name in _PRODUCER]
         is_there = lowered in map(str.lower, every)
         return "" if is_there else f"option {key} is not supported; there are {', '.join(every)}"
     return "" if lowered in UNUSED or lowered.startswith(BROKER_PREFIXES) else None

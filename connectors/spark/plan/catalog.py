@@ -32,16 +32,16 @@ COLUMNS: Final = (
 
 
 class Listed(NamedTuple):
-    """A row."""
+    """A row of the list: a topic, or one of its partitions."""
 
     topic: str
     partition: int | None
     """None: the topic has no partitions."""
     ledgers: int
-    """Those that hold entries now; with a problem those that the topic's record lists."""
+    """Ledgers that hold entries now; with a problem those that the topic's record lists."""
     entries: int | None
     size_bytes: int | None
-    """Of the entries, one copy of each."""
+    """Bytes of the entries, one copy of each."""
     end: str | None
     """`ledger:entry` behind the last entry, as `endingOffsets` takes it; None: the topic is empty."""
     schema_type: str | None
@@ -73,8 +73,8 @@ def list_topics(metadata_url: str, namespace: str | None, options: Mapping[str, 
             patterns = [wanted] if wanted is not None else [
                 replace(pattern, tenant=tenant, namespace=local) for tenant, local in await _namespaces(store)
             ]  # fmt: skip
-            found = [topic for one in patterns for topic in await topics_like(store, one)]
-            rows = await asyncio.gather(*map(listing.rows, found))
+            matching = [topic for one in patterns for topic in await topics_like(store, one)]
+            rows = await asyncio.gather(*map(listing.rows, matching))
             return sorted((row for some in rows for row in some), key=lambda row: (row.topic, row.partition or 0))
 
     return asyncio.run(listed())
@@ -94,11 +94,11 @@ def _wanted(namespace: str | None, pattern: TopicsPattern) -> TopicsPattern | No
 
 
 async def _namespaces(store: MetadataStore) -> list[tuple[str, str]]:
-    """Those that have topics with ledgers."""
-    found: list[tuple[str, str]] = []
+    """(tenant, namespace) of all that have topics with ledgers."""
+    namespaces: list[tuple[str, str]] = []
     for tenant in await store.children(ROOT):
-        found += [(decode(tenant), decode(namespace)) for namespace in await store.children(f"{ROOT}/{tenant}")]
-    return sorted(found)
+        namespaces += [(decode(tenant), decode(namespace)) for namespace in await store.children(f"{ROOT}/{tenant}")]
+    return sorted(namespaces)
 
 
 class _Listing:
@@ -110,7 +110,7 @@ class _Listing:
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
 
     async def rows(self, topic: TopicName) -> list[Listed]:
-        """One for each partition. Raises MetadataError."""
+        """One row for each partition. Raises MetadataError."""
         async with self._turns:
             schemas = await self._schemas(topic)
             count, parts = await self._freezer.parts(topic)
@@ -136,14 +136,14 @@ class _Listing:
     ) -> Listed:
         problems = [f"its schema is not known: {schemas}"] if isinstance(schemas, MagnetarError) else []
         try:
-            found = await self._freezer.range(topic, part, partition or 0)
+            topic_range = await self._freezer.range(topic, part, partition or 0)
         except MetadataError:
             raise
         except MagnetarError as error:
             problems.append(str(error))
             row = Listed(str(topic), partition, len(await self._freezer.ledgers(part) or ()), *[None] * 7)
         else:
-            row = _sized(topic, partition, found)
+            row = _sized(topic, partition, topic_range)
         if not isinstance(schemas, MagnetarError):
             newest = schemas[-1].schema if schemas else None
             row = row._replace(
@@ -156,15 +156,16 @@ class _Listing:
         return row._replace(problem="; ".join(problems) or None)
 
 
-def _sized(topic: TopicName, partition: int | None, found: TopicRange | None) -> Listed:
-    """A row without schema. *found*: None for a partition that nobody has used yet."""
-    found = found or TopicRange(str(topic), -1, ())
-    end = f"{found.runs[-1].ledger_id}:{found.runs[-1].last + 1}" if found.runs else None
-    return Listed(str(topic), partition, len(found.runs), found.entries, found.size_bytes, end, None, None, None, None)
+def _sized(topic: TopicName, partition: int | None, stored: TopicRange | None) -> Listed:
+    """A row without schema. *stored*: None for a partition that nobody has used yet."""
+    stored = stored or TopicRange(str(topic), -1, ())
+    runs = stored.runs
+    end = f"{runs[-1].ledger_id}:{runs[-1].last + 1}" if runs else None
+    return Listed(str(topic), partition, len(runs), stored.entries, stored.size_bytes, end, None, None, None, None)
 
 
 def _text(definition: bytes) -> str | None:
-    """A definition as text: JSON as it is; what is no text is left out."""
+    """A definition as text: JSON as it is; what is not text is left out."""
     try:
         text = definition.decode()
         json.loads(text)

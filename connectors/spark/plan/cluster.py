@@ -113,7 +113,7 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
         freezer = Freezer(options, store, client)
         topics = options.topics if options.pattern is None else await topics_like(store, options.pattern)
         registry = SchemaRegistry(client, store, clock)
-        found: list[FrozenTopic] = []
+        frozen: list[FrozenTopic] = []
         for topic in topics:
             try:
                 ranges = await freezer.ranges(topic)
@@ -129,10 +129,10 @@ async def freeze(options: ReadOptions) -> list[FrozenTopic]:
                 continue
             schemas: tuple[StoredSchema, ...] = ()
             if options.value_format not in WITHOUT_SCHEMA:
-                await store.sync()  # bookies may have told of messages that are newer than what our server has
+                await store.sync()  # bookies may have given messages that are newer than our server's data
                 schemas = tuple(await versions_of(registry, topic))
-            found.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
-        return found
+            frozen.append(FrozenTopic(topic, ranges, schemas, freezer.closed_ms if options.push_down_filters else {}))
+        return frozen
 
 
 async def versions_of(registry: SchemaRegistry, topic: TopicName) -> list[StoredSchema]:
@@ -160,12 +160,12 @@ class Freezer:
             unknown = sorted(offsets.get(topic, {}).keys() - set(range(len(parts))))
             if unknown:
                 raise ConfigurationError(f"offsets for partition {unknown[0]} of {topic}, which has {len(parts)}")
-        found = await asyncio.gather(*(self.range(topic, part, number) for number, part in enumerate(parts)))
-        if count is None and found[0] is None:
+        ranges = await asyncio.gather(*(self.range(topic, part, number) for number, part in enumerate(parts)))
+        if count is None and ranges[0] is None:
             raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
-        if self._options.backlog_of and not any(found):
+        if self._options.backlog_of and not any(ranges):
             raise await missing(self._store, parts[0], self._options.backlog_of)
-        return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(found, parts, strict=True))
+        return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(ranges, parts, strict=True))
 
     async def parts(self, topic: TopicName) -> tuple[int | None, list[TopicName]]:
         """(how many partitions there are, their names); (None, the topic itself) without partitions."""
@@ -182,8 +182,8 @@ class Freezer:
         self.closed_ms.update(closed_ms)
         known, unknown = recorded(record.ledgerInfo)
         asked = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in unknown))
-        found = {**known, **dict(zip(unknown, asked, strict=True))}
-        runs = [run for info in record.ledgerInfo if (run := found[info.ledgerId]) is not None]
+        run_by_ledger = {**known, **dict(zip(unknown, asked, strict=True))}
+        runs = [run for info in record.ledgerInfo if (run := run_by_ledger[info.ledgerId]) is not None]
         if self._options.compacted:
             return await self._compacted_range(part, runs)
         start = self._options.starting.get(topic, {}).get(number)
@@ -221,14 +221,14 @@ class Freezer:
         raise AssertionError("the last look returns or raises")
 
     async def ledgers(self, part: TopicName) -> list[int] | None:
-        """Those that its record lists; None if it has no record."""
+        """The ledgers that its record lists; None if it has no record."""
         record = await stored_record(self._store, part.managed_ledger_name)
         return None if record is None else [info.ledgerId for info in record.ledgerInfo]
 
     async def _run(self, part: TopicName, ledger_id: int) -> Run | None:
         """The entries of one ledger that are part of it now; None if there are none.
 
-        Raises DataLoss if that is not known, unless the user does not mind.
+        Raises DataLoss if that is not known, unless failOnDataLoss is false.
         """
         async with self._turns:
             try:
@@ -245,7 +245,7 @@ class Freezer:
 
     async def _open_end(self, part: TopicName, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, int]:
         """The last entry of an open ledger, and the ledger's length up to it."""
-        confirmed = metadata.last_segment.first_entry_id - 1  # as far as the metadata alone tell
+        confirmed = metadata.last_segment.first_entry_id - 1  # as far as the metadata alone show
         try:
             handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
             return await _end_of(handle, await handle.last_recoverable_entry())
@@ -259,7 +259,7 @@ class Freezer:
             return confirmed, 0
 
     def _end_unknown(self, part: TopicName, ledger_id: int, last: int, error: Exception) -> None:
-        """Raises DataLoss unless the user does not mind that acknowledged entries behind *last* may be left out."""
+        """Raises DataLoss, unless failOnDataLoss is false: then acknowledged entries behind *last* may be left out."""
         text = f"too few bookies of ledger {ledger_id} of {part} answer to know where it ends ({error})"
         if self._options.fail_on_data_loss:
             raise DataLoss(
@@ -269,7 +269,7 @@ class Freezer:
         log.warning("%s; leaving out what may have been acknowledged behind entry %d", text, last)
 
     async def _gone(self, part: TopicName, ledger_id: int) -> None:
-        """Raises DataLoss unless the topic has given the ledger up in the meantime, or the user does not mind."""
+        """Raises DataLoss, unless the topic has given the ledger up meanwhile or failOnDataLoss is false."""
         if ledger_id not in (await self.ledgers(part) or ()):
             return  # trimmed since the read was planned: the same as if it had been trimmed before
         text = f"ledger {ledger_id} of {part} is gone, although the topic lists it"
@@ -279,7 +279,7 @@ class Freezer:
 
 
 async def check_own(store: MetadataStore, part: TopicName, record: ManagedLedgerInfo) -> None:
-    """Raises ShadowTopic: what such a topic shows is in another one."""
+    """Raises ShadowTopic for a topic that shows the ledgers of another one."""
     name = part.managed_ledger_name
     try:
         check_no_shadow(name, {item.key: item.value for item in record.properties})
@@ -299,7 +299,7 @@ async def time_bounds(
             handle = await bookkeeper.open_ledger(ledger_id, recovery=False)
             (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
             return signed(parse_metadata(entry.payload).publish_time)
-        except (NoSuchLedger, NoSuchEntry, Corruption, DigestMismatch) as error:  # the task that reads it will tell
+        except (NoSuchLedger, NoSuchEntry, Corruption, DigestMismatch) as error:  # the task that reads it reports it
             log.info("%s, entry %s:%s: its time is not known: %s", part, ledger_id, entry_id, error)
             return None
         except BookKeeperError as error:

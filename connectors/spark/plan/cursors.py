@@ -33,7 +33,7 @@ async def consumed(
     """
     for left in reversed(range(_LOOKS)):
         try:
-            found: CursorSnapshot | None = await stored_cursor(
+            cursor: CursorSnapshot | None = await stored_cursor(
                 store, bookkeeper, part.managed_ledger_name, subscription
             )
         except (NoSuchLedger, NoSuchEntry) as error:  # the broker has switched to another ledger meanwhile
@@ -44,10 +44,10 @@ async def consumed(
             continue
         except (BookKeeperError, DigestMismatch, Corruption) as error:
             raise MagnetarError(f"what subscription {subscription} of {part} has consumed: {error}") from error
-        if found is None:
+        if cursor is None:
             raise await missing(store, part, subscription)
-        ledger_id, entry_id = found.mark_delete_position
-        return (ledger_id, entry_id + 1), Acked.of(found.ranges, found.batches)
+        ledger_id, entry_id = cursor.mark_delete_position
+        return (ledger_id, entry_id + 1), Acked.from_state(cursor.ranges, cursor.batches)
     raise AssertionError("the last look returns or raises")
 
 

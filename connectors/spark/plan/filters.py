@@ -69,22 +69,22 @@ class _Span(NamedTuple):
 
 
 class Pushed:
-    """The filters of one query, of which those on a few columns tell where its rows are. Can be pickled."""
+    """The filters of one query; those on a few columns show where its rows can be. Can be pickled."""
 
     def __init__(self, filters: Iterable[Filter]) -> None:
         self._tests: dict[str, list[Filter]] = {}
         self.used: list[Filter] = []
-        """Those that leave something out, as Spark gave them."""
+        """The filters that leave something out, as Spark gave them."""
         self.unused: list[Filter] = []
-        for one in filters:
-            column = _column_of(one)
+        for spark_filter in filters:
+            column = _column_of(spark_filter)
             try:
-                test = _prepared(one, _KINDS[column])
+                test = _prepared(spark_filter, _KINDS[column])
             except (_NotUnderstood, KeyError):
-                self.unused.append(one)
+                self.unused.append(spark_filter)
                 continue
             self._tests.setdefault(column, []).append(test)
-            self.used.append(one)
+            self.used.append(spark_filter)
         self._entry_ids, self._ids = self._span("__entryId"), self._listed("__entryId")
         self._times_us = self._span("__publishTime")
         positions = self._listed("__messageId")
@@ -100,14 +100,14 @@ class Pushed:
         low: int | None = None
         high: int | None = None
         for test in self._tests.get(column, ()):
-            found = _span_of(test)
-            low = found.low if low is None or (found.low is not None and found.low > low) else low
-            high = found.high if high is None or (found.high is not None and found.high < high) else high
+            span = _span_of(test)
+            low = span.low if low is None or (span.low is not None and span.low > low) else low
+            high = span.high if high is None or (span.high is not None and span.high < high) else high
         return _Span(low, high)
 
     def _listed(self, column: str) -> set[Any] | None:
         """The values that can pass, if the filters name them; of a column without nulls."""
-        found: set[Any] | None = None
+        listed: set[Any] | None = None
         for test in self._tests.get(column, ()):
             match test:
                 case EqualTo(value=value) | EqualNullSafe(value=value):
@@ -117,8 +117,8 @@ class Pushed:
                 case _:
                     continue
             values.discard(None)
-            found = values if found is None else found & values
-        return found
+            listed = values if listed is None else listed & values
+        return listed
 
     # What can be left out
 
@@ -135,25 +135,25 @@ class Pushed:
         return Times(since_ms, None if high is None else high // 1000 + 1, slack_ms)
 
     def kept(self, runs: Sequence[Run]) -> list[Run]:
-        """The parts of *runs* whose rows can pass, as far as their ids tell."""
+        """The parts of *runs* whose rows can pass, as far as their ids show."""
         if self._times_us.is_empty:
             return []
-        found: list[Run] = []
+        parts: list[Run] = []
         for run in runs:
             if run.is_compacted:  # rule 4
-                found.append(run)
+                parts.append(run)
             elif self._admits("__ledgerId", run.ledger_id):
-                found.extend(run.part(first, last) for first, last in self._entries_of(run))
-        return found
+                parts.extend(run.part(first, last) for first, last in self._entries_of(run))
+        return parts
 
     def _entries_of(self, run: Run) -> Iterator[tuple[int, int]]:
         ids = self._entry_ids.clip(run.first, run.last)
-        listed = [one for one in (self._ids, self._of_ledger(run.ledger_id)) if one is not None]
+        listed = [known for known in (self._ids, self._of_ledger(run.ledger_id)) if known is not None]
         if not listed:
             if ids:
                 yield ids[0], ids[-1]
             return
-        wanted = [one for one in sorted(set.intersection(*listed)) if one in ids]
+        wanted = [entry_id for entry_id in sorted(set.intersection(*listed)) if entry_id in ids]
         for _, numbered in groupby(enumerate(wanted), lambda pair: pair[1] - pair[0]):
             group = [entry_id for _, entry_id in numbered]
             yield group[0], group[-1]
@@ -178,28 +178,28 @@ class Pushed:
             try:
                 return self._admits("__key", _key_of(metadata))
             except (binascii.Error, ValueError):
-                return True  # making the column will tell
+                return True  # making the column will report it
         return True
 
 
-def _column_of(one: Filter) -> str:
-    """Empty for a field inside a column, and for what has none."""
-    inner = one.child if isinstance(one, Not) else one
+def _column_of(spark_filter: Filter) -> str:
+    """The column that a filter is about; empty for a field inside a column, and for a filter without a column."""
+    inner = spark_filter.child if isinstance(spark_filter, Not) else spark_filter
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
-def _prepared(one: Filter, kind: type) -> Filter:
+def _prepared(spark_filter: Filter, kind: type) -> Filter:
     """The filter with values of the type that is compared here. Raises _NotUnderstood."""
-    if isinstance(one, Not):
-        return replace(one, child=_prepared(one.child, kind))
-    if isinstance(one, IsNull | IsNotNull):
-        return one
-    if isinstance(one, In):
-        return replace(one, value=tuple(_value(value, kind) for value in one.value))
-    if not isinstance(one, tuple(_COMPARISONS)):
+    if isinstance(spark_filter, Not):
+        return replace(spark_filter, child=_prepared(spark_filter.child, kind))
+    if isinstance(spark_filter, IsNull | IsNotNull):
+        return spark_filter
+    if isinstance(spark_filter, In):
+        return replace(spark_filter, value=tuple(_value(value, kind) for value in spark_filter.value))
+    if not isinstance(spark_filter, tuple(_COMPARISONS)):
         raise _NotUnderstood
-    compared: Any = one
+    compared: Any = spark_filter
     return cast(Filter, replace(compared, value=_value(compared.value, kind)))
 
 
@@ -214,20 +214,20 @@ def _value(value: Any, kind: type) -> Any:
 
 
 _COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
-    EqualTo: lambda one, other: one == other,
-    EqualNullSafe: lambda one, other: one == other,
-    GreaterThan: lambda one, other: one > other,
-    GreaterThanOrEqual: lambda one, other: one >= other,
-    LessThan: lambda one, other: one < other,
-    LessThanOrEqual: lambda one, other: one <= other,
-    StringContains: lambda one, other: other in one,
-    StringStartsWith: lambda one, other: one.startswith(other),
-    StringEndsWith: lambda one, other: one.endswith(other),
+    EqualTo: lambda value, other: value == other,
+    EqualNullSafe: lambda value, other: value == other,
+    GreaterThan: lambda value, other: value > other,
+    GreaterThanOrEqual: lambda value, other: value >= other,
+    LessThan: lambda value, other: value < other,
+    LessThanOrEqual: lambda value, other: value <= other,
+    StringContains: lambda value, other: other in value,
+    StringStartsWith: lambda value, other: value.startswith(other),
+    StringEndsWith: lambda value, other: value.endswith(other),
 }
 
 
 def _verdict(test: Filter, value: Any) -> bool | None:
-    """What SQL makes of it; None is null."""
+    """The result as SQL has it; None is null."""
     match test:
         case Not(child=child):
             inner = _verdict(child, value)
@@ -260,21 +260,21 @@ def _span_of(test: Filter) -> _Span:
         case LessThanOrEqual(value=int() as value):
             return _Span(None, value)
         case In(value=several):
-            numbers = [one for one in several if one is not None]
+            numbers = [number for number in several if number is not None]
             return _Span(min(numbers), max(numbers)) if numbers else _Span(1, 0)
     return _Span(None, None)
 
 
 def _positions_of(ids: Iterable[bytes]) -> dict[int, set[int]]:
-    """Ledger → entries; bytes that are no message id are the id of no row."""
-    found: dict[int, set[int]] = {}
-    for one in ids:
+    """Ledger → entries; bytes that are not a message id cannot be the id of a row."""
+    positions: dict[int, set[int]] = {}
+    for message_id in ids:
         try:
-            position: Position = _position(one)
+            position: Position = _position(message_id)
         except DecodeError:
             continue
-        found.setdefault(position[0], set()).add(position[1])
-    return found
+        positions.setdefault(position[0], set()).add(position[1])
+    return positions
 
 
 def _position(data: bytes) -> Position:
@@ -283,7 +283,7 @@ def _position(data: bytes) -> Position:
 
 
 def _key_of(metadata: MessageMetadata) -> bytes | None:
-    """As the column `__key` has it, of a message that is no batch. Raises binascii.Error."""
+    """The key as the column `__key` has it, of a message that is not a batch. Raises binascii.Error."""
     if not metadata.HasField("partition_key") or metadata.null_partition_key:
         return None
     key = metadata.partition_key

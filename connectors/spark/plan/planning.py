@@ -47,7 +47,7 @@ class TopicRange(NamedTuple):
     runs: tuple[Run, ...]
     before: tuple[Run, ...] = ()
     acked: "Acked | None" = None
-    """What of it is no rows, since a subscription has consumed it."""
+    """What a subscription has consumed of it, which gives no rows."""
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +72,7 @@ class Split:
 
 
 def clip(runs: Sequence[Run], start: Position | None, end: Position | None) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-    """Of *runs*, what stands at or after *start* and before *end* (None: no bound), and what stands before *start*."""
+    """The parts of *runs* at or after *start* and before *end* (None: no bound), and those before *start*."""
     earlier, kept = [], []
     for run in runs:
         begin = run.first if start is None else _first_at(run, start)
@@ -93,8 +93,8 @@ def _first_at(run: Run, position: Position) -> int:
 
 
 def pieces(topic: TopicRange, kept: Sequence[Run], gap: int = GAP) -> list[TopicRange]:
-    """What is read for the sake of *kept*, parts of the range's runs in order: all but what lies before and behind
-    them, and between them where that is more than *gap* bytes (rule 5)."""
+    """What is read in order to have *kept*, parts of the range's runs in order: nothing before and behind them, and
+    what lies between them only where it is at most *gap* bytes (rule 5)."""
     runs = topic.runs
     numbers = {run.ledger_id: number for number, run in enumerate(runs)}
     bytes_before = [0, *accumulate(run.size_bytes for run in runs)]
@@ -103,18 +103,18 @@ def pieces(topic: TopicRange, kept: Sequence[Run], gap: int = GAP) -> list[Topic
         run = runs[number]
         return bytes_before[number] + run.size_bytes * (entry_id - run.first) // run.entries
 
-    found: list[tuple[int, int, int, int]] = []  # number of a run and entry, from … to
+    stretches: list[tuple[int, int, int, int]] = []  # number of a run and entry, from … to
     for part in kept:
         number = numbers[part.ledger_id]
-        if found and offset(number, part.first) - offset(*found[-1][2:]) <= gap:
-            found[-1] = (*found[-1][:2], number, part.last + 1)
+        if stretches and offset(number, part.first) - offset(*stretches[-1][2:]) <= gap:
+            stretches[-1] = (*stretches[-1][:2], number, part.last + 1)
         else:
-            found.append((number, part.first, number, part.last + 1))
-    return [_piece(topic, *borders) for borders in found]
+            stretches.append((number, part.first, number, part.last + 1))
+    return [_piece(topic, *borders) for borders in stretches]
 
 
 def _piece(topic: TopicRange, first: int, begin: int, last: int, end: int) -> TopicRange:
-    """From entry *begin* of run *first* up to before entry *end* of run *last*."""
+    """The part from entry *begin* of run *first* up to before entry *end* of run *last*."""
     runs = topic.runs
     taken = [run.part(begin if number == first else run.first, end - 1 if number == last else run.last)
              for number, run in enumerate(runs[first : last + 1], first)]  # fmt: skip
@@ -195,7 +195,7 @@ def _split(topic: TopicRange, count: int) -> list[Split]:
             done.append(runs[first].part(runs[first].first, taken[0].first - 1))
         before = _nearest(done)
         is_all = sum(run.entries for run in before) == begin + earlier_entries
-        acked = None if topic.acked is None else topic.acked.within(taken)
+        acked = None if topic.acked is None else topic.acked.cut_to(taken)
         splits.append(Split(topic.topic, topic.partition, tuple(taken), before, is_all, acked))
     return splits
 
@@ -214,7 +214,7 @@ def _nearest(done: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _interleave(per_topic: Sequence[Sequence[Split]]) -> list[Split]:
-    """One item of each list in turn."""
+    """All items: one of each list in turn."""
     ordered: list[Split] = []
     for number in range(max(map(len, per_topic), default=0)):
         ordered.extend(splits[number] for splits in per_topic if number < len(splits))

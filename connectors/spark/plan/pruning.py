@@ -25,24 +25,24 @@ def chosen(
     options: ReadOptions, ranges: Sequence[TopicRange], closed_ms: Mapping[int, int], pushed: "Pushed | None"
 ) -> list[TopicRange]:
     """Ranges that hold every row that is asked for, and few others. Raises MagnetarError."""
-    kept = [_kept(one, pushed) for one in ranges]
+    kept = [_kept(topic_range, pushed) for topic_range in ranges]
     times = None if pushed is None else pushed.times(options.slack_ms)
     if times is not None and any(kept):
         kept = asyncio.run(_in_times(options, ranges, kept, closed_ms, times))
     gap = GAP
     while True:
-        found = [piece for one, runs in zip(ranges, kept, strict=True) for piece in pieces(one, runs, gap)]
-        if len(found) <= max(options.max_partitions, len(ranges)):
+        parts = [piece for one, runs in zip(ranges, kept, strict=True) for piece in pieces(one, runs, gap)]
+        if len(parts) <= max(options.max_partitions, len(ranges)):
             break
         gap *= 2
     if pushed is not None:
         let_through()
         log.info(
             "filters that leave something out: %s; checked by Spark alone: %s; read are %d of %d entries",
-            _listed(pushed.used), _listed(pushed.unused), sum(one.entries for one in found),
-            sum(one.entries for one in ranges),
+            _listed(pushed.used), _listed(pushed.unused), sum(part.entries for part in parts),
+            sum(topic_range.entries for topic_range in ranges),
         )  # fmt: skip
-    return found
+    return parts
 
 
 def _listed(filters: Sequence[object]) -> str:

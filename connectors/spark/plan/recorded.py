@@ -12,7 +12,7 @@ from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 
 def recorded(infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> tuple[dict[int, Run], list[int]]:
-    """(ledger → what is in it, the ledgers whose own records must tell)."""
+    """(ledger → what is in it, the ledgers whose own records must be read)."""
     known: dict[int, Run] = {}
     unknown: list[int] = []
     last = len(infos) - 1

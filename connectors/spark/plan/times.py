@@ -46,8 +46,8 @@ async def bounds(
 
     async def time_at(number: int) -> int | None:
         if number not in seen:
-            found = await time_of(*position(number))
-            seen[number] = found if found is not None and is_possible(number, found) else None
+            time_ms = await time_of(*position(number))
+            seen[number] = time_ms if time_ms is not None and is_possible(number, time_ms) else None
         return seen[number]
 
     start = end = None
@@ -66,8 +66,8 @@ async def bounds(
         low, high = first - 1, last
         while high - low > 1:
             middle = (low + high) // 2
-            found = await time_at(middle)
-            if found is not None and found < times.since_ms - 2 * times.slack_ms:
+            time_ms = await time_at(middle)
+            if time_ms is not None and time_ms < times.since_ms - 2 * times.slack_ms:
                 low = middle
             else:
                 high = middle
@@ -76,13 +76,13 @@ async def bounds(
     if times.until_ms is not None and runs:
         behind = times.until_ms + 2 * times.slack_ms
         # What the search for the start has seen need not be asked again, nor what lies beside it.
-        beyond = {number for number, found in seen.items() if found is not None and found >= behind}
+        beyond = {number for number, time_ms in seen.items() if time_ms is not None and time_ms >= behind}
         high = min((number for number in beyond if number >= first), default=last)
         low = max((number for number in seen.keys() - beyond if first <= number < high), default=first - 1)
         while high - low > 1:
             middle = (low + high) // 2
-            found = await time_at(middle)
-            if found is not None and found >= behind:
+            time_ms = await time_at(middle)
+            if time_ms is not None and time_ms >= behind:
                 high = middle
             else:
                 low = middle

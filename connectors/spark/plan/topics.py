@@ -26,8 +26,8 @@ async def topics_like(store: MetadataStore, pattern: TopicsPattern) -> list[Topi
 
     partitioned = {named(child) for child in await store.children(with_partitions)}
     plain = {named(child) for child in await store.children(with_ledgers)}
-    found = partitioned | {one for one in plain if one.base not in partitioned}
-    return sorted(one for one in found if is_like(one, pattern))
+    all_topics = partitioned | {topic for topic in plain if topic.base not in partitioned}
+    return sorted(topic for topic in all_topics if is_like(topic, pattern))
 
 
 def is_like(topic: TopicName, pattern: TopicsPattern) -> bool:

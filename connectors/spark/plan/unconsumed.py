@@ -28,8 +28,8 @@ class Acked:
         self._batches = dict(batches)
 
     @classmethod
-    def of(cls, ranges: Iterable[AckRange], batches: Iterable[tuple[At, Sequence[int]]]) -> "Acked":
-        """As a cursor's state has it."""
+    def from_state(cls, ranges: Iterable[AckRange], batches: Iterable[tuple[At, Sequence[int]]]) -> "Acked":
+        """The entries that a cursor's state says are consumed."""
         return cls(ranges, (((at.ledger_id, at.entry_id), mask_of(words)) for at, words in batches))
 
     def __bool__(self) -> bool:
@@ -40,23 +40,23 @@ class Acked:
         return At(ledger_id, entry_id) in self._ranges
 
     def messages_of(self, entries: Sequence[tuple[int, int, int]]) -> Numbers | None:
-        """Of the messages of *entries*, as (ledger, entry, how many), which are consumed one by one; None: none are."""
-        found: Numbers | None = None
+        """Whether each message of *entries* (ledger, entry, how many) is consumed by itself; None: no message is."""
+        consumed: Numbers | None = None
         at = 0
         for ledger_id, entry_id, count in entries:
             bits = self._batches.get((ledger_id, entry_id))
             if bits is not None:
-                found = np.zeros(sum(number for _, _, number in entries), bool) if found is None else found
+                consumed = np.zeros(sum(number for _, _, number in entries), bool) if consumed is None else consumed
                 data = (bits & ((1 << count) - 1)).to_bytes((count + 7) // 8, "little")
                 is_open = np.unpackbits(np.frombuffer(data, np.uint8), count=count, bitorder="little")
-                found[at : at + count] = is_open == 0
+                consumed[at : at + count] = is_open == 0
             at += count
-        return found
+        return consumed
 
     def left_of(self, runs: Sequence[Run]) -> list[Run]:
         """The parts of *runs* that are not consumed."""
         holes = list(self._ranges)
-        found: list[Run] = []
+        parts: list[Run] = []
         at = 0
         for run in runs:
             while at < len(holes) and (holes[at].ledger_id, holes[at].last) < (run.ledger_id, run.first):
@@ -64,14 +64,14 @@ class Acked:
             begin, hole = run.first, at
             while hole < len(holes) and holes[hole].ledger_id == run.ledger_id and holes[hole].first <= run.last:
                 if begin < holes[hole].first:
-                    found.append(run.part(begin, holes[hole].first - 1))
+                    parts.append(run.part(begin, holes[hole].first - 1))
                 begin = max(begin, holes[hole].last + 1)
                 hole += 1
             if begin <= run.last:
-                found.append(run.part(begin, run.last))
-        return found
+                parts.append(run.part(begin, run.last))
+        return parts
 
-    def within(self, runs: Sequence[Run]) -> "Acked | None":
+    def cut_to(self, runs: Sequence[Run]) -> "Acked | None":
         """What lies in *runs*; None: nothing does."""
         of_ledger = {run.ledger_id: run for run in runs}
         ranges = []

@@ -90,15 +90,15 @@ class MagnetarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         allowance = Allowance()
         if not isinstance(limit, ReadAllAvailable):
             allowance = Allowance(self._options.max_messages, self._options.max_bytes)
-        found = self.driver.next_end(StreamOffset.from_json(start), allowance)
-        return start if found is None else found.to_json()
+        end = self.driver.next_end(StreamOffset.from_json(start), allowance)
+        return start if end is None else end.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is where the query ends."""
+        """The query is to end where the topics end now."""
         self.driver.end_here()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the progress that Spark shows."""
+        """The newest offset, for the progress that Spark shows."""
         ends = self.driver.known_ends()
         return StreamOffset(ends).to_json() if ends else None
 
@@ -160,7 +160,7 @@ class _Driver:
         return follower
 
     def close(self) -> None:
-        """Let connections go."""
+        """Close the connections."""
         if self._subscription is not None:
             self._subscription.close()
         with suppress(MetadataError, BookKeeperError, OSError):
@@ -170,7 +170,7 @@ class _Driver:
     # -------------------------------------------------------------------------------- where a query begins and ends
 
     def initial(self) -> StreamOffset:
-        """Where the options say, as of the first call."""
+        """Where the options say that a query begins, as of the first call."""
         if self._initial is None:
             self._loop.run(self._follower.look_settled())
             begins, ends = self._follower.begins(), self._follower.ends()
@@ -179,7 +179,7 @@ class _Driver:
         return self._initial
 
     def _keep_from(self, origin: Positions) -> Positions:
-        """Partitions keep from now on what is behind *origin*; the entry that is kept of each.
+        """Let partitions keep what is behind *origin* from now on. Returns the entry that is kept of each.
 
         A subscription that is there already is left where it is: a query that died before its first commit repeats its
         first batch, and "latest" has moved since.
@@ -194,7 +194,7 @@ class _Driver:
         return kept
 
     def _keep_new(self) -> None:
-        """Partitions that are seen for the first time keep from now on what they have."""
+        """Let partitions that are seen for the first time keep what they have from now on."""
         if self._subscription is not None:
             names = (self._follower.name_of(part) for part in self._follower.ends())
             self._subscription.keep({name: None for name in names if name is not None})
@@ -203,10 +203,10 @@ class _Driver:
         if self._options.times is not None:
             return self._loop.run(self._follower.first_of(part, self._options.times))
         given = self._options.starting.get(TopicName.parse(part.topic), {})
-        found = given.get(part.number)
-        if found is None:
+        position = given.get(part.number)
+        if position is None:
             return end if self._options.starts_latest and not given else begin
-        return end if found == LATEST else max(found, begin)
+        return end if position == LATEST else max(position, begin)
 
     def end_here(self) -> None:
         """No batch goes beyond what is there now."""
@@ -215,7 +215,7 @@ class _Driver:
         self._target = self._follower.ends()
 
     def known_ends(self) -> Positions:
-        """As of the last look."""
+        """The ends that the last look saw."""
         return self._follower.ends()
 
     def next_end(self, start: StreamOffset, allowance: Allowance) -> StreamOffset | None:
@@ -229,15 +229,15 @@ class _Driver:
         first = start_of(start, start)
         backlogs: dict[Part, Backlog] = {}
         for part, end in ends.items():
-            begin = first.behind(part)
+            begin = first.next_position(part)
             self._follower.check_whole(part, begin, self._kept_of(part, first))
-            found = self._follower.range(part, begin, end)
+            topic_range = self._follower.range(part, begin, end)
             factor = 1.0
-            if found.runs and allowance.messages is not None:
-                factor = self._loop.run(self._follower.messages_per_entry(found))
-            backlogs[part] = Backlog(found.runs, max(begin, end), factor)
+            if topic_range.runs and allowance.messages is not None:
+                factor = self._loop.run(self._follower.messages_per_entry(topic_range))
+            backlogs[part] = Backlog(topic_range.runs, max(begin, end), factor)
         for part in first.positions.keys() - ends.keys():
-            self._follower.check_whole(part, first.behind(part), self._kept_of(part, first))
+            self._follower.check_whole(part, first.next_position(part), self._kept_of(part, first))
         if not any(backlog.runs for backlog in backlogs.values()):
             return None
         reached = {**first.positions, **admit(backlogs, allowance)}
@@ -247,23 +247,23 @@ class _Driver:
     # -------------------------------------------------------------------------------- batches
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """Those of the batch from *start* up to *end*; a repeated batch has the same entries."""
-        ends = {part: last for part, last in end.positions.items() if start.behind(part) < last}
+        """The tasks of the batch from *start* up to *end*; a repeated batch has the same entries."""
+        ends = {part: last for part, last in end.positions.items() if start.next_position(part) < last}
         self._loop.run(self._follower.look_up_to(ends))
-        if self._columns.needs_schema:  # bookies may have told of messages that are newer than what our server has
+        if self._columns.needs_schema:  # bookies may have given messages that are newer than our server's data
             self._loop.run(self._store.sync())
         self._keep_new()
         ranges: list[TopicRange] = []
         values: dict[str, Values | None] = {}
         for part, last in ends.items():
-            first = start.behind(part)
+            first = start.next_position(part)
             self._follower.check_whole(part, first, self._kept_of(part, start, end))
             self._follower.check_known(part, last)
             self._follower.reach(part, last)
-            found = self._follower.range(part, first, last)
-            if found.runs:
-                values[found.topic] = self._values(TopicName.parse(part.topic))
-                ranges.append(found)
+            topic_range = self._follower.range(part, first, last)
+            if topic_range.runs:
+                values[topic_range.topic] = self._values(TopicName.parse(part.topic))
+                ranges.append(topic_range)
         splits = plan(
             ranges,
             target_bytes=self._options.target_bytes,
@@ -273,13 +273,14 @@ class _Driver:
         return [StreamPartition(split, values[split.topic]) for split in splits]
 
     def _values(self, topic: TopicName) -> Values | None:
-        """Every version of the schema counts that there is when the batch is planned: its messages have no other."""
+        """What decodes a topic's values: every version of the schema counts that there is when the batch is planned, as
+        its messages have no other."""
         if not self._columns.needs_schema:
             return self._columns.values(str(topic), ())
         return self._columns.values(str(topic), self._loop.run(versions_of(self._registry, topic)))
 
     def commit(self, end: StreamOffset) -> None:
-        """Let go what stands before *end*."""
+        """Let the brokers remove what stands before *end*."""
         if self._subscription is not None:
             self._subscription.keep(self._done_before(end.positions, end.kept))
 
@@ -297,7 +298,7 @@ class _Driver:
         return kept
 
     def _kept_of(self, part: Part, *offsets: StreamOffset) -> Position | None:
-        """The first entry that the subscription has kept, as far as these offsets tell."""
+        """The first entry that the subscription has kept, as far as these offsets show."""
         if self._subscription is None:
             return None
         return min((offset.kept[part] for offset in offsets if part in offset.kept), default=None)

@@ -5,9 +5,9 @@
 
 Rules:
 
-1. The record of a topic tells how many entries its closed ledgers have; only where it does not are their own records
+1. The record of a topic says how many entries its closed ledgers have; only where it does not, their own records are
    read. A look without news asks the bookies of the open ledgers, and nobody else.
-2. An entry at the open end may be read when its writer has told that it is confirmed, or when it has been held for
+2. An entry at the open end may be read when its writer has said that it is confirmed, or when it has been held for
    SETTLED_S by so many bookies that every recovery finds it: a writer that closes its ledger just then would leave out
    such an entry, if the bookies' answers have not reached it yet, and write it once more elsewhere.
 3. Entries that are gone although they were not read are loss of data, as far as it can be known: ledgers that were seen
@@ -15,8 +15,8 @@ Rules:
    (`connectors.spark.stream.retaining`): topics give up their oldest ledgers first, so all behind it is there while
    it is, and where a query that comes back does not find its ledger, others have moved the subscription, and what was
    behind is not known.
-4. Ledgers are read in order: what stands behind one that is open, and of which the record does not tell the entries,
-   waits until it is closed.
+4. Ledgers are read in order: what stands behind an open ledger, whose entries the record does not count, waits until
+   it is closed.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ CONCURRENT_MAX: Final = 64
 # Entries of a batch from which the number of messages in an entry is estimated.
 SAMPLES: Final = 3
 
-# Runs before a batch that its tasks are told of: one more than they look back over, so that they know it is not all.
+# Runs before a batch that its tasks get: one more than they look back over, so that they see that more precede.
 _BEFORE: Final = 9
 
 
@@ -71,7 +71,7 @@ class Follower:
         self._cancels: list[Cancel] = []
         self._turns = asyncio.Semaphore(CONCURRENT_MAX)
         self._warned: set[str] = set()
-        """Losses that were told: each trigger looks again."""
+        """Losses that were logged, so that they are not logged again at each trigger."""
         pattern = options.pattern
         if pattern is not None:
             self._cancels = [store.watch_children(path, self._on_listing) for path in topics.listings(pattern)]
@@ -86,7 +86,7 @@ class Follower:
 
     @property
     def topics(self) -> list[TopicName]:
-        """Those that are read now."""
+        """The topics that are read now."""
         return sorted(self._topics)
 
     async def look(self) -> None:
@@ -102,9 +102,9 @@ class Follower:
             except BaseException:
                 self._is_listing_stale = True
                 raise
-        for topic, found in list(self._topics.items()):
+        for topic, view in list(self._topics.items()):
             try:
-                await found.look()
+                await view.look()
             except TopicMissing:
                 if pattern is None:
                     raise
@@ -117,7 +117,7 @@ class Follower:
 
     async def look_up_to(self, ends: Positions) -> None:
         """As `look`, for a batch that goes up to *ends*: another process may have planned it, whose server of the
-        metadata store was ahead of the one that answers here. `check_known` tells what is still not known."""
+        metadata store was ahead of the one that answers here. `check_known` checks what is still not known."""
         await self.look()
         if all(self._knows(part, end) for part, end in ends.items()):
             return
@@ -153,7 +153,7 @@ class Follower:
         return {part: view.begin for part, view in self._all().items()}
 
     def ends(self) -> dict[Part, Position]:
-        """Behind what may be read of each partition."""
+        """The position behind what may be read of each partition."""
         return {part: view.end for part, view in self._all().items()}
 
     async def first_of(self, part: Part, times: Times) -> Position:
@@ -166,10 +166,10 @@ class Follower:
         return view.end if first is None or not clip(runs, first, None)[0] else first
 
     def check_known(self, part: Part, end: Position) -> None:
-        """All that stands before *end* of a partition, up to which a batch was planned, is known. Raises DataLoss,
-        unless the user does not mind."""
+        """Check that all that stands before *end* of a partition, up to which a batch was planned, is known. Raises
+        DataLoss, unless failOnDataLoss is false."""
         if not self._knows(part, end):
-            self._tell_loss(
+            self._report_loss(
                 f"partition {part.number} of {part.topic}: a batch up to {_text(end)} was planned, and what stands "
                 "before that is not known (any more): the topic does not list its ledger, or has an open one before",
                 "If it was removed, raise the namespace's retention, or set option subscription; ",
@@ -184,7 +184,7 @@ class Follower:
         return TopicRange(view.name.full, view.name.partition, runs, before)
 
     def reach(self, part: Part, end: Position) -> None:
-        """What stands before *end* of a partition may be read: a look has seen it before, maybe in another process."""
+        """Let what stands before *end* of a partition be read: a look has seen it before, maybe in another process."""
         view = self._part(part)
         if view is not None:
             view.reach(end)
@@ -202,12 +202,12 @@ class Follower:
     async def without_cursor(self, subscription: str) -> set[Part]:
         """The partitions that have no subscription of this name. Raises MetadataError."""
         names = {part: view.name.managed_ledger_name for part, view in self._all().items()}
-        there = await asyncio.gather(*(self._store.exists(cursor_path(one, subscription)) for one in names.values()))
+        there = await asyncio.gather(*(self._store.exists(cursor_path(name, subscription)) for name in names.values()))
         return {part for part, is_there in zip(names, there, strict=True) if not is_there}
 
     def check_whole(self, part: Part, start: Position, kept: Position | None) -> None:
-        """Rule 3. *kept*: the entry that a subscription has kept before *start*. Raises DataLoss, unless the user does
-        not mind."""
+        """Rule 3. *kept*: the entry that a subscription has kept before *start*. Raises DataLoss, unless
+        failOnDataLoss is false."""
         view = self._part(part)
         advice = "Raise the namespace's retention, or set option subscription, which keeps what was not read; "
         if kept is not None:
@@ -223,9 +223,9 @@ class Follower:
         else:
             text = None
         if text is not None:
-            self._tell_loss(text, advice)
+            self._report_loss(text, advice)
 
-    def _tell_loss(self, text: str, advice: str) -> None:
+    def _report_loss(self, text: str, advice: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}. {advice}To go on without it set failOnDataLoss=false, or begin a new checkpoint")
         if text not in self._warned:
@@ -233,24 +233,25 @@ class Follower:
             log.warning("%s; going on without it", text)
 
     def _is_asked_for(self, topic: TopicName) -> bool:
-        """Whether the options mean it. Those of a query may change between two runs."""
+        """Whether the options name this topic. The options of a query may change between two runs."""
         pattern = self._options.pattern
         return topic in self._options.topics if pattern is None else topics.is_like(topic, pattern)
 
     def give_up(self, part: Part) -> bool:
-        """Whether a partition does not exist any more; what it lost counts as told from now on. If it is made again, it
+        """Whether a partition does not exist any more; its loss counts as reported from now on. If it is made again, it
         is a new one, which is read from its first entry."""
         view = self._part(part)
         return self._is_asked_for(TopicName.parse(part.topic)) if view is None else view.give_up()
 
-    async def messages_per_entry(self, found: TopicRange) -> float:
-        """About, from some entries of what is to be read."""
-        if not found.runs:
+    async def messages_per_entry(self, topic_range: TopicRange) -> float:
+        """About how many messages an entry has, from some entries of what is to be read."""
+        if not topic_range.runs:
             return 1.0
         places = {
-            (run.ledger_id, run.last) for run in (found.runs[0], found.runs[len(found.runs) // 2], found.runs[-1])
+            (run.ledger_id, run.last)
+            for run in (topic_range.runs[0], topic_range.runs[len(topic_range.runs) // 2], topic_range.runs[-1])
         }
-        places |= {(found.runs[0].ledger_id, found.runs[0].first)}
+        places |= {(topic_range.runs[0].ledger_id, topic_range.runs[0].first)}
         counts = []
         for ledger_id, entry_id in sorted(places)[:SAMPLES]:
             try:
@@ -258,12 +259,12 @@ class Follower:
                 (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
                 parts = split_entry(entry.payload)
                 counts.append(message_count(metadata_of(parts), len(parts.payload)))  # not just what its producer says
-            except (BookKeeperError, DigestMismatch, Corruption) as error:  # the task that reads it will tell
-                log.info("%s, entry %s:%s: %s", found.topic, ledger_id, entry_id, error)
+            except (BookKeeperError, DigestMismatch, Corruption) as error:  # the task that reads it will report it
+                log.info("%s, entry %s:%s: %s", topic_range.topic, ledger_id, entry_id, error)
         return sum(counts) / len(counts) if counts else 1.0
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for cancel in self._cancels:
             cancel()
         for topic in self._topics.values():
@@ -305,7 +306,7 @@ class _Topic:
         await asyncio.gather(*(part.look() for part in self.parts.values()))
 
     async def _count(self) -> None:
-        """Raises TopicMissing."""
+        """Read which partitions there are. Raises TopicMissing."""
         count = await topics.partition_count(self._store, self._name)
         record = ledger_path(self._name.managed_ledger_name)
         if count is None and not self.parts and not await self._store.exists(record):
@@ -341,12 +342,12 @@ class _PartView:
         self._missing: set[int] = set()
         """Ledgers that the record lists and that are not there."""
         self._gone_end: Position | None = None
-        """Behind the last entry that was seen in a ledger that the record does not list any more."""
+        """The position behind the last entry that was seen in a ledger that the record does not list any more."""
         self._gone_whole_end: Position = EARLIEST
-        """Behind the last ledger that had entries and was closed when it went: all of them had been seen."""
+        """The position behind the last ledger that had entries and was closed when it went: they had all been seen."""
         self._has_record = False
         self._is_deleted = False
-        """There was a record, and now there is none."""
+        """Whether there was a record, and now there is none."""
         self._is_given_up = False
         self._is_stale = True
         self.closed_ms: dict[int, int] = {}
@@ -406,24 +407,24 @@ class _PartView:
                 self._gone_whole_end = max(self._gone_whole_end, (gone + 1, 0))
             self._lose(self._closed.pop(gone, None) if ledger is None else ledger.run)
         known, untold = recorded(infos)  # rule 1
-        for ledger_id, told in known.items():
+        for ledger_id, run in known.items():
             self._open.pop(ledger_id, None)
-            self._closed.setdefault(ledger_id, told)
-        unknown = [one for one in untold if one not in self._closed and one not in self._open]
+            self._closed.setdefault(ledger_id, run)
+        unknown = [ledger_id for ledger_id in untold if ledger_id not in self._closed and ledger_id not in self._open]
         self._missing = set()
         opened = await asyncio.gather(*(self._opened(ledger_id) for ledger_id in unknown))
-        for ledger_id, found in zip(unknown, opened, strict=True):
+        for ledger_id, ledger_or_run in zip(unknown, opened, strict=True):
             if ledger_id in self._missing:
                 continue
-            if isinstance(found, _OpenLedger):
-                self._open[ledger_id] = found
+            if isinstance(ledger_or_run, _OpenLedger):
+                self._open[ledger_id] = ledger_or_run
             else:
-                self._closed[ledger_id] = found
+                self._closed[ledger_id] = ledger_or_run
         self._ledger_ids = ledger_ids
         self.closed_ms = {info.ledgerId: info.timestamp for info in infos}
 
     def _lose(self, run: Run | None) -> None:
-        """What was seen of a ledger is gone."""
+        """Note that what was seen of a ledger is gone."""
         if run is not None:
             self._gone_end = max(self._gone_end or EARLIEST, (run.ledger_id, run.last + 1))
 
@@ -437,11 +438,14 @@ class _PartView:
                 return None
             except BookKeeperError as error:
                 raise MagnetarError(f"ledger {ledger_id} of {self.name} cannot be opened: {error}") from error
+        assert handle.ledger_id == ledger_id, f"asked for ledger {ledger_id}, got {handle.ledger_id}"
         if handle.is_closed:
             return _run_of(handle, handle.metadata.last_entry_id)
         return _OpenLedger(self.name, handle, self._clock)
 
     def _arrange(self) -> None:
+        assert not self._open.keys() & self._closed.keys(), "a ledger is either open or closed"
+        assert not self._missing & self._closed.keys(), "nothing is known of a ledger that is not there"
         self._runs = []
         for ledger_id in self._ledger_ids:
             ledger = self._open.get(ledger_id)
@@ -463,13 +467,13 @@ class _PartView:
         return (last.ledger_id, last.last + 1) if last.ledger_id in self._open else (last.ledger_id + 1, 0)
 
     def knows(self, end: Position) -> bool:
-        """Whether all that stands before *end*, where a batch ends, can be told."""
+        """Whether all that stands before *end*, where a batch ends, is known."""
         ledger_id, entry_id = end
         if any(one < ledger_id for one in self._open):
-            return False  # to the batch it was closed, or it ended before it
+            return False  # for that batch the ledger was closed, or the batch ended before it
         if ledger_id in self._ledger_ids or (entry_id == 0 and ledger_id - 1 in self._ledger_ids):
             return True
-        return end <= self._gone_whole_end  # if something of it had not been read, `loss` tells
+        return end <= self._gone_whole_end  # if something of it had not been read, `loss` reports it
 
     def reach(self, end: Position) -> None:
         """See `Follower.reach`."""
@@ -518,6 +522,7 @@ class _PartView:
 
     def give_up(self) -> bool:
         """See `Follower.give_up`."""
+        assert not (self._is_deleted and self._has_record), "a partition that has a record is not deleted"
         if self._is_deleted:
             self._is_given_up, self._gone_end = True, None
         return self._is_deleted
@@ -539,7 +544,7 @@ class _OpenLedger:
         self._handle = handle
         self._clock = clock
         self._held: list[tuple[float, int]] = []
-        """When an entry behind the confirmed ones was first seen to be held by enough bookies."""
+        """When enough bookies were first seen to hold an entry behind the confirmed ones."""
         self.ledger_id = handle.ledger_id
         self.run: Run | None = None
         self.is_closed = False
@@ -570,6 +575,7 @@ class _OpenLedger:
             self._held.append((now, held))
         settled = [entry_id for at, entry_id in self._held if now - at >= SETTLED_S]
         last = max(confirmed, *settled, -1 if self.run is None else self.run.last)
+        assert self.run is None or last >= self.run.last, "what may be read of a ledger never becomes less"
         self._held = [one for one in self._held if one[1] > last]
         if self.run is None or last > self.run.last:
             self.run = await self._run(last)
@@ -577,6 +583,7 @@ class _OpenLedger:
     def reach(self, last: int) -> None:
         """Entries up to *last* were seen as settled before: what can be seen now, by fewer bookies or for a shorter
         time, does not count against that."""
+        assert last >= 0, f"entry {last} cannot have been seen"
         if self.run is None or last > self.run.last:
             known = self.run or Run(self.ledger_id, 0, 0, 1)
             self.run = Run(self.ledger_id, 0, last, known.size_bytes * (last + 1) // known.entries)
@@ -595,7 +602,7 @@ class _OpenLedger:
         return Run(self.ledger_id, 0, last, max(length * (last + 1) // (confirmed + 1), 1))
 
     def _complain(self, error: Exception) -> None:
-        """Say it once."""
+        """Log *error*, but each text only once."""
         if str(error) != self._problem:
             self._problem = str(error)
             log.warning("%s: how far ledger %s goes is not known now: %s", self._topic, self.ledger_id, error)

@@ -50,18 +50,18 @@ class StreamOffset:
     positions: Positions
     origin: Positions = field(default_factory=dict)
     kept: Positions = field(default_factory=dict)
-    """Rule 4."""
+    """The last entry that was read of each partition (rule 4)."""
     is_fresh: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Rule 1."""
-        found: dict[str, Any] = {"fresh": True} if self.is_fresh else {}
+        """The offset as values of JSON (rule 1)."""
+        members: dict[str, Any] = {"fresh": True} if self.is_fresh else {}
         if self.kept:
-            found["kept"] = _told(self.kept)
+            members["kept"] = _as_json(self.kept)
         return {
-            **found,
-            "origin": _told(self.origin),
-            "topics": _told(self.positions),
+            **members,
+            "origin": _as_json(self.origin),
+            "topics": _as_json(self.positions),
             "version": VERSION,
         }
 
@@ -79,26 +79,26 @@ class StreamOffset:
             _read(value, "topics"), _read(value, "origin"), kept, is_fresh=bool(value.get("fresh", False))
         )
 
-    def behind(self, part: Part) -> Position:
+    def next_position(self, part: Part) -> Position:
         """Where reading of a partition goes on (rule 3)."""
         return self.positions.get(part, EARLIEST)
 
 
 def start_of(start: StreamOffset, end: StreamOffset) -> StreamOffset:
-    """Where the batch up to *end* begins that Spark says to begin at *start* (rule 2)."""
+    """Where the batch up to *end* begins if Spark says that it begins at *start* (rule 2)."""
     return StreamOffset(end.origin, end.origin, start.kept) if start.is_fresh else start
 
 
-def _told(positions: Positions) -> dict[str, dict[str, str]]:
-    told: dict[str, dict[str, str]] = {}
+def _as_json(positions: Positions) -> dict[str, dict[str, str]]:
+    topics: dict[str, dict[str, str]] = {}
     for part in sorted(positions):
         ledger_id, entry_id = positions[part]
-        told.setdefault(part.topic, {})[str(part.number)] = f"{ledger_id}:{entry_id}"
-    return told
+        topics.setdefault(part.topic, {})[str(part.number)] = f"{ledger_id}:{entry_id}"
+    return topics
 
 
 def _read(value: Mapping[str, Any], member: str) -> dict[Part, Position]:
-    found: dict[Part, Position] = {}
+    positions: dict[Part, Position] = {}
     try:
         for topic, partitions in value[member].items():
             TopicName.parse(topic)
@@ -107,10 +107,10 @@ def _read(value: Mapping[str, Any], member: str) -> dict[Part, Position]:
                 position = int(ledger_id), int(entry_id)
                 if min(position) < 0 or int(number) < 0:
                     raise ValueError(f"{number}: {text}")
-                found[Part(topic, int(number))] = position
+                positions[Part(topic, int(number))] = position
     except (KeyError, AttributeError, TypeError, ValueError, TopicNameError) as error:
         raise Corruption(f"{member} of an offset in the checkpoint cannot be read: {value!r:.200} ({error})") from error
-    return found
+    return positions
 
 
 # ------------------------------------------------------------------------------------------ how far a batch goes
@@ -120,16 +120,16 @@ class Backlog(NamedTuple):
     """What could be read of a partition."""
 
     runs: Sequence[Run]
-    """In order; all of them behind where reading goes on."""
+    """The runs in order, all behind the position where reading goes on."""
     end: Position
-    """Behind the last of them."""
+    """The position behind the last run."""
     messages_per_entry: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much one batch may take; None: all there is. Both are about: entries are taken whole, and what they hold is
-    known from their ledgers' averages."""
+    """How much one batch may take; None: all there is. Both limits are rough: entries are taken whole, and what
+    they hold is known from their ledgers' averages."""
 
     messages: int | None = None
     size_bytes: int | None = None

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.spark.client_access import client_arguments, told
+from connectors.spark.client_access import client_arguments, explain
 from connectors.spark.options.read import ReadOptions
 from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import MagnetarError
@@ -43,7 +43,7 @@ class Subscription:
         self._acknowledged: dict[TopicName, Position] = {}
 
     def keep(self, behind: Mapping[TopicName, Position | None]) -> None:
-        """From now on partitions keep what stands behind these entries; None: everything. Raises SubscriptionFailed."""
+        """Let partitions keep what stands behind these entries; None: everything. Raises SubscriptionFailed."""
         import pulsar
 
         for topic, position in behind.items():
@@ -65,12 +65,12 @@ class Subscription:
                 step = "made" if position is None else f"moved to {position[0]}:{position[1]}"
                 is_shared = isinstance(error, pulsar.ConsumerBusy)
                 raise SubscriptionFailed(
-                    f"subscription {self._name} of {topic} could not be {step} at {self._service_url}: {told(error)}"
+                    f"subscription {self._name} of {topic} could not be {step} at {self._service_url}: {explain(error)}"
                     f"{'. A query needs a subscription for itself' if is_shared else ''}"
                 ) from error
 
     def close(self) -> None:
-        """The cursors stay."""
+        """Close the client; the cursors stay."""
         try:
             self._client.close()
         except Exception as error:

@@ -4,7 +4,7 @@
     payload    AES-GCM with the data key and `__encryptionParam` as its nonce (the algorithm of all clients)
                → decompress → split, if it is a batch
 
-What is in a batch cannot be told apart before it is decrypted, so it is one row.
+The messages of a batch cannot be separated before it is decrypted, so it is one row.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def check_passable(metadata: MessageMetadata, *, is_passed: bool) -> None:
     """Raises Corruption for an encrypted entry that is not to be *passed*, or of which only a chunk would be."""
     if not metadata.encryption_keys:
         return
-    names = ", ".join(sorted(str(key.key) for key in metadata.encryption_keys))  # bytes where it is no text
+    names = ", ".join(sorted(str(key.key) for key in metadata.encryption_keys))  # bytes where it is not text
     if not is_passed:
         raise Corruption(
             f"it is encrypted, with the keys {names}, and this reader has none; consume it with a client, or set "

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from connectors.spark.options.read import UNPACKED_BYTES
 from connectors.spark.task.encryption import check_passable
-from connectors.spark.values.decoding import told
+from connectors.spark.values.decoding import describe
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
 from managed_ledger.messages import (
@@ -35,7 +35,7 @@ UNPACKED_TIMES: Final = 4
 """A message in chunks may unpack to so many times the bytes of its chunks, which its producer had to send."""
 
 Wants = Callable[[int, int, MessageMetadata], bool]
-"""Of an entry, by its ids in the topic and its metadata."""
+"""Whether an entry is wanted: (ledger id, entry id, both as in the topic, its metadata) → bool."""
 
 
 WAYS_ON: Final = "To go on set mode=PERMISSIVE (a row with its bytes and what is wrong), or mode=DROPMALFORMED (no row)"
@@ -54,7 +54,7 @@ class BadEntry(Corruption):
         stored: Buffer = b"",
     ) -> None:
         """*metadata*: None if they cannot be understood. *stored*: the entry, if it is to be shown."""
-        reason = told(reason)
+        reason = describe(reason)
         super().__init__(f"{topic}, entry {ledger_id}:{entry_id}: {reason}. {WAYS_ON}")
         self.ledger_id = ledger_id
         self.entry_id = entry_id
@@ -94,7 +94,7 @@ def open_entry(
     bytes_max: int = UNPACKED_BYTES,
     keeps_stored: bool = False,
 ) -> Opened | None:
-    """The entry with its payload; None if it holds no user's messages, or is no chunk and *wants* does not want it.
+    """The entry with its payload; None if it holds no user's messages, or is not a chunk and *wants* does not want it.
 
     If it *passes_encrypted*, the payload of such an entry is as it is stored. One that unpacks to more than
     *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises BadEntry.

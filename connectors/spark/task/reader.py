@@ -57,7 +57,7 @@ FETCH_AHEAD: Final = 4
 # What the entries of one answer are unpacked to before their turn comes; the others are when it does, one by one.
 UNPACKED_BYTES_MAX: Final = 8 * MIB
 
-# Room for answers that a worker keeps for the next ones: for those that are under way, wait, or are made to columns.
+# Memory that a worker keeps for answers: for those that are under way, wait, or are made to columns.
 # One for all clusters that it reads from.
 KEPT_BYTES_MAX: Final = 32 * MIB
 _room: Final = RecycledBuffers(KEPT_BYTES_MAX)
@@ -102,17 +102,17 @@ _connections: dict[Place, _Connection] = {}
 
 
 def _connection(options: ReadOptions) -> _Connection:
-    found = _connections.get(options.place)
-    if found is None or not found.loop.is_alive:
-        found = _connections[options.place] = _Connection(options)
-    return found
+    connection = _connections.get(options.place)
+    if connection is None or not connection.loop.is_alive:
+        connection = _connections[options.place] = _Connection(options)
+    return connection
 
 
 def _drop_connection(options: ReadOptions) -> None:
     """Close the connections after a failure, so that the next attempt does not use one that may be broken."""
-    found = _connections.pop(options.place, None)
-    if found is not None:
-        found.close()
+    connection = _connections.pop(options.place, None)
+    if connection is not None:
+        connection.close()
 
 
 def read_split(
@@ -154,7 +154,7 @@ class _Place(NamedTuple):
     is_first: bool
 
     @classmethod
-    def of(cls, chunk: Opened) -> "_Place":
+    def of_chunk(cls, chunk: Opened) -> "_Place":
         return cls(chunk.ledger_id, chunk.entry_id, chunk.metadata.chunk_id == 0)
 
 
@@ -333,7 +333,7 @@ class _Task:
         return f"{where}, asked for at {', '.join(ensemble[index] for index in quorum.write_set(entry_id))}"
 
     def _opened(self, run: Run, group: list[StoredEntry]) -> list[Opened | BadEntry]:
-        found: list[Opened | BadEntry] = []
+        entries_opened: list[Opened | BadEntry] = []
         left = UNPACKED_BYTES_MAX
         for entry in group:
             try:
@@ -341,13 +341,13 @@ class _Task:
             except BadEntry as error:
                 if self._options.mode is Mode.FAILFAST:
                     raise
-                found.append(error)
+                entries_opened.append(error)
                 continue
             if opened is not None:
-                found.append(opened)
+                entries_opened.append(opened)
                 if opened.metadata.compression and not opened.is_packed:
                     left -= len(opened.payload)
-        return found
+        return entries_opened
 
     def _open(self, run: Run, entry: StoredEntry, wants: Wants | None = None, unpacks_max: int = 0) -> Opened | None:
         """The message entry in what is stored; of a compacted ledger with the id that it had in the topic. Raises
@@ -402,21 +402,21 @@ class _Task:
         """Find the first chunks of a message further back, then add this one."""
         uuid = chunk.metadata.uuid
         try:
-            found = self._loop.run(self._look_back(chunk))
-            for earlier in found.chunks:
+            chunks_before = self._loop.run(self._look_back(chunk))
+            for earlier in chunks_before.chunks:
                 builder.chunks.add(earlier)
         except BadEntry:
-            raise  # it may have been one of them, and the mode is to fail
+            raise  # it may have been one of the chunks, and the mode is to fail
         except Corruption as error:
             builder.chunks.give_up(uuid)
             builder.add_bad(builder.bad_entry(chunk, error))
             return
-        if not found.chunks:
+        if not chunks_before.chunks:
             text = f"{self._split.topic}, entry {chunk.ledger_id}:{chunk.entry_id}: the first chunks of message {uuid} "
-            if found.is_all:
+            if chunks_before.is_all:
                 text += "do not exist (any more)"
             else:
-                text += f"are not among the {found.entries:,} entries before"
+                text += f"are not among the {chunks_before.entries:,} entries before"
                 if self._options.fail_on_data_loss:
                     raise DataLoss(f"{text}; set failOnDataLoss=false to leave the message out")
             log.warning("%s; leaving the message out, as consumers do", text)
@@ -431,7 +431,7 @@ class _Task:
             runs, _ = clip(self._plain, None, (chunk.ledger_id, chunk.entry_id))
             self._steps = _backwards(runs)
         key = _key_of(chunk)
-        while not any(one.is_first for one in self._seen.get(key, ())):
+        while not any(place.is_first for place in self._seen.get(key, ())):
             step = next(self._steps, None) if self._looked < LOOK_BACK_ENTRIES else None
             if step is None:
                 if self._bad_before is not None and self._options.mode is Mode.FAILFAST:
@@ -439,23 +439,23 @@ class _Task:
                 return _Earlier([], self._looked, self._looked < LOOK_BACK_ENTRIES and self._split.is_all_before)
             await self._look_at(step)
         places = self._seen[key]
-        first = max(number for number, one in enumerate(places) if one.is_first)
+        first = max(number for number, place in enumerate(places) if place.is_first)
         self._read_again += len(places) - first
         if self._read_again > LOOK_BACK_ENTRIES:
             raise Corruption(f"{LOOK_BACK_ENTRIES} chunks of messages that were dropped have been read again before it")
-        found: list[Opened] = []
+        chunks: list[Opened] = []
         for place in places[first:]:
             async with aclosing(self._read(Run(place.ledger_id, place.entry_id, place.entry_id, 1))) as groups:
                 async for group in groups:
                     opened = self._open(Run(place.ledger_id, place.entry_id, place.entry_id, 1), group[0])
                     assert opened is not None, "a chunk, as it was seen before"
-                    found.append(opened)
-            check_chunked_bytes(sum(len(one.payload) for one in found))
-        return _Earlier(found, self._looked, False)
+                    chunks.append(opened)
+            check_chunked_bytes(sum(len(part.payload) for part in chunks))
+        return _Earlier(chunks, self._looked, False)
 
     async def _look_at(self, step: Run) -> None:
         """Remember the chunks in *step*, which precedes what was looked at before."""
-        found: dict[bytes, list[_Place]] = {}
+        chunks: dict[bytes, list[_Place]] = {}
         async with aclosing(self._read(step)) as groups:
             async for group in groups:
                 for entry in group:
@@ -465,25 +465,25 @@ class _Task:
                         self._bad_before = self._bad_before or error
                         continue
                     if opened is not None and opened.is_chunk:
-                        found.setdefault(_key_of(opened), []).append(_Place.of(opened))
+                        chunks.setdefault(_key_of(opened), []).append(_Place.of_chunk(opened))
         self._looked += step.entries
-        for key, places in found.items():
+        for key, places in chunks.items():
             self._seen[key] = [*places, *self._seen.get(key, ())]
 
     def _remember(self, chunk: Opened) -> None:
         """Where a chunk of this split stands: the message may be dropped for want of room, and be whole later."""
         if chunk.ledger_id in self._plain_ledgers:
-            self._seen.setdefault(_key_of(chunk), []).append(_Place.of(chunk))
+            self._seen.setdefault(_key_of(chunk), []).append(_Place.of_chunk(chunk))
             while len(self._seen) > LOOK_BACK_ENTRIES:
                 del self._seen[next(iter(self._seen))]
 
 
 async def _read_some(handle: LedgerReadHandle, first: int, last: int) -> list[StoredEntry]:
     """Entries from *first* on, at least one. The plan knows that they are confirmed; the handle does not."""
-    found = await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
-    assert found[0].entry_id == first, "an entry that was not asked for"
-    assert found[-1].entry_id == first + len(found) - 1 <= last, "entries of an answer follow each other"
-    return found
+    entries = await handle.read_batch_unconfirmed(first, last - first + 1, 2 * FETCH_BYTES)
+    assert entries[0].entry_id == first, "an entry that was not asked for"
+    assert entries[-1].entry_id == first + len(entries) - 1 <= last, "entries of an answer follow each other"
+    return entries
 
 
 def _backwards(runs: tuple[Run, ...]) -> Iterator[Run]:

@@ -2,7 +2,7 @@
 
 Rules (docs/formats/pulsar.md):
 
-1. Messages that compaction emptied are no rows. A null value is a null.
+1. Messages that compaction emptied give no rows. A null value is a null.
 2. Only the columns that are asked for are built, and they have exactly the types of the schema.
 3. A record batch weighs some RECORD_BATCH_BYTES_MAX at most, or is one row: an entry may hold a million messages, and
    what it has once (the name of its producer) stands in each of their rows. What weighs more is built part by part.
@@ -36,7 +36,7 @@ from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMe
 from managed_ledger.schemas.registry import version_of
 
 RECORD_BATCH_BYTES_MAX: Final = 8 * MIB
-"""What the JVM is given at a time: twice of what a task gathers, so that what is a little more is not cut."""
+"""What the JVM gets at a time: twice what a task gathers, so that a batch that is a little larger is not cut."""
 
 REPEATED_BYTES_MAX: Final = 128 * MIB
 """What the rows of one entry may have beside their messages. A million rows of the default columns fit."""
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
     row_bytes: int
     """What each of its rows has beside the message."""
     weight: int
-    """About what its rows take as columns."""
+    """About how many bytes its rows take as columns."""
 
 
 class RowBuilder:
@@ -81,7 +81,7 @@ class RowBuilder:
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
         not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
-        they are consumed, are no rows. *mode* says what becomes of what cannot be understood, *unpacked_bytes_max*
+        they are consumed, give no rows. *mode* says what becomes of what cannot be understood, *unpacked_bytes_max*
         what a message in chunks may unpack to."""
         self._wants = wants
         self._acked = acked
@@ -223,7 +223,7 @@ class RowBuilder:
         self.weight += weight
 
     def _single_of(self, metadata: MessageMetadata, payload_bytes: int) -> SingleMessageMetadata:
-        """What a batch would hold of a message that stands alone: so both become rows in the same way."""
+        """The metadata that a batch would have for a message that stands alone: so both become rows in the same way."""
         single = SingleMessageMetadata(payload_size=payload_bytes)
         if metadata.null_value:
             single.null_value = True
@@ -246,8 +246,8 @@ class RowBuilder:
         self._reset()
         gathered: list[pa.RecordBatch] = []
         weight = 0
-        for found in self._found(entries, is_mixed):
-            for batch, more in self._batches(found):
+        for group in self._groups(entries, is_mixed):
+            for batch, more in self._batches(group):
                 if gathered and weight + more > RECORD_BATCH_BYTES_MAX:
                     yield _one(gathered)
                     gathered, weight = [], 0
@@ -256,24 +256,24 @@ class RowBuilder:
         if gathered:
             yield _one(gathered)
 
-    def _found(self, entries: "Sequence[_Entry | BadEntry]", is_mixed: bool) -> "Iterator[_Rows | list[BadEntry]]":
+    def _groups(self, entries: "Sequence[_Entry | BadEntry]", is_mixed: bool) -> "Iterator[_Rows | list[BadEntry]]":
         """Rows and bad entries, in order."""
         if not is_mixed:
             yield from self._rows_of(cast(list[_Entry], entries))
             return
-        for is_bad, group in groupby(entries, lambda one: isinstance(one, BadEntry)):
+        for is_bad, group in groupby(entries, lambda entry: isinstance(entry, BadEntry)):
             if is_bad:
-                yield [one for one in group if isinstance(one, BadEntry)]
+                yield [entry for entry in group if isinstance(entry, BadEntry)]
             else:
-                yield from self._rows_of([one for one in group if isinstance(one, _Entry)])
+                yield from self._rows_of([entry for entry in group if isinstance(entry, _Entry)])
 
     def _rows_of(self, entries: list[_Entry], *, is_usual: bool = True) -> "Iterator[_Rows | list[BadEntry]]":
         """*is_usual*: they were not written anew yet."""
         if not entries:
             return
         try:
-            found = _Rows(entries)
-            self._make(found)
+            rows = _Rows(entries)
+            self._make(rows)
         except (UnusualLayout, *NO_COLUMN) as error:
             if is_usual and isinstance(error, UnusualLayout):
                 yield from self._written_anew(entries)
@@ -284,7 +284,7 @@ class RowBuilder:
             else:
                 yield from self._as_bad(entries[0], error)
         else:
-            yield found
+            yield rows
 
     def _written_anew(self, entries: Sequence[_Entry]) -> "Iterator[_Rows | list[BadEntry]]":
         kept: list[_Entry] = []
@@ -321,13 +321,13 @@ class RowBuilder:
                         raise
                     raise Corruption(f"column {field.name}: {error}") from None
 
-    def _batches(self, found: "_Rows | list[BadEntry]") -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _batches(self, group: "_Rows | list[BadEntry]") -> Iterator[tuple[pa.RecordBatch, int]]:
         """Record batches, each with its weight."""
-        if isinstance(found, list):
-            yield self._rows_of_bad(found), sum(len(one.stored) for one in found)
+        if isinstance(group, list):
+            yield self._rows_of_bad(group), sum(len(bad.stored) for bad in group)
             return
-        for first, behind in found.parts(RECORD_BATCH_BYTES_MAX):
-            yield self._batch(found.part(first, behind)), min(found.weight, RECORD_BATCH_BYTES_MAX)
+        for first, behind in group.parts(RECORD_BATCH_BYTES_MAX):
+            yield self._batch(group.part(first, behind)), min(group.weight, RECORD_BATCH_BYTES_MAX)
 
     def _batch(self, rows: "_Part") -> pa.RecordBatch:
         compacted_out = rows.cut(rows.whole.compacted_out)
@@ -455,13 +455,13 @@ NO_COLUMN: Final = (Corruption, *NO_VALUE)
 
 def _leaves(schema: pa.Schema) -> int:
     """How many columns there are, with those inside of others."""
-    found, kinds = 0, [field.type for field in schema]
+    count, kinds = 0, [field.type for field in schema]
     while kinds:
         kind = kinds.pop()
         inner = [kind.field(number).type for number in range(kind.num_fields)]
-        found += not inner
+        count += not inner
         kinds += inner
-    return found
+    return count
 
 
 def _normalised(entry: _Entry) -> _Entry:
@@ -474,7 +474,7 @@ def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _of_bad(name: str, bad: BadEntry) -> Any:
-    """What the metadata of an entry say that cannot be understood otherwise; null if not even they can be."""
+    """The metadata of an entry whose content cannot be understood; None if its metadata cannot be understood either."""
     metadata = bad.metadata
     if metadata is None:
         return None
@@ -487,27 +487,27 @@ def _of_bad(name: str, bad: BadEntry) -> Any:
 
 
 def _joined(entries: Sequence[_Entry]) -> Messages:
-    """Of entries with few messages each: to walk through one piece is quicker. Raises UnusualLayout."""
+    """The messages of entries with few messages each: to walk through one piece is quicker. Raises UnusualLayout."""
     data = b"".join(chain(chain.from_iterable(entry.pieces for entry in entries), (PADDING,)))
-    found: list[Numbers] = []
+    edges: list[Numbers] = []
     at = 0
     for entry in entries:
         end = at + sum(map(len, entry.pieces))
         if entry.is_batch:
-            found.append(borders(data, at, end, entry.messages))
+            edges.append(borders(data, at, end, entry.messages))
         else:
-            found.append(np.array((end - len(entry.opened.payload), end), np.int32))
+            edges.append(np.array((end - len(entry.opened.payload), end), np.int32))
         at = end
-    return Messages([data], np.concatenate(found))
+    return Messages([data], np.concatenate(edges))
 
 
 def _apart(entries: Sequence[_Entry]) -> Messages:
-    """Of batches with many messages, which may not have to be joined. Raises UnusualLayout."""
+    """The messages of batches with many messages, which may not have to be joined. Raises UnusualLayout."""
     batches = [entry.pieces[0] for entry in entries]
-    found = [borders(data, 0, len(data), entry.messages) for data, entry in zip(batches, entries, strict=True)]
+    edges = [borders(data, 0, len(data), entry.messages) for data, entry in zip(batches, entries, strict=True)]
     starts = accumulate(map(len, batches[:-1]), initial=0)
-    in_all = np.concatenate([one + start for one, start in zip(found, starts, strict=True)])
-    return Messages([*batches, PADDING], in_all, runs(zip(batches, found, strict=True)))
+    in_all = np.concatenate([places + start for places, start in zip(edges, starts, strict=True)])
+    return Messages([*batches, PADDING], in_all, runs(zip(batches, edges, strict=True)))
 
 
 class _Rows:
@@ -560,11 +560,15 @@ class _Rows:
 
     @property
     def places_of_entries(self) -> list[tuple[int, int, int]]:
-        """(ledger, entry, rows) of each entry; of one that is encrypted, whose messages cannot be told apart, no place:
-        it is consumed when all of it is."""
+        """(ledger, entry, rows) of each entry. An encrypted entry, whose messages cannot be separated, has no place: it
+        is consumed as a whole."""
         return [
-            (-1 if one.opened.metadata.encryption_keys else one.opened.ledger_id, one.opened.entry_id, one.messages)
-            for one in self.entries
+            (
+                -1 if entry.opened.metadata.encryption_keys else entry.opened.ledger_id,
+                entry.opened.entry_id,
+                entry.messages,
+            )
+            for entry in self.entries
         ]
 
     @cached_property
@@ -583,7 +587,7 @@ class _Rows:
         return self.entries[self.number_of(row)].opened
 
     def number_of(self, row: int) -> int:
-        """Of the entry that a row is of."""
+        """The number of the entry to which a row belongs."""
         return int(np.searchsorted(self.firsts, row, side="right")) - 1
 
 
@@ -608,7 +612,7 @@ class _Part:
             self._counts = np.diff(np.maximum(borders, first))
 
     def cut(self, rows: Any) -> Any:
-        """Of what all rows have, that of these; None stays None."""
+        """The part of *rows*, which are values of all rows, that belongs to these rows; None stays None."""
         return rows if self._is_whole or rows is None else rows[self._first : self._behind]
 
     def spread(self, per_entry: Sequence[Any], field: pa.Field) -> pa.Array:

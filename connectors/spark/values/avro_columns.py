@@ -150,9 +150,9 @@ class _Union:
         if present.all():
             return self._inner.read(cursor, kind)
         part = cursor.part(present)
-        found = self._inner.read(part, kind)
+        column = self._inner.read(part, kind)
         cursor.rejoin(present, part)
-        return None if found is None else found.take(pa.array(np.cumsum(present) - 1, mask=~present))
+        return None if column is None else column.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
 
 class _Record:
@@ -164,17 +164,17 @@ class _Record:
             self.columns(cursor, {})
             return None
         types = [kind.field(number) for number in range(kind.num_fields)]
-        found = self.columns(cursor, {field.name: field.type for field in types})
-        return pa.StructArray.from_arrays([found[field.name] for field in types], fields=types)
+        columns = self.columns(cursor, {field.name: field.type for field in types})
+        return pa.StructArray.from_arrays([columns[field.name] for field in types], fields=types)
 
     def columns(self, cursor: _Cursor, kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
         """The fields that *kinds* names."""
-        found = {}
+        columns = {}
         for name, inner in self._fields:
             column = inner.read(cursor, kinds.get(name))
             if column is not None:
-                found[name] = column
-        return found
+                columns[name] = column
+        return columns
 
 
 class AvroColumns:

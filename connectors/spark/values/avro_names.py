@@ -8,7 +8,7 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 def qualified(schema: Any) -> Any:
     """The schema with the full name of each type, where it is defined and where it is named. A name that is nowhere
     defined in full stands for the last type before it whose name ends so."""
-    return _Names().of(schema, "")
+    return _Names().qualify(schema, "")
 
 
 class _Names:
@@ -17,11 +17,11 @@ class _Names:
         self._last: dict[str, str] = {}
         """Without namespace → the full name of the last type that is called so."""
 
-    def of(self, schema: Any, namespace: str) -> Any:
+    def qualify(self, schema: Any, namespace: str) -> Any:
         if isinstance(schema, list):
-            return [self.of(branch, namespace) for branch in schema]
+            return [self.qualify(branch, namespace) for branch in schema]
         if isinstance(schema, str):
-            return self._found(schema, namespace)
+            return self._resolve(schema, namespace)
         if not isinstance(schema, dict):
             return schema
         made = dict(schema)
@@ -31,15 +31,15 @@ class _Names:
             self._whole.add(made["name"])
             self._last[short] = made["name"]
         elif "type" in schema:
-            made["type"] = self.of(schema["type"], namespace)
+            made["type"] = self.qualify(schema["type"], namespace)
         for key in ("items", "values"):
             if key in schema:
-                made[key] = self.of(schema[key], namespace)
+                made[key] = self.qualify(schema[key], namespace)
         if "fields" in schema:
-            made["fields"] = [{**field, "type": self.of(field["type"], namespace)} for field in schema["fields"]]
+            made["fields"] = [{**field, "type": self.qualify(field["type"], namespace)} for field in schema["fields"]]
         return made
 
-    def _found(self, name: str, namespace: str) -> str:
+    def _resolve(self, name: str, namespace: str) -> str:
         whole = _whole(name, namespace)
         return whole if whole in self._whole else self._last.get(name.rpartition(".")[2], name)
 

@@ -6,7 +6,7 @@
     float and double          double
     others                    struct<member0, member1, …>, one for each type but null, of which one is not null
 
-A record of one field has the bytes of that field. So a library that does not tell which type a value had is asked to
+A record of one field has the bytes of that field. So a library that does not say which type a value had is asked to
 read records instead: `[X, Y]` is decoded as `[{member0: X}, {member1: Y}]`.
 """
 
@@ -16,7 +16,7 @@ _NUMBERS: Final = (frozenset({"int", "long"}), frozenset({"float", "double"}))
 
 
 def branches_of(union: list[Any]) -> list[Any]:
-    """Without null."""
+    """The branches without null."""
     return [branch for branch in union if branch != "null"]
 
 
@@ -32,19 +32,19 @@ def has_members(union: list[Any]) -> bool:
 
 
 def members(union: list[Any]) -> list[dict[str, Any]]:
-    """As fields of a record."""
+    """The branches as fields of a record."""
     return [{"name": f"member{number}", "type": branch} for number, branch in enumerate(branches_of(union))]
 
 
 def as_records(union: list[Any], path: tuple[str, ...]) -> list[Any]:
-    """The union that has the same bytes and tells its types. *path* makes their names: those of the fields around it,
+    """The union that has the same bytes and names its types. *path* makes their names: those of the fields around it,
     so that versions of a schema have the same ones."""
     place = "_".join(f"{len(name)}{name}" for name in path)
-    found: list[Any] = [
+    records: list[Any] = [
         {"type": "record", "name": f"Member{number}_of_{place}", "fields": [field]}
         for number, field in enumerate(members(union))
     ]
     for number, branch in enumerate(union):
         if branch == "null":
-            found.insert(number, "null")
-    return found
+            records.insert(number, "null")
+    return records

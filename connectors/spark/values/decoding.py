@@ -23,7 +23,7 @@ CORRUPT: Final = "__corrupt"
 REASON: Final = "__corruptReason"
 """The column of what was wrong with them."""
 
-# What the decoded values of so many bytes take as Python objects is made to columns before there are more.
+# Bytes of values that are decoded to Python objects at a time, before these are made to columns.
 DECODED_BYTES_MAX: Final = MIB
 
 _LENGTH: Final = struct.Struct(">i")
@@ -33,8 +33,8 @@ _NULL: Final = _LENGTH.pack(-1)
 _REASON_CHARACTERS: Final = 500
 
 
-def told(error: object) -> str:
-    """What is wrong, short and without what is no text: libraries' errors may hold the whole value."""
+def describe(error: object) -> str:
+    """What is wrong, shortened, and without bytes that are not text: libraries' errors may hold the whole value."""
     text = str(error) if isinstance(error, str | Corruption) else f"{type(error).__name__}: {error}"
     if len(text) > _REASON_CHARACTERS:
         text = f"{text[:_REASON_CHARACTERS]}…"
@@ -93,9 +93,9 @@ def decode_all(
     for mask in (compacted_out, None if values.has_keys_apart else source.null_value):
         if mask is not None:
             absent |= mask
-    found = _at_once(source, values, wanted, absent)
-    if found is not None:
-        return Decoded(found)
+    columns = _at_once(source, values, wanted, absent)
+    if columns is not None:
+        return Decoded(columns)
     return _OneByOne(source, values, wanted, absent, fail, permissive).run()
 
 
@@ -104,13 +104,13 @@ def _at_once(source: Source, values: Values, wanted: Sequence[pa.Field], absent:
     if len(versions) != 1:
         return None
     try:
-        found = values.columns(versions.pop(), source.messages, np.flatnonzero(~absent), wanted)
+        columns = values.columns(versions.pop(), source.messages, np.flatnonzero(~absent), wanted)
     except (UnusualLayout, pa.ArrowInvalid):
         return None  # decode one by one: that finds the value that is wrong, if there is one
-    if found is None or not absent.any():
-        return found
+    if columns is None or not absent.any():
+        return columns
     places = pa.array(np.cumsum(~absent) - 1, mask=absent)
-    return {name: column.take(places) for name, column in found.items()}
+    return {name: column.take(places) for name, column in columns.items()}
 
 
 class _OneByOne:
@@ -133,7 +133,7 @@ class _OneByOne:
         self._first = 0
         """The row whose value is the first of the lists."""
         self._bytes = 0
-        """Of the values in the lists."""
+        """Bytes of the values in the lists."""
         self._made: list[dict[str, pa.Array]] = []
         self._corrupt: dict[int, str] = {}
 
@@ -145,7 +145,7 @@ class _OneByOne:
             begin += count
         self._make()
         pieces = {field.name: [made[field.name] for made in self._made] for field in self._wanted}
-        columns = {name: found[0] if len(found) == 1 else pa.concat_arrays(found) for name, found in pieces.items()}
+        columns = {name: arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) for name, arrays in pieces.items()}
         return Decoded(columns, self._corrupt)
 
     def _entry(self, rows: range, version: int | None, value: Callable[[int], bytes]) -> None:
@@ -174,7 +174,7 @@ class _OneByOne:
                 lists = list(self._lists.items())
 
     def _decoded(self, row: int, number: int, decode: Decode, value: Callable[[int], bytes]) -> dict[str, Any]:
-        """Of one message; empty if it cannot be decoded."""
+        """The decoded value of one message; empty if it cannot be decoded."""
         try:
             data = value(row)
             self._bytes += len(data)
@@ -182,7 +182,7 @@ class _OneByOne:
         except MemoryError:
             raise  # says nothing about the value
         except Exception as error:  # whatever a library raises for bytes that it does not understand
-            text = told(error)
+            text = describe(error)
             if not isinstance(error, Corruption):
                 text = f"message {number} is not what its schema says: {text}"
             if not self._permissive:
@@ -199,7 +199,7 @@ class _OneByOne:
                 for row in _misfits(field, self._lists[field.name])
             }
             for row, text in misfits.items():
-                self._corrupt[self._first + row] = told(text)
+                self._corrupt[self._first + row] = describe(text)
                 for values in self._lists.values():
                     values[row] = None
         self._made.append({field.name: self._checked(field, self._lists[field.name]) for field in self._wanted})
@@ -213,9 +213,9 @@ class _OneByOne:
         except NO_VALUE as error:
             row = next(_misfits(field, values), None)
             if row is None:
-                raise self._fail(self._first, f"column {field.name}: {told(error)}") from None
+                raise self._fail(self._first, f"column {field.name}: {describe(error)}") from None
             text = f"{field.name} is {values[row]!r:.100}, which is no {field.type}"
-            raise self._fail(self._first + row, told(text)) from None
+            raise self._fail(self._first + row, describe(text)) from None
 
 
 def _misfits(field: pa.Field, values: list[Any]) -> Iterator[int]:

@@ -91,8 +91,8 @@ def values_of(kind: str, versions: Sequence[StoredSchema], newest: StoredSchema,
 
 def _key_values(versions: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> KeyValueValues:
     pair = halves_of(newest, topic)
-    split = [halves_of(one, topic) for one in versions if one.schema.type is SchemaType.KEY_VALUE]
-    if any(one.is_apart != pair.is_apart for one in split):
+    split = [halves_of(version, topic) for version in versions if version.schema.type is SchemaType.KEY_VALUE]
+    if any(stored_pair.is_apart != pair.is_apart for stored_pair in split):
         raise ConfigurationError(
             f"versions of the schema of {topic} differ in kv.encoding.type; read it with valueFormat=binary"
         )
@@ -102,7 +102,7 @@ def _key_values(versions: Sequence[StoredSchema], newest: StoredSchema, topic: s
         return values_of(kind, halves, newest_half, f"{topic} ({name})"), kind in RECORDS
 
     return KeyValueValues(
-        half(pair.key, [one.key for one in split], "key"),
-        half(pair.value, [one.value for one in split], "value"),
+        half(pair.key, [stored_pair.key for stored_pair in split], "key"),
+        half(pair.value, [stored_pair.value for stored_pair in split], "value"),
         is_apart=pair.is_apart,
     )

@@ -1,7 +1,7 @@
 """How much a value may hold, looked at before it is decoded. No IO.
 
 A few bytes may stand for any number of items: of an array of empty records, of an object with a thousand members that
-are not there. Who may only produce chooses the bytes, and mostly the schema.
+are not there. A client that may only produce chooses the bytes, and mostly the schema.
 
     cell    an item of an array or map, and each field of a record that is one: some 10 to 60 bytes as a Python object
 
@@ -101,11 +101,11 @@ class _Shape(NamedTuple):
     step: Step
     least_bytes: int
     fixed_bytes: int | None = None
-    """What each value has; None: they differ."""
+    """Bytes of each value; None: they differ."""
     fields: int = 0
-    """With those inside of others."""
+    """How many fields there are, with those inside of others."""
     cells: int = 1
-    """Without the items of arrays and maps in it."""
+    """Cells of a value, without the items of arrays and maps in it."""
     levels: int = 0
 
 
@@ -134,7 +134,7 @@ _PRIMITIVES: Final = {
 
 
 class AvroLimits:
-    """Of the values of one schema."""
+    """The limits of the values of one Avro schema."""
 
     def __init__(self, definition: Any, read_as: "AvroLimits | None" = None) -> None:
         """The names in *definition* are full ones (`avro_names`). *read_as*: of the schema to which values are
@@ -143,7 +143,7 @@ class AvroLimits:
         self._is_recursive = False
         self._default_bytes = 0
         self._items: list[tuple[int, int]] = []
-        """Of each array and map: the cells of an item, and its least bytes."""
+        """For each array and map the cells of an item, and its least bytes."""
         self.widest = 0
         """The most cells of a record in an array or map."""
         self._added = 0 if read_as is None else read_as.widest + read_as.default_bytes // _NULLS_PER_CELL
@@ -156,7 +156,7 @@ class AvroLimits:
 
     @property
     def default_bytes(self) -> int:
-        """What fields that a value does not have get from the schema, as text."""
+        """Bytes of the schema's defaults, as text, for fields that a value does not have."""
         return self._default_bytes
 
     def check(self, data: bytes) -> None:
@@ -191,9 +191,9 @@ class AvroLimits:
         return made
 
     def _known(self, name: str) -> _Shape:
-        found = self._named[name]
-        if found is not None:
-            return found
+        shape = self._named[name]
+        if shape is not None:
+            return shape
         self._is_recursive = True
 
         def step(walk: _Walk, depth: int) -> None:
@@ -212,8 +212,8 @@ class AvroLimits:
         def step(walk: _Walk, depth: int) -> None:
             if depth >= NESTING_MAX:
                 raise Corruption(f"its records nest deeper than {NESTING_MAX} levels")
-            for one in steps:
-                one(walk, depth + 1)
+            for field_step in steps:
+                field_step(walk, depth + 1)
 
         sizes = [field.fixed_bytes for field in fields]
         return _Shape(
@@ -272,7 +272,7 @@ _TEXT: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 class JsonLimits:
-    """Of the values of one schema."""
+    """The limits of the values of one JSON schema."""
 
     def __init__(self, definition: Any) -> None:
         """Raises ValueError for a schema that is too large."""
@@ -287,7 +287,7 @@ class JsonLimits:
             raise _too_much("it")
 
     def _cells(self, data: bytes) -> int:
-        """At most; signs inside of text count as well."""
+        """The cells at most; signs inside of text count as well."""
         return data.count(b",") + data.count(b"[") + 2 * data.count(b":") + data.count(b"{") * self._object_cells
 
 
@@ -305,7 +305,7 @@ class _Message:
 
     def __init__(self) -> None:
         self.inner: dict[int, _Message] = {}
-        """By the numbers of the fields that are messages."""
+        """The types of the fields that are messages, by the fields' numbers."""
         self.repeated: dict[int, bool] = {}
         """The numbers of the fields that are numbers or text, many times; whether they may follow each other packed."""
         self.fields = self.levels = 0
@@ -313,7 +313,7 @@ class _Message:
 
 
 class ProtobufLimits:
-    """Of the values of one type of message."""
+    """The limits of the values of one type of message."""
 
     def __init__(self, message: Descriptor) -> None:
         """Raises ValueError for a message that has too many fields, is too deep, or contains itself."""
@@ -321,11 +321,11 @@ class ProtobufLimits:
         self._under_way: set[str] = set()
         self._root = self._message(message, 0)
         _check_extent(self._root.fields, self._root.levels)
-        most = max((one.cells for one in self._made.values() if one is not self._root), default=1)
+        most = max((message.cells for message in self._made.values() if message is not self._root), default=1)
         self._bytes_free = CELLS_MAX if most == 1 else 2 * CELLS_MAX // most
 
     def check(self, data: bytes) -> None:
-        """Raises Corruption for a value that may take too much. What is no message is left to who decodes it."""
+        """Raises Corruption for a value that may take too much. What is not a message is left to the decoder."""
         if len(data) < self._bytes_free:
             return
         walk = _Walk(data)

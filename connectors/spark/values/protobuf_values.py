@@ -78,23 +78,23 @@ def descriptor_of(schema: StoredSchema, topic: str) -> Descriptor:
 
 
 def _in_order(files: dict[str, descriptor_pb2.FileDescriptorProto]) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Each behind those that it imports. Raises ValueError for one that is missing."""
-    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    """The files, each behind those that it imports. Raises ValueError for a file that is missing."""
+    ordered: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     under_way: set[str] = set()
 
     def visit(name: str) -> None:
-        if name in found:
+        if name in ordered:
             return
         if name not in files or name in under_way:
             raise ValueError(f"{name} is missing, or imports itself")
         under_way.add(name)
         for imported in files[name].dependency:
             visit(imported)
-        found[name] = files[name]
+        ordered[name] = files[name]
 
     for name in files:
         visit(name)
-    return list(found.values())
+    return list(ordered.values())
 
 
 # ------------------------------------------------------------------------------------------- types
@@ -125,8 +125,8 @@ def _type(field: FieldDescriptor, topic: str, within: tuple[str, ...]) -> t.Data
     if entry is not None:
         key, value = (_one(entry.fields_by_name[name], topic, within) for name in ("key", "value"))
         return t.MapType(key, value, False)
-    one = _one(field, topic, within)
-    return t.ArrayType(one, False) if field.is_repeated else one
+    value_type = _one(field, topic, within)
+    return t.ArrayType(value_type, False) if field.is_repeated else value_type
 
 
 def _one(field: FieldDescriptor, topic: str, within: tuple[str, ...]) -> t.DataType:
@@ -147,13 +147,13 @@ def _map_entry(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _converter(message: Descriptor) -> Convert:
-    """From a message to a value for each of its fields."""
-    found = [(field.name, field.has_presence, _field_converter(field)) for field in message.fields]
+    """A function from a message to a value for each of its fields."""
+    fields = [(field.name, field.has_presence, _field_converter(field)) for field in message.fields]
 
     def convert(read: Message) -> dict[str, Any]:
         return {
-            name: None if has_presence and not read.HasField(name) else one(getattr(read, name))
-            for name, has_presence, one in found
+            name: None if has_presence and not read.HasField(name) else convert_value(getattr(read, name))
+            for name, has_presence, convert_value in fields
         }
 
     return convert
@@ -163,9 +163,9 @@ def _field_converter(field: FieldDescriptor) -> Convert:
     entry = _map_entry(field)
     if entry is not None:
         key, value = (_one_converter(entry.fields_by_name[name]) for name in ("key", "value"))
-        return lambda pairs: [(key(one), value(pairs[one])) for one in pairs]
-    one = _one_converter(field)
-    return (lambda items: [one(item) for item in items]) if field.is_repeated else one
+        return lambda pairs: [(key(map_key), value(pairs[map_key])) for map_key in pairs]
+    convert = _one_converter(field)
+    return (lambda items: [convert(item) for item in items]) if field.is_repeated else convert
 
 
 def _one_converter(field: FieldDescriptor) -> Convert:
@@ -201,10 +201,10 @@ class ProtobufValues:
 
             def decode(data: bytes) -> dict[str, Any]:
                 limits.check(data)
-                found = read(data)
-                if not found.IsInitialized():
+                parsed = read(data)
+                if not parsed.IsInitialized():
                     raise Corruption("a required field is missing")
-                return dict(convert(found))
+                return dict(convert(parsed))
 
             self._decode = decode
         return self._decode

@@ -50,7 +50,7 @@ class Values(Protocol):
 
     @property
     def default_bytes(self) -> int:
-        """About what a value may get from its schema beside its own bytes."""
+        """About how many bytes a value may get from its schema beside its own."""
         ...
 
     def decoder(self, version: int | None) -> Decode:
@@ -136,13 +136,13 @@ def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
     if not isinstance(definition, dict) or definition.get("type") != "record":
         raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
     try:
-        found: dict[str, Any] = qualified(definition)
-        AvroLimits(found)
+        with_names: dict[str, Any] = qualified(definition)
+        AvroLimits(with_names)
     except (LookupError, TypeError, AttributeError) as error:
         raise _not_understood(topic, f"{error!r:.200}") from None
     except ValueError as error:
         raise _not_understood(topic, error) from None
-    return found
+    return with_names
 
 
 def nullable_field(field: t.StructField) -> t.StructField:
@@ -163,7 +163,7 @@ def _with_nulls(kind: t.DataType) -> t.DataType:
 
 class _Types:
     def __init__(self, topic: str, *, has_members: bool) -> None:
-        """*has_members*: the bytes tell which type of a union a value has, as those of Avro do and JSON does not."""
+        """*has_members*: the bytes say which type of a union a value has, as Avro's do and JSON's do not."""
         self._topic = topic
         self._has_members = has_members
         self._named: dict[str, t.DataType | None] = {}
@@ -194,10 +194,10 @@ class _Types:
         if isinstance(schema, str):
             if schema in _PRIMITIVES:
                 return _PRIMITIVES[schema], False
-            found = self._named.get(schema)
-            if found is None:
+            known = self._named.get(schema)
+            if known is None:
                 raise ConfigurationError(f"{self._topic}: field {place} has the unknown or recursive type {schema}")
-            return found, False
+            return known, False
         return self._complex(schema, place)
 
     def _complex(self, schema: dict[str, Any], place: str) -> tuple[t.DataType, bool]:
@@ -248,8 +248,8 @@ class AvroValues:
     def __init__(self, schemas: Sequence[StoredSchema], newest: StoredSchema, topic: str) -> None:
         """*schemas* are those of *topic*; *newest* fixes the columns. Raises ConfigurationError."""
         self._topic = topic
-        self._definitions = {found.version: found.schema.data for found in schemas
-                             if found.schema.type is SchemaType.AVRO}  # fmt: skip
+        self._definitions = {stored.version: stored.schema.data for stored in schemas
+                             if stored.schema.type is SchemaType.AVRO}  # fmt: skip
         self._newest = newest.schema.data
         self._default_version = schemas[-1].version
         definition = _definition(newest, topic)
@@ -331,7 +331,7 @@ def _full_name(record: dict[str, Any]) -> str:
 
 
 def _prepared(schema: Any, path: tuple[str, ...] = ()) -> Any:
-    """The schema without the logical types that are not to be converted by fastavro, with unions that tell their types.
+    """The schema without the logical types that are not to be converted by fastavro, with unions that name their types.
     *path*: the fields around it."""
     if isinstance(schema, list):
         union = unions.as_records(schema, path) if unions.has_members(schema) else schema
@@ -370,10 +370,10 @@ class JsonValues:
 
         def decode(data: bytes) -> dict[str, Any]:
             limits.check(data)
-            found = json.loads(data)
-            if not isinstance(found, dict):
+            value = json.loads(data)
+            if not isinstance(value, dict):
                 raise Corruption(f"expected a JSON object, found {data[:40]!r}")
-            return found if convert is None else convert(found)
+            return value if convert is None else convert(value)
 
         return decode
 
@@ -411,10 +411,10 @@ def _json_decimal(value: Any) -> decimal.Decimal:
     text = str(value)
     if len(text) > DECIMAL_DIGITS_MAX:
         raise ValueError(f"a decimal has {len(text)} characters, and {DECIMAL_DIGITS_MAX} is the limit")
-    found = decimal.Decimal(text)
-    if abs(found.adjusted()) > DECIMAL_DIGITS_MAX:
-        raise ValueError(f"a decimal has the exponent {found.adjusted()}")
-    return found
+    number = decimal.Decimal(text)
+    if abs(number.adjusted()) > DECIMAL_DIGITS_MAX:
+        raise ValueError(f"a decimal has the exponent {number.adjusted()}")
+    return number
 
 
 # By type and logical type (None: without any). Arrow takes timestamps as microseconds.
@@ -461,7 +461,7 @@ def _converter(
     else:
         made = _converter(kind, conversions, named)
     if kind in ("record", "array", "map"):
-        made = _behind(conversions.get((kind, None)), made)
+        made = _guarded(conversions.get((kind, None)), made)
     if "name" in schema:
         named[schema["name"]] = made
     return made
@@ -472,8 +472,8 @@ def _of_record(
     conversions: Mapping[tuple[str, str | None], Convert],
     named: dict[str, Convert | None],
 ) -> Convert | None:
-    found = [(field["name"], _converter(field["type"], conversions, named)) for field in schema["fields"]]
-    inner = [(name, convert) for name, convert in found if convert is not None]
+    fields = [(field["name"], _converter(field["type"], conversions, named)) for field in schema["fields"]]
+    inner = [(name, convert) for name, convert in fields if convert is not None]
     if not inner:
         return None
 
@@ -491,7 +491,7 @@ def _of_values(inner: Convert | None) -> Convert | None:
     return None if inner is None else _unless_null(lambda items: {key: inner(item) for key, item in items.items()})
 
 
-def _behind(check: Convert | None, convert: Convert | None) -> Convert | None:
+def _guarded(check: Convert | None, convert: Convert | None) -> Convert | None:
     """*convert* for what passes *check*."""
     if check is None or convert is None:
         return _unless_null(check) or convert
@@ -563,8 +563,8 @@ _PRIMITIVE_SCHEMAS: Final[Mapping[SchemaType, tuple[t.DataType, Convert]]] = {
 
 def primitive_type(kind: SchemaType) -> t.DataType | None:
     """The type of the column `value`; None for schemas that are not primitive, or text."""
-    found = _PRIMITIVE_SCHEMAS.get(kind)
-    return None if found is None else found[0]
+    entry = _PRIMITIVE_SCHEMAS.get(kind)
+    return None if entry is None else entry[0]
 
 
 class PrimitiveValues:

@@ -38,16 +38,16 @@ def _united(options: ReadOptions, frozen: "Sequence[FrozenTopic]") -> list[t.Str
     """The columns of all topics, by name in the order in which they come. Raises ConfigurationError for two types."""
     if not frozen:
         raise ConfigurationError("unionSchemas=true needs topics to take the schemas from, and none matches")
-    found: dict[str, tuple[t.StructField, str]] = {}
+    columns: dict[str, tuple[t.StructField, str]] = {}
     for topic in frozen:
         for field in _fields_of_topic(options.value_format, _newest(topic), str(topic.topic)):
-            known, first = found.setdefault(field.name, (field, str(topic.topic)))
+            known, first = columns.setdefault(field.name, (field, str(topic.topic)))
             _check_same(known, first, field, str(topic.topic))
-    return [field for field, _ in found.values()]
+    return [field for field, _ in columns.values()]
 
 
 def _fields_of_topic(wanted: str, newest: StoredSchema | None, topic: str) -> list[t.StructField]:
-    """With nulls everywhere: what one topic demands, another may not have."""
+    """The fields of a topic, with nulls allowed everywhere: a field that one topic demands, another may not have."""
     fields = fields_of(_kind(wanted, newest, topic), newest, topic)
     return [nullable_field(field) for field in fields]
 
@@ -89,30 +89,30 @@ def _described(schema: StoredSchema | None) -> str:
 
 
 def _kind(wanted: str, newest: StoredSchema | None, topic: str) -> str:
-    found = kind_of(newest)
+    stored_kind = kind_of(newest)
     if wanted == "protobuf" and newest is not None and newest.schema.type is SchemaType.PROTOBUF:
         raise ConfigurationError(
             f"the schema of {topic} is PROTOBUF, which does not tell the numbers of all fields; register it as "
             "PROTOBUF_NATIVE, or use valueFormat=binary"
         )
-    if wanted not in ("auto", found):
+    if wanted not in ("auto", stored_kind):
         kind = SchemaType.NONE if newest is None else newest.schema.type
         raise ConfigurationError(
             f"valueFormat={wanted}, but the schema of {topic} is {kind.name}; use valueFormat=binary"
         )
-    return found
+    return stored_kind
 
 
 def _newest(topic: "FrozenTopic") -> StoredSchema | None:
     return topic.schemas[-1] if topic.schemas else None
 
 
-def _same(one: StoredSchema | None, other: StoredSchema | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.schema.type is SchemaType.KEY_VALUE and dict(one.schema.properties) != dict(other.schema.properties):
+def _same(first: StoredSchema | None, second: StoredSchema | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    if first.schema.type is SchemaType.KEY_VALUE and dict(first.schema.properties) != dict(second.schema.properties):
         return False  # they say what the halves are
-    return one.schema[:2] == other.schema[:2]
+    return first.schema[:2] == second.schema[:2]
 
 
 class ValueColumns:
@@ -154,7 +154,7 @@ class ValueColumns:
     def _own_values(
         self, topic: str, versions: Sequence[StoredSchema], united: Mapping[str, t.StructField]
     ) -> Values | None:
-        """By the newest schema that the topic had at `load()`; one that joined later, by its newest now."""
+        """Decodes by the newest schema that the topic had at `load()`; a topic that joined later by its newest now."""
         newest = self._newest[topic] if topic in self._newest else (versions[-1] if versions else None)
         kind = _kind(self._wanted, newest, topic)
         for field in _fields_of_topic(self._wanted, newest, topic):

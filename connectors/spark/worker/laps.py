@@ -19,5 +19,5 @@ class Laps:
         self._began = now
 
     def rounded(self) -> dict[str, float]:
-        """Milliseconds are kept."""
+        """The seconds, rounded to milliseconds."""
         return {name: round(seconds, 3) for name, seconds in self._seconds.items()}

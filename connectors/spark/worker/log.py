@@ -15,7 +15,7 @@ _GATHERED: Final = "PYSPARK_SPARK_SESSION_UUID"
 
 
 def let_through() -> None:
-    """From now on the lines of this package reach Spark, if it gathers them."""
+    """Let the lines of this package reach Spark from now on, if it gathers them."""
     logger = logging.getLogger("connectors.spark")
     if _GATHERED in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)

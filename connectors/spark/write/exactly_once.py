@@ -31,7 +31,7 @@ GROUP_BYTES: Final = MIB
 """An entry ends with as many rows or bytes, unless options say less. Brokers take 5 MiB."""
 
 _NEVER_MS: Final = 2**31 - 1
-"""For the client's own end of a batch by time: it would cut a group in two."""
+"""Switches off the client's own end of a batch by time, which would cut a group in two."""
 
 
 class Attempt(NamedTuple):
@@ -65,12 +65,12 @@ class _Partition:
         self._attempt = attempt
         self._brokers = brokers
         self._deliveries = deliveries
-        told = options.producer
-        self._is_batched = bool(told["batching_enabled"])
-        self._group_rows = int(told.get("batching_max_messages", GROUP_ROWS)) if self._is_batched else 1
-        if told["max_pending_messages"]:  # the client waits for room in its queue, and not to send what is in it
-            self._group_rows = min(self._group_rows, int(told["max_pending_messages"]))
-        self._group_bytes = min(int(told.get("batching_max_allowed_size_in_bytes", GROUP_BYTES)), GROUP_BYTES)
+        producer = options.producer
+        self._is_batched = bool(producer["batching_enabled"])
+        self._group_rows = int(producer.get("batching_max_messages", GROUP_ROWS)) if self._is_batched else 1
+        if producer["max_pending_messages"]:  # the client waits for room in its queue, and not to send what is in it
+            self._group_rows = min(self._group_rows, int(producer["max_pending_messages"]))
+        self._group_bytes = min(int(producer.get("batching_max_allowed_size_in_bytes", GROUP_BYTES)), GROUP_BYTES)
         self._held = held
         self._names_before = 0
         """Names of this task whose numbers are used up."""
@@ -99,7 +99,7 @@ class _Partition:
 
     @property
     def memory_bytes(self) -> int:
-        """What its rows take that wait: for a comparison, or for the rest of their group."""
+        """Bytes of its rows that wait: for a comparison, or for the rest of their group."""
         return self._held.memory_bytes + self._numbering.open_bytes
 
     def give_up_memory(self) -> None:
@@ -137,7 +137,7 @@ class _Partition:
     def _settle(self, probe: Group | None) -> None:
         """Send *probe* until it is known whether it was stored by this attempt or by a former one."""
         while probe is not None:
-            if self._is_stored(probe):
+            if self._send_probe(probe):
                 self._numbering.stored()
                 if self._is_new:
                     self._check_broker(probe.sequence_id)
@@ -148,15 +148,15 @@ class _Partition:
         if self._numbering.state is State.REPEATING:
             self._begin_to_repeat()
 
-    def _is_stored(self, probe: Group) -> bool:
-        """Whether the broker stored it now; False: it had one with this number, or one above, already."""
-        found: list[Any] = []
+    def _send_probe(self, probe: Group) -> bool:
+        """Send *probe*; whether the broker stored it now. False: it had a message with this number or a higher one."""
+        ids: list[Any] = []
         for message in probe.messages:
-            self._deliveries.send(self._producer, message, probe.sequence_id, found.append)
+            self._deliveries.send(self._producer, message, probe.sequence_id, ids.append)
         self._deliveries.flush(self._producer)
-        if not found:
+        if not ids:
             raise NotWritten(f"a message for {self._topic} was not confirmed")
-        return int(found[0].ledger_id()) >= 0
+        return int(ids[0].ledger_id()) >= 0
 
     def _check_broker(self, stored: int) -> None:
         """See that the broker remembers the first message of a name. Raises NotWritten if it does not de-duplicate."""
@@ -210,7 +210,7 @@ class OnceSender:
         self._partitions: dict[str, _Partition] = {}
         self._file = SpillFile()
         self.room = Room(options.held_bytes)
-        """Of the rows that wait, of all partitions."""
+        """Shares the budget for the rows that wait, of all partitions."""
 
     def send(self, message: Outgoing) -> None:
         """Raises NotWritten, CheckpointSetBack."""

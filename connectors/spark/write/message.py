@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 
 class Outgoing(NamedTuple):
-    """One message."""
+    """One message to be sent."""
 
     topic: str | None
-    """None: the one of the options."""
+    """None: the topic of the options."""
     value: bytes | None
     key: str | None
     event_time_ms: int | None

@@ -59,7 +59,7 @@ class Columns:
         if topic is None and not has_topic:
             problems.append("no topic: set option topic, or have a column __topic")
         self.definition: dict[str, Any] | None = None
-        """Of the Avro schema of the records; None: values are bytes."""
+        """The Avro schema of the records; None: values are bytes."""
         if is_record:
             self._fields = [field for field in schema.fields if field.name in plain]
             if not self._fields:
@@ -98,7 +98,7 @@ class Columns:
             raise ConfigurationError("; ".join(problems))
 
     def messages(self, batch: "pa.RecordBatch") -> Iterator[Outgoing]:
-        """Those of a batch of rows, in order. Raises ConfigurationError for a row that cannot be one."""
+        """The messages of a batch of rows, in order. Raises ConfigurationError for a row that cannot be a message."""
         import pyarrow as pa
 
         count = batch.num_rows
@@ -129,8 +129,10 @@ class Columns:
         columns = []
         for field in self._fields:
             convert = _converter(field.dataType, is_json=self._format == "json")
-            found = batch.column(field.name).to_pylist()
-            columns.append(found if convert is None else [None if one is None else convert(one) for one in found])
+            values = batch.column(field.name).to_pylist()
+            columns.append(
+                values if convert is None else [None if value is None else convert(value) for value in values]
+            )
         names = [field.name for field in self._fields]
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         if self._format == "json":
@@ -180,16 +182,16 @@ _LOGICAL: Final[Mapping[type[t.DataType], tuple[str, str]]] = {
 
 def record_of(fields: list[t.StructField], name: str) -> dict[str, Any]:
     """The Avro schema of a struct; inner records are named by their places. Raises ConfigurationError."""
-    found = []
+    avro_fields = []
     for field in fields:
         if not _AVRO_NAME.fullmatch(field.name):
             raise ConfigurationError(f"{field.name} is a name that Avro does not allow: use letters, digits and _")
         kind = _schema_of(field.dataType, f"{name}_{field.name}")
-        one: dict[str, Any] = {"name": field.name, "type": kind}
+        avro_field: dict[str, Any] = {"name": field.name, "type": kind}
         if field.nullable:
-            one = {"name": field.name, "type": ["null", kind], "default": None}
-        found.append(one)
-    return {"type": "record", "name": name, "fields": found}
+            avro_field = {"name": field.name, "type": ["null", kind], "default": None}
+        avro_fields.append(avro_field)
+    return {"type": "record", "name": name, "fields": avro_fields}
 
 
 def _schema_of(kind: t.DataType, name: str) -> Any:
@@ -215,38 +217,39 @@ Convert = Callable[[Any], Any]
 
 
 def _converter(kind: t.DataType, *, is_json: bool) -> Convert | None:
-    """From what Arrow gives to what the encoder takes; None: it is taken as it is. Nulls are not converted."""
+    """A function from Arrow's values to those that the encoder takes; None: no conversion. Nulls are not converted."""
     if isinstance(kind, t.StructType):
         inner = [(field.name, _converter(field.dataType, is_json=is_json)) for field in kind.fields]
-        return lambda found: {
-            name: found[name] if convert is None or found[name] is None else convert(found[name])
-            for name, convert in inner
+        return lambda row: {
+            name: row[name] if convert is None or row[name] is None else convert(row[name]) for name, convert in inner
         }
     if isinstance(kind, t.ArrayType):
         item = _converter(kind.elementType, is_json=is_json)
         if item is None:
             return None
-        return lambda found: [None if one is None else item(one) for one in found]
+        return lambda values: [None if element is None else item(element) for element in values]
     if isinstance(kind, t.MapType):
         value = _converter(kind.valueType, is_json=is_json)
-        return lambda found: {name: one if value is None or one is None else value(one) for name, one in found}
+        return lambda pairs: {
+            name: element if value is None or element is None else value(element) for name, element in pairs
+        }
     return _JSON.get(type(kind)) if is_json else None
 
 
-def _micros(found: datetime) -> int:
-    whole = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+def _micros(time: datetime) -> int:
+    whole = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     passed = whole - datetime(1970, 1, 1, tzinfo=UTC)
     return (passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds
 
 
-def _decimal(found: Decimal) -> str:
-    return format(found, "f")
+def _decimal(number: Decimal) -> str:
+    return format(number, "f")
 
 
 # As `connectors.spark.values.records` reads them: numbers of days and microseconds, bytes in base64, decimals as texts.
 _JSON: Final[Mapping[type[t.DataType], Convert]] = {
-    t.BinaryType: lambda found: base64.b64encode(found).decode("ascii"),
-    t.DateType: lambda found: (found - _EPOCH).days,
+    t.BinaryType: lambda data: base64.b64encode(data).decode("ascii"),
+    t.DateType: lambda day: (day - _EPOCH).days,
     t.TimestampType: _micros,
     t.TimestampNTZType: _micros,
     t.DecimalType: _decimal,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from connectors.spark.client_access import client_arguments, told
+from connectors.spark.client_access import client_arguments, explain
 from connectors.spark.options.write import WriteOptions
 from connectors.spark.write.message import Outgoing
 from magnetar_core.runtime.types import MagnetarError
@@ -60,7 +60,7 @@ class Brokers:
                 is_busy = name is not None and isinstance(error, pulsar.ProducerBusy)
                 if not is_busy or not left:
                     raise NotWritten(
-                        f"no producer for {topic} at {self._options.service_url}: {told(error)}"
+                        f"no producer for {topic} at {self._options.service_url}: {explain(error)}"
                     ) from error
                 time.sleep(_BUSY_PAUSE_S)
         raise AssertionError("the last attempt returns or raises")
@@ -70,7 +70,7 @@ class Brokers:
         try:
             return list(self._client.get_topic_partitions(topic))
         except Exception as error:
-            raise NotWritten(f"the partitions of {topic} at {self._options.service_url}: {told(error)}") from error
+            raise NotWritten(f"the partitions of {topic} at {self._options.service_url}: {explain(error)}") from error
 
 
 class Deliveries:
@@ -79,7 +79,7 @@ class Deliveries:
     def __init__(self, service_url: str) -> None:
         self._service_url = service_url
         self._failure = ""
-        """The first that a message met. Written by the client's threads."""
+        """The first failure of a message. Written by the client's threads."""
 
     def send(
         self,
@@ -88,7 +88,7 @@ class Deliveries:
         sequence_id: int | None = None,
         stored: Callable[[Any], None] | None = None,
     ) -> None:
-        """Send, sooner or later; *stored* is told the id that the broker gives. Raises NotWritten."""
+        """Send, sooner or later; *stored* is called with the id that the broker gives. Raises NotWritten."""
         import pulsar
 
         def done(result: Any, message_id: Any) -> None:

@@ -2,7 +2,7 @@
 
 A broker that de-duplicates keeps, for each name of a producer, the highest sequence id that it has stored, and drops
 what is not above it (spec/pulsar.md, de-duplication). It believes the number, not the content: if a repeated task had
-other rows, or the same in another order, rows would be lost. So a sequence id says which batch, which row of the task,
+other rows, or the same in another order, rows would be lost. So a sequence id contains the batch, the row of the task,
 and a checksum over the rows up to that one:
 
     62        36 35         18 17         0
@@ -44,7 +44,7 @@ class CheckpointSetBack(MagnetarError):
 
 
 class Place(NamedTuple):
-    """What a sequence id says."""
+    """The content of a sequence id."""
 
     batch: int
     row: int
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 def pack(place: Place) -> int:
-    """The sequence id, at least 1. Raises ConfigurationError for a batch that cannot be told."""
+    """The sequence id, at least 1. Raises ConfigurationError for a batch number that is too large."""
     if not 0 <= place.batch < BATCHES_MAX:
         raise ConfigurationError(
             f"batch {place.batch}: deduplication numbers {BATCHES_MAX:,} batches of a query; use a new checkpoint"
@@ -109,18 +109,18 @@ class Numbering:
         self._digest = b""
         self._group: list[Outgoing] = []
         self._size_bytes = 0
-        """Of the group."""
+        """Bytes of the group."""
         self._stored: Place | None = None
-        """Of this batch; None: nothing of it is stored."""
+        """The last stored place of this batch; None: nothing of it is stored."""
 
     @property
     def is_full(self) -> bool:
-        """No more rows can be numbered."""
+        """Whether no more rows can be numbered."""
         return self._rows == ROWS_MAX
 
     def opened(self, last_sequence_id: int) -> Group | None:
-        """The broker has told the last stored id of the producer. Returns what is to be sent (again) as a probe, and
-        awaited; None: nothing is to be sent now. Raises CheckpointSetBack."""
+        """Take the last stored id of the producer, which the broker has sent. Returns what is to be sent (again) as a
+        probe, and awaited; None: nothing is to be sent now. Raises CheckpointSetBack."""
         assert self.state in (State.HOLDING, State.PROBING), self.state
         place = unpack(last_sequence_id)
         if place is not None and place.batch > self._batch:
@@ -169,11 +169,11 @@ class Numbering:
 
     @property
     def open_bytes(self) -> int:
-        """What the rows of the group take that is not complete yet."""
+        """Bytes of the group that is not complete yet."""
         return self._size_bytes
 
     def cut(self) -> Group | None:
-        """The group ends here, before it is complete: where groups end means nothing to a task that is repeated."""
+        """End the group here, before it is complete: a repeated task does not depend on where groups end."""
         return self._take() if self._group else None
 
     def ended(self) -> Group | None:
@@ -223,8 +223,8 @@ def partition_of(key: str | None, row: int, count: int) -> int:
 
 def java_hash(text: str) -> int:
     """`String.hashCode` of Java without its sign bit: the default `JavaStringHash` of Java's producers."""
-    found = 0
+    number = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(data[::2], data[1::2], strict=True):
-        found = (31 * found + (high << 8 | low)) & 0xFFFF_FFFF
-    return found & 0x7FFF_FFFF
+        number = (31 * number + (high << 8 | low)) & 0xFFFF_FFFF
+    return number & 0x7FFF_FFFF

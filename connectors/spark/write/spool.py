@@ -38,12 +38,12 @@ class SpillFile:
         assert self._file is not None, "nothing was written"
         for _ in range(count):
             self._file.seek(offset)
-            found = Outgoing(*pickle.load(self._file))
+            outgoing = Outgoing(*pickle.load(self._file))
             offset = self._file.tell()
-            yield found
+            yield outgoing
 
     def drop(self, pieces: int) -> None:
-        """So many pieces are not needed any more."""
+        """Give back so many pieces, which are not needed any more."""
         self._pieces -= pieces
         assert self._pieces >= 0
         if not self._pieces and self._file is not None:
@@ -84,7 +84,7 @@ class Spool:
 
     @property
     def last(self) -> Outgoing | None:
-        """None: there are none."""
+        """The last message; None: there are none."""
         if self._rows:
             return self._rows[-1]
         if not self._pieces:

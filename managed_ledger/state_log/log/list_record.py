@@ -1,7 +1,7 @@
 """The list of a log in the metadata store, read by followers and changed by the leader of a term.
 
-A `Term` writes with the version that it read or wrote last, and never reads again: what it does not know was written by
-a later leader (I116).
+A `Term` writes with the version that it read or wrote last, and never reads again: a change that it does not know was
+made by a later leader (I116).
 """
 
 import logging
@@ -29,7 +29,7 @@ def list_path(root: str) -> str:
 
 
 async def read_list(store: MetadataStore, root: str) -> LogList | None:
-    """None: there is no log yet. Raises LogUnavailable, Corruption."""
+    """The list as it is stored; None: there is no log yet. Raises LogUnavailable, Corruption."""
     return await _read(VersionedRecord(store, list_path(root)))
 
 
@@ -54,10 +54,10 @@ class Term:
         """Begin a term; *new_log* is the id of the log if there is none yet. Raises LeadershipLost, LogUnavailable."""
         for _ in range(_CLAIMS):
             record = VersionedRecord(store, list_path(root))
-            found = await _read(record)
-            if found is None and new_log is None:
+            known = await _read(record)
+            if known is None and new_log is None:
                 raise LogUnavailable(f"{record.path} is gone, and this node has a state of the log; restore the node")
-            term = cls(store, record, found if found is not None else LogList(new_log or "", 0, ""))
+            term = cls(store, record, known if known is not None else LogList(new_log or "", 0, ""))
             try:
                 await term._write(term.list.claimed(leader))
             except LeadershipLost:
@@ -75,8 +75,8 @@ class Term:
         Raises LeadershipLost, LogUnavailable.
         """
         if ledger_ids:
-            await self._write(self.list.without(ledger_ids))
-        deleted = [one for one in self.list.leaving if await _is_deleted(bookkeeper, one)]
+            await self._write(self.list.without_ledgers(ledger_ids))
+        deleted = [ledger_id for ledger_id in self.list.leaving if await _is_deleted(bookkeeper, ledger_id)]
         if deleted:
             await self._write(self.list.with_deleted(deleted))
 
@@ -85,10 +85,10 @@ class Term:
         claimed the list with the ledger in it (I57). Its copies that are on their way cannot change the list any more.
         """
         try:
-            found = await _read(VersionedRecord(self._store, self._record.path))
+            known = await _read(VersionedRecord(self._store, self._record.path))
         except (LogUnavailable, Corruption):
             return True
-        return found is None or found.find(ledger_id) is not None
+        return known is None or known.find(ledger_id) is not None
 
     async def check(self) -> None:
         """Ask whether this is still the present term. Raises LeadershipLost, LogUnavailable."""

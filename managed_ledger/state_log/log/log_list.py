@@ -11,7 +11,7 @@ deleted yet. The name of a leader is new each time a process starts, so that it 
 Rules:
 
 1. The list is created exclusively, and each change of it is a compare-and-set on the version that its author read or
-   wrote last (I116). A term begins with one; so whoever led before cannot change the list any more.
+   wrote last (I116). A term begins with one; so the leader before cannot change the list any more.
 2. A ledger is listed before its first entry is written (I117), at the end of the list, with the term of its author.
 3. Ledgers leave from the front only, never the last, and only behind snapshots of enough nodes (I122).
 """
@@ -34,7 +34,7 @@ class ListedLedger(NamedTuple):
 
 
 class LogList(NamedTuple):
-    """What `<root>/log` says."""
+    """The content of `<root>/log`."""
 
     log: str
     term: int
@@ -55,11 +55,11 @@ class LogList(NamedTuple):
         return self._replace(ledgers=(*self.ledgers, ListedLedger(ledger_id, self.term, first_number)))
 
     def find(self, ledger_id: int) -> ListedLedger | None:
-        return next((one for one in self.ledgers if one.ledger_id == ledger_id), None)
+        return next((ledger for ledger in self.ledgers if ledger.ledger_id == ledger_id), None)
 
-    def after(self, ledger_id: int) -> ListedLedger | None:
+    def find_next(self, ledger_id: int) -> ListedLedger | None:
         """The ledger behind *ledger_id*, which is in the list."""
-        at = [one.ledger_id for one in self.ledgers].index(ledger_id) + 1
+        at = [ledger.ledger_id for ledger in self.ledgers].index(ledger_id) + 1
         return self.ledgers[at] if at < len(self.ledgers) else None
 
     def droppable(self, own: int, others: Collection[int], copies: int) -> tuple[int, ...]:
@@ -78,24 +78,26 @@ class LogList(NamedTuple):
             gone.append(ledger.ledger_id)
         return tuple(gone)
 
-    def without(self, ledger_ids: Sequence[int]) -> "LogList":
-        """Those ledgers leave; they are to be deleted."""
+    def without_ledgers(self, ledger_ids: Sequence[int]) -> "LogList":
+        """The list without *ledger_ids*, which are leaving: they are to be deleted."""
         assert [one.ledger_id for one in self.ledgers[: len(ledger_ids)]] == list(ledger_ids), "from the front only"
         assert len(ledger_ids) < len(self.ledgers), "the last one stays"
         return self._replace(ledgers=self.ledgers[len(ledger_ids) :], leaving=(*self.leaving, *ledger_ids))
 
     def with_deleted(self, ledger_ids: Collection[int]) -> "LogList":
-        return self._replace(leaving=tuple(one for one in self.leaving if one not in ledger_ids))
+        return self._replace(leaving=tuple(leaving_id for leaving_id in self.leaving if leaving_id not in ledger_ids))
 
 
 def encode_list(value: LogList) -> bytes:
-    """As JSON, for people to read."""
+    """The list as JSON, which people can read."""
     fields: dict[str, Any] = {
         "version": VERSION,
         "log": value.log,
         "term": value.term,
         "leader": value.leader,
-        "ledgers": [{"id": one.ledger_id, "term": one.term, "first": one.first_number} for one in value.ledgers],
+        "ledgers": [
+            {"id": ledger.ledger_id, "term": ledger.term, "first": ledger.first_number} for ledger in value.ledgers
+        ],
         "leaving": list(value.leaving),
     }
     return json.dumps(fields).encode()
@@ -104,15 +106,15 @@ def encode_list(value: LogList) -> bytes:
 def decode_list(data: bytes, place: str) -> LogList:
     """Raises Corruption, which names *place*."""
     try:
-        found = json.loads(data)
-        if found["version"] != VERSION:
-            raise Corruption(f"{place}: version {found['version']} of the format, expected {VERSION}")
+        stored = json.loads(data)
+        if stored["version"] != VERSION:
+            raise Corruption(f"{place}: version {stored['version']} of the format, expected {VERSION}")
         return LogList(
-            str(found["log"]),
-            int(found["term"]),
-            str(found["leader"]),
-            tuple(ListedLedger(int(one["id"]), int(one["term"]), int(one["first"])) for one in found["ledgers"]),
-            tuple(int(one) for one in found["leaving"]),
+            str(stored["log"]),
+            int(stored["term"]),
+            str(stored["leader"]),
+            tuple(ListedLedger(int(row["id"]), int(row["term"]), int(row["first"])) for row in stored["ledgers"]),
+            tuple(int(leaving_id) for leaving_id in stored["leaving"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"{place}: not the list of a state log: {error!r}") from error

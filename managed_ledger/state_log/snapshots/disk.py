@@ -8,10 +8,10 @@ Rules (I121):
 
 1. A snapshot is written under another name, synced, renamed, and its directory synced; then it is read again.
 2. Older ones go only after that, and `KEPT` always stay. A file that cannot be read goes as any older one does.
-3. What is read is checked; a bad newest one is passed over for the one before it.
+3. What is read is checked; where the newest snapshot is bad, the one before it is used.
 4. A write that fails (a full disk) leaves the older ones as they are.
 
-All calls block; but for `open` they are made on a worker thread, one at a time.
+All calls block; except for `open` they are made on a worker thread, one at a time.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from managed_ledger.state_log.snapshots.format import Snapshot, decode_snapshot,
 
 log = logging.getLogger(__name__)
 
-# Snapshots that are kept: the newest, and one to fall back to (I121).
+# Snapshots that are kept: the newest, and one for the case that it is bad (I121).
 KEPT: Final = 2
 
 _PREFIX: Final = "snapshot-"
@@ -60,9 +60,9 @@ class SnapshotStore:
         good = []
         newest: Snapshot | None = None
         for number in reversed(self._numbers()):
-            found = self.read(number)
-            if found is not None:
-                newest = found if newest is None else newest
+            snapshot = self.read(number)
+            if snapshot is not None:
+                newest = snapshot if newest is None else newest
                 good.append(number)
         self._good = tuple(good[:KEPT])
         return newest
@@ -81,12 +81,12 @@ class SnapshotStore:
     def covered(self) -> int:
         """Edits up to this one are in every snapshot that this node may fall back to; 0 while it has only one.
 
-        What leaves the log is behind this, so that a bad newest snapshot never needs what is gone.
+        Only edits up to this one leave the log, so that a start with the older snapshot finds all that it needs.
         """
         return self._good[KEPT - 1] if len(self._good) >= KEPT else 0
 
     def read(self, number: int) -> Snapshot | None:
-        """None for a file that is damaged or cannot be read, which is logged."""
+        """The snapshot; None for a file that is damaged or cannot be read, which is logged."""
         data = self.read_bytes(number)
         return None if data is None else decode_snapshot(data, self._path(_name(number)))
 
@@ -95,9 +95,9 @@ class SnapshotStore:
         path = self._path(_name(number))
         try:
             data = read_file(self._files, path)
-            found = decode_snapshot(data, path)
-            if found.number != number:
-                raise Corruption(f"{path} is of edit {found.number}")
+            snapshot = decode_snapshot(data, path)
+            if snapshot.number != number:
+                raise Corruption(f"{path} is of edit {snapshot.number}")
         except (OSError, Corruption) as error:
             log.warning("a snapshot is passed over: %s", error)
             return None
@@ -145,7 +145,7 @@ class SnapshotStore:
 
 
 class NoSnapshots(SnapshotStore):
-    """For a log that is begun anew before it becomes long, and whose nodes keep nothing on their disks."""
+    """Stores nothing: for a log that is begun anew before it becomes long, and whose nodes keep nothing on disk."""
 
     def __init__(self) -> None:
         self._good = ()

@@ -41,7 +41,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         _MAGIC, 0, *snapshot.position, snapshot.number, snapshot.time_ms, snapshot.term, len(snapshot.tokens),
         len(snapshot.state), bytes.fromhex(snapshot.log) if snapshot.log else bytes(16),
     )  # fmt: skip
-    body = b"".join([fixed[_SUMMED_FROM:], *(_TOKEN.pack(*one) for one in snapshot.tokens), snapshot.state])
+    body = b"".join([fixed[_SUMMED_FROM:], *(_TOKEN.pack(*token) for token in snapshot.tokens), snapshot.state])
     return b"".join((_MAGIC, struct.pack(">I", crc32c(body)), body))
 
 
@@ -53,9 +53,9 @@ def decode_snapshot(data: bytes, place: str) -> Snapshot:
     expected = _FIXED.size + tokens * _TOKEN.size + size
     if len(data) != expected:
         raise Corruption(f"{place}: {len(data)} bytes, expected {expected}")
-    found = crc32c(memoryview(data)[_SUMMED_FROM:])
-    if found != checksum:
-        raise Corruption(f"{place}: checksum {found:08x}, expected {checksum:08x}")
+    computed = crc32c(memoryview(data)[_SUMMED_FROM:])
+    if computed != checksum:
+        raise Corruption(f"{place}: checksum {computed:08x}, expected {checksum:08x}")
     kept = tuple(_TOKEN.unpack_from(data, _FIXED.size + at * _TOKEN.size) for at in range(tokens))
     state = data[len(data) - size :]
     return Snapshot(log.hex() if any(log) else "", Position(ledger_id, entry_id), number, time_ms, term, kept, state)

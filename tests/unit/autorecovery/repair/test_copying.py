@@ -406,11 +406,11 @@ def test_fragments_that_are_remembered_are_limited(monkeypatch: pytest.MonkeyPat
     found = Attempts()
     fragment = Fragment(0, 9, ("a", "b"), 2, True)
     for ledger_id in (1, 2, 1, 3):
-        found.of(ledger_id, fragment).failed.add("x")
-    assert [bool(found.of(ledger_id, fragment).failed) for ledger_id in (1, 3)] == [True, True]
-    assert not found.of(2, fragment).failed
+        found.attempt_at(ledger_id, fragment).failed.add("x")
+    assert [bool(found.attempt_at(ledger_id, fragment).failed) for ledger_id in (1, 3)] == [True, True]
+    assert not found.attempt_at(2, fragment).failed
     found.forget(2, fragment)
-    assert not found.of(2, fragment).failed
+    assert not found.attempt_at(2, fragment).failed
 
 
 def test_so_many_lost_entries_are_looked_for_first() -> None:

@@ -19,7 +19,7 @@ async def problems_of(nodes: Nodes) -> list[Problem]:
 
 
 async def told(nodes: Nodes, node: AutoRecoveryNode) -> None:
-    await node._reporter._tell()
+    await node._reporter._report()
 
 
 async def test_a_problem_is_told_until_it_is_solved() -> None:
@@ -72,14 +72,14 @@ async def test_a_node_tells_of_itself_after_the_session_of_a_former_one_has_ende
     former, session = store.session(), store.session()
     for one in (former, session):
         reporter = Reporter(one, "/ledgers", "one", LoopClock(), lambda: {"version": 1}, list, lambda: None)
-        await reporter._tell()
+        await reporter._report()
     assert [one.name for one in await read_nodes(store, "/ledgers")] == ["one"]
     former.expire()
-    await reporter._tell()
+    await reporter._report()
     assert [one.name for one in await read_nodes(store, "/ledgers")] == ["one"]
     puts: list[str] = []
     session.before_change = puts.append
-    await reporter._tell()
+    await reporter._report()
     assert puts == [], "it says nothing new"
 
 
@@ -99,7 +99,7 @@ async def test_so_many_problems_are_told_of() -> None:
     store = MemoryStore(LoopClock())
     waiting = [Waiting(number, LOST, 1, 0, None) for number in range(PROBLEMS_MAX + 1)]
     reporter = Reporter(store, "/ledgers", "one", LoopClock(), dict, lambda: waiting, lambda: None)
-    await reporter._tell()
+    await reporter._report()
     assert len([one async for one in read_problems(store, "/ledgers")]) == PROBLEMS_MAX
 
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from broker.admin import deputies
-from broker.admin.deputies import twice
+from broker.admin.deputies import encode_twice
 from broker.admin.http import Refused
 from broker.admin.owners import REDIRECTS_MAX, Owners
 from magnetar_core.security.caller import TRUSTED, Caller
@@ -102,7 +102,7 @@ async def test_nor_does_that_of_a_topic_that_is_not_stored(cluster: Cluster, nam
     cluster.paths.clear()
     answer = await cluster.call("reader", "DELETE", f"{topic}/subscription/{name}")
     assert answer.status == 404
-    assert {asked.rpartition("/subscription/")[2] for _, asked, _ in cluster.paths} == {twice(unquote(name))}
+    assert {asked.rpartition("/subscription/")[2] for _, asked, _ in cluster.paths} == {encode_twice(unquote(name))}
     assert all("partition-" in asked and "?" not in asked for _, asked, _ in cluster.paths)
 
 
@@ -247,11 +247,11 @@ async def test_garbage_of_a_broker_names_it(cluster: Cluster, monkeypatch: pytes
     "caller", [Caller("a"), Caller("a,b"), Caller("ü %2C"), Caller("proxy", "a,b"), Caller(None), Caller("a", "b")]
 )
 async def test_a_caller_is_named_as_it_is(caller: Caller) -> None:
-    deputies.asks_for(caller)
+    deputies.ask_for(caller)
     assert deputies.named_in(deputies.headers()[deputies.HEADER]) == caller
-    with deputies.by_itself():
+    with deputies.as_own_work():
         assert deputies.headers() == {}
-    deputies.asks_for(TRUSTED)
+    deputies.ask_for(TRUSTED)
     assert deputies.headers() == {}
 
 
@@ -264,4 +264,4 @@ async def test_a_caller_is_named_as_it_is(caller: Caller) -> None:
     ],
 )  # fmt: skip
 def test_a_part_of_a_path_is_encoded_for_itself(name: str, once: str, both: str) -> None:
-    assert (deputies.segment(name), deputies.twice(name)) == (once, both)
+    assert (deputies.segment(name), deputies.encode_twice(name)) == (once, both)

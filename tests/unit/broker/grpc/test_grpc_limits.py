@@ -181,7 +181,7 @@ async def test_calls_of_a_connection_are_limited_and_the_others_wait(
 async def test_the_port_leaves_descriptors_to_the_others(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DESCRIPTORS, "_limit", lambda: 16)  # 8 are for connections, a quarter of them for this port
+    monkeypatch.setattr(DESCRIPTORS, "limit", lambda: 16)  # 8 are for connections, a quarter of them for this port
     server = await open_grpc(world)
     connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
     try:

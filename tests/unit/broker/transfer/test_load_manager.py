@@ -88,10 +88,10 @@ async def test_a_load_that_does_not_change_is_told_once(world: AdminWorld, monke
     monkeypatch.setattr("broker.transfer.load_manager.cpu_seconds", lambda: used_s)  # of a busy core: above the memory
     a = await world.side(load_balancer=False)
     monkeypatch.setattr("broker.transfer.load_manager.resident_bytes", lambda: 1000)
-    assert await a.load.tell_if_due()
-    assert not await a.load.tell_if_due()
+    assert await a.load.report_if_due()
+    assert not await a.load.report_if_due()
     monkeypatch.setattr("broker.transfer.load_manager.resident_bytes", lambda: a.load._memory_limit)
-    assert await a.load.tell_if_due()
+    assert await a.load.report_if_due()
 
 
 async def test_a_new_bundle_goes_to_the_least_loaded_broker(world: AdminWorld) -> None:
@@ -327,7 +327,7 @@ async def test_processor_use_is_that_of_the_last_interval(world: AdminWorld, mon
     monkeypatch.setattr(a.load, "_clock", StillClock(lambda: now_s))
 
     async def told() -> float:
-        await a.load.tell_if_due()
+        await a.load.report_if_due()
         return (await a.load.measure()).cpu
 
     now_s, used_s = now_s + 2, used_s + 1

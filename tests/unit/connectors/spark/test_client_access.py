@@ -6,7 +6,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from connectors.spark.client_access import client_arguments, told
+from connectors.spark.client_access import client_arguments, explain
 from magnetar_core.runtime.types import ConfigurationError
 
 CLASSES = "org.apache.pulsar.client.impl.auth.Authentication"
@@ -83,6 +83,6 @@ def test_what_cannot_be_is_refused_and_no_secret_is_told(options: dict[str, str]
 
 
 def test_failures_that_the_client_does_not_explain_say_where_to_look() -> None:
-    assert "authParams" in told(pulsar.Timeout("TimeOut"))
-    assert "tlsTrustCertsFilePath" in told(pulsar.ConnectError("ConnectError"))
-    assert told(pulsar.TopicNotFound("TopicNotFound")) == "TopicNotFound"
+    assert "authParams" in explain(pulsar.Timeout("TimeOut"))
+    assert "tlsTrustCertsFilePath" in explain(pulsar.ConnectError("ConnectError"))
+    assert explain(pulsar.TopicNotFound("TopicNotFound")) == "TopicNotFound"

@@ -171,7 +171,7 @@ def test_i122_ledgers_leave_behind_the_snapshots_of_enough_nodes() -> None:
     assert value.droppable(9, [30, 30], 2) == ()
     assert value.droppable(20, [20, 10], 3) == (0,)
     assert value.droppable(1000, [1000], 2) == (0, 1, 2), "the last one stays"
-    left = value.without((0, 1))
+    left = value.without_ledgers((0, 1))
     assert [one.ledger_id for one in left.ledgers] == [2, 3]
     assert left.leaving == (0, 1)
     assert left.with_deleted([0]).leaving == (1,)

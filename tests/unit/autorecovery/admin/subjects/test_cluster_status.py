@@ -99,7 +99,7 @@ async def test_what_a_node_copied_stands_in_the_history() -> None:
         holder = min((await nodes.writer.read_metadata(ledger_id)).bookies())
         await nodes.cluster.kill(holder)
         await eventually(lambda: node.worker.counts.repaired == 1)
-        await node._reporter._tell()
+        await node._reporter._report()
         told = await status.read()
         (step,) = [step for step in told["history"] if step[1]]
         assert step[1] * 30 == node.worker.counts.copied_entries

@@ -408,7 +408,7 @@ async def run(world: SparkWorld, steps: Callable[[Query], Any], checkpoint: dict
 @pytest.fixture
 def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes of the metadata store come to queries soon."""
-    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.stores.secondary._POLL_S", 0.02)
+    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.stores.secondary.POLL_S", 0.02)
 
 
 def everything(query: Query) -> list[list[bytes]]:

@@ -38,7 +38,7 @@ def test_the_first_batch_begins_where_the_query_began_and_not_where_it_would_beg
 
 
 def test_a_partition_that_no_offset_names_is_read_from_its_first_entry() -> None:
-    assert StreamOffset({A: (5, 3)}).behind(B) == (0, 0)
+    assert StreamOffset({A: (5, 3)}).next_position(B) == (0, 0)
 
 
 @pytest.mark.parametrize(
