@@ -14,12 +14,10 @@ from magnetar.testing.relay import (
     HELD_BYTES_MAX,
     Relay,
     Way,
+    ends_of,
     obey,
     serve,
     sockets_of,
-)
-from magnetar.testing.relay import (
-    ends_of,
 )
 from tests.support.waiting import eventually
 
