@@ -114,6 +114,12 @@ class _Drain:
     progress: Progress = field(default_factory=Progress)
     view: DrainView | None = None
 
+    def must_prove(self, ledger_ids: set[int]) -> None:
+        """These ledgers are moved, maybe once more: an earlier proof of one that stands in *kept* counts no more."""
+        self.total += len(ledger_ids - self.unproved)
+        self.unproved |= ledger_ids
+        self.proved -= ledger_ids
+
     def is_proved(self, ledger_id: int) -> None:
         """The copies of a ledger were read, or it is deleted."""
         self.unproved.discard(ledger_id)
@@ -307,8 +313,7 @@ class DrainEngine:
         kept = await drain.kept.read()
         open_ids = left | set(index if kept.is_all else kept.ids)
         await drain.kept.add(left)  # rule 1: before the marks
-        drain.total += len(open_ids - drain.unproved)
-        drain.unproved |= open_ids
+        drain.must_prove(open_ids)
         drain.phase = "copying"
         self._pause_s = _LOOK_FIRST_S
         await self._each(sorted(left), lambda ledger_id: self._look_at_record(drain, ledger_id))

@@ -23,6 +23,13 @@ _REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 
 MUTANTS: Final = (
     Mutant(
+        "a ledger that is moved once more counts as proved",
+        "autorecovery/lifecycle/draining.py",
+        "        self.proved -= ledger_ids\n",
+        "",
+        ("tests/unit/autorecovery/lifecycle/test_draining.py", "-k", "once_more"),
+    ),
+    Mutant(
         "the writer of an open ledger is not told that its bookie leaves",
         "autorecovery/repair/one_ledger.py",
         "                        await self._announce_to_writer(ledger_id, versioned)\n",

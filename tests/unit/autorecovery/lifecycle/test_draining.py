@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -431,3 +432,14 @@ async def test_a_failed_drain_is_finished_when_what_it_could_not_move_is_deleted
         lives = BookieLifecycle(nodes.cluster.store, "/ledgers", nodes.cluster.clock)
         assert (await lives.finish(bookie, "me", "")).state is State.DRAINED
         assert await nodes.cluster.store.children(drains_path("/ledgers")) == []
+
+
+def test_a_ledger_that_is_moved_once_more_is_proved_once_more() -> None:
+    """It stands in the metadata store still, for the next auditor, until its copies are read again."""
+    nothing: Any = None
+    drain = draining._Drain("bookie-0", nothing, nothing)
+    drain.must_prove({1, 2})
+    drain.is_proved(1)
+    drain.is_proved(2)
+    drain.must_prove({1, 3})
+    assert (drain.unproved, drain.proved, drain.total) == ({1, 3}, {2}, 4)
