@@ -56,7 +56,7 @@ from magnetar_core.runtime.types import MIB, MagnetarError
 log = logging.getLogger(__name__)
 
 # Connections that may wait to be accepted.
-_ACCEPT_BACKLOG = 1024
+ACCEPT_BACKLOG = 1024
 
 
 class PortInUse(MagnetarError):
@@ -290,7 +290,7 @@ class Bookie:
             new_connection = parts.tls_listener.new_connection
         try:
             self._sockets = await asyncio.get_running_loop().create_server(
-                guarded(new_connection), sock=listening, backlog=_ACCEPT_BACKLOG
+                guarded(new_connection), sock=listening, backlog=ACCEPT_BACKLOG
             )
         except OSError as error:
             raise self._port_error(error) from error

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 LONG_ANSWER_TIMEOUT_S: Final = 600.0
 
 # Bytes of a streamed answer that are gathered before they are written.
-_CHUNK_BYTES: Final = 64 * KIB
+CHUNK_BYTES: Final = 64 * KIB
 
 _TEXT: Final = "text/plain"
 
@@ -98,7 +98,7 @@ async def _write(answer: web.StreamResponse, first: tuple[str, object] | None, m
         lines.append(",")
         lines.append(_line(member))
         size += len(lines[-1])
-        if size >= _CHUNK_BYTES:
+        if size >= CHUNK_BYTES:
             await answer.write("".join(lines).encode())
             lines, size = [], 0
     await answer.write("".join([*lines, "\n}\n"]).encode())

@@ -19,7 +19,7 @@ from magnetar_core.security.tls.contexts import Certificates
 _TIMEOUT_S: Final = 10.0
 
 # Bookies that are asked at the same time.
-_ASKED_MAX: Final = 32
+ASKED_MAX: Final = 32
 
 
 class ClusterInfo(NamedTuple):
@@ -90,7 +90,7 @@ class ClusterView:
 
     async def spaces(self) -> dict[str, DiskUsage | str]:
         """Bookie id → its disk usage, or why it is not known. Raises MetadataError."""
-        turns = asyncio.Semaphore(_ASKED_MAX)
+        turns = asyncio.Semaphore(ASKED_MAX)
 
         async def ask(bookie_id: str) -> DiskUsage | str:
             async with turns:

@@ -16,7 +16,7 @@ LEDGERS_PER_PAGE: Final = 100
 ENTRIES_PER_PAGE: Final = 1_000
 
 # Records of ledgers that are read at the same time for a list.
-_RECORDS_AT_ONCE: Final = 50
+RECORDS_AT_ONCE: Final = 50
 
 
 class LedgerAccess(Protocol):
@@ -55,7 +55,7 @@ class LedgerPages:
                 yield str(ledger_id), None
                 continue
             waiting.append(ledger_id)
-            if len(waiting) >= _RECORDS_AT_ONCE:
+            if len(waiting) >= RECORDS_AT_ONCE:
                 for member in await self._with_records(waiting, decoded):
                     yield member
                 waiting = []

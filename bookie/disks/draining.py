@@ -24,7 +24,7 @@ from magnetar_core.runtime.types import Corruption
 log = logging.getLogger(__name__)
 
 # The state is read again after so long without a hint, and after a store that did not answer.
-_LOOK_S: Final = 30.0
+LOOK_S: Final = 30.0
 _RETRY_S: Final = 1.0
 
 _REMOVED: Final = "removed from the cluster, which has no cookie of it any more: it stays read-only, stop it"
@@ -63,7 +63,7 @@ class StateFollower:
 
     async def _follow(self) -> None:
         while True:
-            await self._changed.until(lambda: self._is_stale, self._clock, _LOOK_S)
+            await self._changed.until(lambda: self._is_stale, self._clock, LOOK_S)
             self._is_stale = False
             try:
                 await self._read()

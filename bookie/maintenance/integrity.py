@@ -44,7 +44,7 @@ from magnetar_core.runtime.types import Corruption
 log = logging.getLogger(__name__)
 
 # Time between two checks of the remaining ledgers; most of them wait to be closed.
-_LOOK_S: Final = 5.0
+LOOK_S: Final = 5.0
 
 # Entries that one job of the maintenance thread looks up.
 _LOOK_UP: Final = 1_000
@@ -97,7 +97,7 @@ class IntegrityCheck:
         self._clock = clock
         self._on_damage = on_damage
         self._put_back: Callable[[int, bytes], Awaitable[int]]
-        self._passes = Passes("integrity", clock, self._check_all, _LOOK_S)
+        self._passes = Passes("integrity", clock, self._check_all, LOOK_S)
         self._is_needed = False
         self._left: set[int] = set()
         self._limiter = RateLimiter(_COPIES_S)
@@ -169,7 +169,7 @@ class IntegrityCheck:
         """Begin the check. *put_back(ledger id, entry)* stores a copy durably and returns 0 or a refusal."""
         self._put_back = put_back
         if self._is_needed:
-            self._passes.begin_in(_LOOK_S)
+            self._passes.begin_in(LOOK_S)
 
     async def doubt(self, ledger_ids: Collection[int]) -> None:
         """Entries of these ledgers may be missing: put them into limbo now, then check them (rule 5).
@@ -182,7 +182,7 @@ class IntegrityCheck:
             if ledger is not None:
                 self._left.add(ledger_id)
                 self._to_limbo(ledger)
-        self._passes.begin_in(_LOOK_S)
+        self._passes.begin_in(LOOK_S)
         await self._flusher.run(lambda: self._storage.set_needs_check(True))
 
     async def stop(self) -> None:
@@ -198,14 +198,14 @@ class IntegrityCheck:
                 self._problem = f"ledger {ledger_id}: {error}"
                 log.warning("%s", self._problem)
         if self._left:
-            return _LOOK_S
+            return LOOK_S
         try:
             await self._flusher.run(lambda: self._storage.set_needs_check(False))
         except OSError as error:
             self._problem = str(error)
-            return _LOOK_S
+            return LOOK_S
         if self._left:  # doubts came meanwhile
-            return _LOOK_S
+            return LOOK_S
         self._is_needed = False
         self._problem = None
         log.warning("bookie %s: every copy was checked; %d came back", self._bookie_id, self._copied)

@@ -57,13 +57,13 @@ _LOCATIONS_S: Final = 100_000
 _COPIES_S: Final = 1_000
 
 # Lost entries of one ledger that are decided and told of at a time (rule 3).
-_DECIDED_AT_ONCE: Final = 100_000
+DECIDED_AT_ONCE: Final = 100_000
 
 # Ledgers that the status names, those first that were found first.
-_NAMED_MAX: Final = 100
+NAMED_MAX: Final = 100
 
 # How long until what could not be decided is asked again.
-_AGAIN_S: Final = 60.0
+AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class LostLogs:
         self._flusher = flusher
         self._maintenance = maintenance
         self._clock = clock
-        self._passes = Passes("lost logs", clock, self._run, _AGAIN_S)
+        self._passes = Passes("lost logs", clock, self._run, AGAIN_S)
         self._limiter = RateLimiter(_LOCATIONS_S)
         self._copies = RateLimiter(_COPIES_S)
         self._on_index_corrupt = on_index_corrupt
@@ -168,10 +168,10 @@ class LostLogs:
             self._on_index_corrupt(self._at, error)
         except (OSError, MagnetarError) as error:
             self._failed = str(error)
-            log.error("the search for what was lost with entry logs goes on in %g s: %s", _AGAIN_S, error)
+            log.error("the search for what was lost with entry logs goes on in %g s: %s", AGAIN_S, error)
         if self._waiting:
             log.warning("%d entries cannot be read here, and may be on other bookies", self._waiting)
-        return None if self._failed is None and not self._waiting else _AGAIN_S
+        return None if self._failed is None and not self._waiting else AGAIN_S
 
     async def _search(self, directory: LedgerDirectory) -> None:
         """Look at every ledger of a directory. Raises OSError, MagnetarError."""
@@ -204,7 +204,7 @@ class LostLogs:
             found.see(page.newest)
             gathered += page.lost
             first = page.following
-            if len(gathered) >= _DECIDED_AT_ONCE or (first is None and gathered):
+            if len(gathered) >= DECIDED_AT_ONCE or (first is None and gathered):
                 await self._decide(directory, ledger_id, gathered)
                 gathered = []
             await self._clock.sleep(self._limiter.spend(self._clock.monotonic(), page.locations))
@@ -283,7 +283,7 @@ class LostLogs:
         for log_id, count in Counter(fmt.split_location(location)[0] for _, location in lost).items():
             bad = directory.bad_logs.get(log_id, BadLog("is missing", True))
             directory.bad_logs[log_id] = bad._replace(lost=bad.lost + count)
-        if before is not None or len(self._named) < _NAMED_MAX:
+        if before is not None or len(self._named) < NAMED_MAX:
             self._named[ledger_id] = LostLedger(ledger_id, owner_of(metadata), entries)
 
 

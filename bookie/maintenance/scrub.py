@@ -44,17 +44,17 @@ PLACE_FILE: Final = "scrub"
 _END_LEDGER_ID: Final = 2**63 - 1
 
 # Entries that one job of the maintenance thread checks: a few milliseconds.
-_ENTRIES: Final = 500
-_BYTES: Final = 512 * KIB
+JOB_ENTRIES: Final = 500
+JOB_BYTES: Final = 512 * KIB
 
 # How often the place is stored, so how much of a pass a crash repeats.
 _KEEP_PLACE_S: Final = 60.0
 
 # How long until a pass that failed is continued.
-_RETRY_S: Final = 600.0
+RETRY_S: Final = 600.0
 
 # Bad entries that the status names; further ones are only counted.
-_NAMED_MAX: Final = 1_000
+NAMED_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Scrub:
         self._clock = clock
         self._on_damage = on_damage
         self._on_index_corrupt = on_index_corrupt
-        self._again_s = _RETRY_S if config.scrub_interval_s > 0 else None
+        self._again_s = RETRY_S if config.scrub_interval_s > 0 else None
         self._passes = Passes("scrub", clock, self._pass, self._again_s)
         self._path = posixpath.join(storage.directories[0].path, PLACE_FILE)
         self._place: ScrubPlace | None = None
@@ -174,7 +174,7 @@ class Scrub:
             return
         if place is None:
             # A new bookie has nothing to check. One that was never scrubbed can wait a little, too.
-            self._passes.begin_in(min(self._config.scrub_interval_s, _RETRY_S))
+            self._passes.begin_in(min(self._config.scrub_interval_s, RETRY_S))
         elif place.ledger_id == _END_LEDGER_ID:
             self._place = place
             passed_s = (self._clock.wall_ms() - place.started_ms) / 1000
@@ -283,12 +283,12 @@ class Scrub:
     ) -> tuple[int, int, list[tuple[int, str]], int | None]:
         """Runs on the maintenance thread. Returns (good entries, their bytes, bad entries, where to continue)."""
         directory = self._storage.directory_of(ledger_id)
-        located = directory.index.locations(ledger_id, first, _ENTRIES)
+        located = directory.index.locations(ledger_id, first, JOB_ENTRIES)
         good = size = at = 0
         bad: list[tuple[int, str]] = []
-        while at < len(located) and size < _BYTES:
+        while at < len(located) and size < JOB_BYTES:
             try:
-                run = directory.logs.read_run(ledger_id, located[at:], _BYTES)
+                run = directory.logs.read_run(ledger_id, located[at:], JOB_BYTES)
             except (Corruption, OSError):
                 entry_id = located[at][0]
                 problem = self._problem(ledger_id, entry_id, codec)  # rule 1
@@ -308,7 +308,7 @@ class Scrub:
             at += len(run)
         if at < len(located):
             return good, size, bad, located[at][0]
-        return good, size, bad, located[-1][0] + 1 if len(located) == _ENTRIES else None
+        return good, size, bad, located[-1][0] + 1 if len(located) == JOB_ENTRIES else None
 
     def _problem(self, ledger_id: int, entry_id: int, codec: EntryCodec | None) -> str | None:
         """Read one entry again; what is wrong with it, or None. Blocks."""
@@ -356,7 +356,7 @@ class Scrub:
 
     def _name(self, ledger_id: int, entry_id: int, text: str) -> None:
         log.error("ledger %d entry %d stays damaged: %s", ledger_id, entry_id, text)
-        if len(self._bad) < _NAMED_MAX:
+        if len(self._bad) < NAMED_MAX:
             self._bad[ledger_id, entry_id] = text
 
     async def _keep_place(self) -> None:

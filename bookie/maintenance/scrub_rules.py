@@ -17,7 +17,7 @@ from magnetar_core.bookkeeper.wire.entry import HEADER, EntryCodec
 from magnetar_core.runtime.types import KIB, Buffer, Corruption
 
 # With a lower rate, the pass of a small bookie would use its disk all day long.
-_BYTES_S_MIN: Final = 256 * KIB
+BYTES_S_MIN: Final = 256 * KIB
 
 # Share of the period that a pass aims at, so that a slow hour does not make it late.
 _AIM: Final = 0.8
@@ -55,7 +55,7 @@ class ScrubRate(NamedTuple):
 
 
 def rate_of(total_bytes: int, period_s: float, bytes_s_max: float) -> ScrubRate:
-    needed = max(total_bytes / (period_s * _AIM), _BYTES_S_MIN)
+    needed = max(total_bytes / (period_s * _AIM), BYTES_S_MIN)
     return ScrubRate(min(needed, bytes_s_max), total_bytes / bytes_s_max > period_s)
 
 

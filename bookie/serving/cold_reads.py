@@ -29,7 +29,7 @@ _REST_SHARE: Final = 4
 _REST_S_MAX: Final = 0.05
 
 # Reads in one job at most.
-_JOB_READS_MAX: Final = 256
+JOB_READS_MAX: Final = 256
 
 Brought = dict[tuple[int, int], bytes]
 """(ledger id, entry id) → entry: all entries that the reads of one job have fetched so far, read-ahead included."""
@@ -177,7 +177,7 @@ class ColdReads:
         self._is_busy = False
         reads: list[ColdRead] = []
         arrived_s: list[float] = []
-        while self._waiting and len(reads) < _JOB_READS_MAX and self._may_start():
+        while self._waiting and len(reads) < JOB_READS_MAX and self._may_start():
             read, at = self._waiting.popleft()
             if read.again is None or not read.again():
                 reads.append(read)

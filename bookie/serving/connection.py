@@ -21,7 +21,7 @@ from magnetar_core.runtime.types import KIB, MIB, Buffer
 log = logging.getLogger(__name__)
 
 # Answers up to this much are joined into one buffer; larger ones go to the transport as they are.
-_JOIN_BYTES: Final = 128 * KIB
+JOIN_BYTES: Final = 128 * KIB
 
 # Bytes of answers gathered within one turn of the loop before they go to the transport, which then reports whether the
 # peer keeps up (rule 4).
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             return
         if len(outbox) == 1:
             self._transport.write(outbox[0])
-        elif size <= _JOIN_BYTES:
+        elif size <= JOIN_BYTES:
             self._transport.write(b"".join(outbox))
         else:
             self._transport.writelines(outbox)

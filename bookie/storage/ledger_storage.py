@@ -51,7 +51,7 @@ _SMALL_BYTES = 4 * KIB
 # Index entries that one scan looks up. A batch read of small entries makes another scan if more of them fit into its
 # answer.
 BATCH_ENTRIES = 1_000
-_LIST_ENTRIES = 20_000
+LIST_ENTRIES = 20_000
 
 # Bytes that a batch of reads may gather before its results go to the loop; the other reads wait for the next batch.
 RESULT_BYTES_MAX = 4 * MIB
@@ -467,8 +467,8 @@ class LedgerStorage:
     def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
         """Some entries of the ledger in the index from *first* on, ascending, and where to continue; None at the
         end."""
-        located = self.directory_of(ledger_id).index.locations(ledger_id, first, _LIST_ENTRIES)
-        following = located[-1][0] + 1 if len(located) == _LIST_ENTRIES else None
+        located = self.directory_of(ledger_id).index.locations(ledger_id, first, LIST_ENTRIES)
+        following = located[-1][0] + 1 if len(located) == LIST_ENTRIES else None
         return [entry_id for entry_id, _ in located], following
 
     def directory_of(self, ledger_id: int) -> LedgerDirectory:

@@ -17,7 +17,7 @@ from magnetar_core.runtime.files import Files
 log = logging.getLogger(__name__)
 
 # Bad logs that are named one by one; of more the number is told.
-_NAMED_MAX: Final = 100
+NAMED_MAX: Final = 100
 
 
 def check_logs(files: Files, directory: LedgerDirectory) -> None:
@@ -30,13 +30,13 @@ def check_logs(files: Files, directory: LedgerDirectory) -> None:
         for log_id in list_logs(files, directory.path)
         if log_id not in notes and log_id not in directory.bad_logs and directory.logs.has_entries(log_id)
     }
-    for log_id, bad in list(directory.bad_logs.items())[:_NAMED_MAX]:
+    for log_id, bad in list(directory.bad_logs.items())[:NAMED_MAX]:
         path = posixpath.join(directory.path, file_name(log_id))
         if bad.is_decided:
             log.error("%s %s; %d entries of it were lost with it", path, bad.problem, bad.lost)
         else:
             log.error("%s %s; entries of it cannot be read, they are being counted", path, bad.problem)
-    if len(directory.bad_logs) > _NAMED_MAX:
+    if len(directory.bad_logs) > NAMED_MAX:
         log.error("%s: %d logs are missing or bad in all", directory.path, len(directory.bad_logs))
     for log_id, note in notes.items():
         if note.lost and log_id not in directory.bad_logs:

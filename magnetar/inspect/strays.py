@@ -96,7 +96,7 @@ class StrayLedgers:
                 silent[known.bookie_id] = "it has no HTTP admin (httpServerEnabled)"
             else:
                 try:
-                    for ledger_id in await asyncio.to_thread(_ledgers_of, known.http, known.bookie_id):
+                    for ledger_id in await asyncio.to_thread(ledgers_of, known.http, known.bookie_id):
                         held.setdefault(ledger_id, []).append(known.bookie_id)
                 except (BookieAdminError, TypeError, ValueError) as error:
                     silent[known.bookie_id] = str(error)
@@ -340,7 +340,7 @@ def _opened(
     return None
 
 
-def _ledgers_of(url: str, bookie_id: str) -> list[int]:
+def ledgers_of(url: str, bookie_id: str) -> list[int]:
     """The ledgers of a bookie, which may share its HTTP address with others. Blocks. Raises BookieAdminError."""
     admin = BookieAdmin(url)
     found: list[int] = []

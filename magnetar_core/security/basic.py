@@ -92,11 +92,11 @@ class PasswordRules:
             raise NotValid("the credentials are not user:password")
         name = user.decode("utf-8", errors="replace")
         hashed = self._users.get(name)
-        if hashed is not None and _matches(password, hashed):
+        if hashed is not None and matches(password, hashed):
             return Identity(name)
         for kind, other in self._of_kinds.items():  # rule 1
             if hashed is None or kind != _kind(hashed):
-                _matches(password, other)
+                matches(password, other)
         raise NotValid("unknown user or wrong password")
 
 
@@ -106,7 +106,7 @@ def _kind(hashed: str) -> str:
     return found[1] if found is not None else "apr1" if hashed.startswith("$apr1$") else "crypt"
 
 
-def _matches(password: bytes, hashed: str) -> bool:
+def matches(password: bytes, hashed: str) -> bool:
     if hashed.startswith("$2"):
         if len(password) > _BCRYPT_BYTES or b"\0" in password:
             return False

@@ -598,7 +598,7 @@ async def test_embedded_the_directory_has_one_owner(tmp_path: Path) -> None:
 async def test_embedded_a_secondary_follows_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.stores.secondary._POLL_S", 0.02)
+    monkeypatch.setattr("magnetar_core.bookkeeper.metadata.stores.secondary.POLL_S", 0.02)
     store = await EmbeddedStore.open(tmp_path / "m", LoopClock())
     await store.put("/a/b", b"1")
     reader = await open_store(f"rocksdb:{tmp_path / 'm'}", LoopClock(), read_only=True)

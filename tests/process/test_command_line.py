@@ -227,7 +227,8 @@ def test_a_ledger_is_shown_entry_by_entry_with_every_copy(shell: Shell, namespac
 
 
 def test_ledgers_that_are_not_there_are_named(shell: Shell) -> None:
-    shell.run("ledgers", "show", "999999", code=2)
+    for command in (("show", "999999"), ("read", "999999", "0")):
+        assert "ledger 999999" in shell.refused("ledgers", *command)
 
 
 def test_lines_of_json_become_values_of_the_schema_and_back(shell: Shell, namespace: str, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Which topics there are, as a DataFrame; topics as tables of SQL."""
 
+from typing import Final
+
 import pulsar
 import pulsar.schema
 import pytest
@@ -17,6 +19,9 @@ from tests.support.processes import Standalone
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
+INTERNAL: Final = "persistent://public/listed/__internal"
+
+
 class Order(pulsar.schema.Record):  # type: ignore[misc]
     number = pulsar.schema.Integer()
 
@@ -31,6 +36,7 @@ def url(standalone: Standalone, client: pulsar.Client) -> str:
     for _ in range(2):
         send_all(client, "persistent://public/listed/plain", numbers(0, 10))
         admin.call("PUT", "/admin/v2/persistent/public/listed/plain/unload")
+    send_all(client, INTERNAL, numbers(0, 1))
     send_all(
         client, "persistent://public/listed/typed", [Order(number=7)], schema=pulsar.schema.AvroSchema(Order)
     )  # fmt: skip
@@ -56,8 +62,10 @@ def test_all_namespaces_are_listed_and_names_are_chosen(spark: SparkSession, url
     assert everything.where(f.col("topic") == "persistent://public/listed/plain").count() == 1
     some = magnetar.spark.topics(spark, url, "public/listed", topicsPattern="p.*")
     assert some.select("topic").distinct().count() == 2
-    internal = magnetar.spark.topics(spark, url, includeInternal="true")
-    assert internal.count() >= everything.count()
+    assert everything.where(f.col("topic") == INTERNAL).count() == 0
+    with_internal = magnetar.spark.topics(spark, url, includeInternal="true")
+    assert with_internal.where(f.col("topic") == INTERNAL).count() == 1
+    assert everything.exceptAll(with_internal.select(everything.columns)).count() == 0
     with pytest.raises(ConfigurationError, match=r"namespace listed: expected tenant/namespace"):
         magnetar.spark.topics(spark, url, "listed")
 

@@ -171,6 +171,9 @@ class MemoryFiles:
 
     def rename(self, old: str, new: str) -> None:
         with self.guard:
+            if old in self._directories:
+                self._rename_directory(old, new)
+                return
             inode = self._inode(old)
             self.note("rename", old)
             self._entries[new] = inode
@@ -233,6 +236,15 @@ class MemoryFiles:
     def charge(self, more_bytes: int, path: str) -> None:
         if self.capacity_bytes is not None and more_bytes > self.usage(path).free_bytes:
             raise OSError(errno.ENOSPC, "no space left", path)
+
+    def _rename_directory(self, old: str, new: str) -> None:
+        """Folders outlast a power cut as soon as they are made, so this does too."""
+        self.note("rename", old)
+        moved = {path for path in self._directories if path == old or path.startswith(f"{old}/")}
+        self._directories = self._directories - moved | {new + path.removeprefix(old) for path in moved}
+        for entries in (self._entries, self._durable_entries):
+            for path in [path for path in entries if path.startswith(f"{old}/")]:
+                entries[new + path.removeprefix(old)] = entries.pop(path)
 
     def _inode(self, path: str) -> _Inode:
         try:

@@ -32,12 +32,19 @@ class Shell:
 
     def run(self, *arguments: str, code: int = 0, **options: Any) -> str:
         """What it printed; it must end with *code*."""
-        found = run_command(*arguments, env={**os.environ, **self.environment}, **options)
-        assert found.returncode == code, (arguments, found.stdout, found.stderr)
-        return found.stdout
+        return self._ended(code, *arguments, **options).stdout
+
+    def refused(self, *arguments: str) -> str:
+        """What it printed to standard error; it must end with 2."""
+        return self._ended(2, *arguments).stderr
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", code=code))
+
+    def _ended(self, code: int, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        ended = run_command(*arguments, env={**os.environ, **self.environment}, **options)
+        assert ended.returncode == code, (arguments, ended.stdout, ended.stderr)
+        return ended
 
 
 def bookies(metadata_url: str, *words: str) -> tuple[int, Any]:

@@ -153,13 +153,15 @@ def test_the_ports_of_containers_and_services_are_those_that_servers_listen_on(
     listened = {int(given(name)[PREFIX + setting]) for setting in settings}
     ports = {one["name"]: one["containerPort"] for one in container(name)["ports"]}
     assert set(ports.values()) == listened
-    for service in manifests():
-        if service["kind"] != "Service" or service["spec"]["selector"] != {"app": name}:
-            continue
+    services = [one for one in manifests() if one["kind"] == "Service" and one["spec"]["selector"] == {"app": name}]
+    assert services
+    for service in services:
         for port in service["spec"]["ports"]:
             assert port["port"] in listened
             assert port.get("targetPort", port["port"]) in {*ports, *ports.values()}
-    for probe in (found for key, found in container(name).items() if key.endswith("Probe")):
+    probes = [probe for key, probe in container(name).items() if key.endswith("Probe")]
+    assert probes
+    for probe in probes:
         asked = probe.get("httpGet") or probe["tcpSocket"]
         assert asked["port"] in ports
         if "httpGet" in probe:

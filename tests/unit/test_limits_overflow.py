@@ -482,7 +482,7 @@ def test_a_schema_nests_to_a_limit() -> None:
 
 
 def test_answers_of_a_bookie_that_is_ahead_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_core.bookkeeper.client.deciding.add_stages._ANSWERS_MAX", 3)
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.deciding.add_stages.ANSWERS_MAX", 3)
     watch = AddWatch(2, False, 1.0)
     watch.appended(100, 0.0)
     for number in range(10):
@@ -572,8 +572,8 @@ def entry_logs(files: MemoryFiles, count: int) -> tuple[EntryLogs, list[int]]:
 
 
 def test_so_many_logs_are_open_for_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.storage.entry_log.files._OPEN_LOGS_MAX", 3)
-    monkeypatch.setattr("bookie.storage.entry_log.files._RETIRED_MAX", 2)
+    monkeypatch.setattr("bookie.storage.entry_log.files.OPEN_LOGS_MAX", 3)
+    monkeypatch.setattr("bookie.storage.entry_log.files.RETIRED_LOGS_MAX", 2)
     logs, locations = entry_logs(MemoryFiles(), 9)
     assert len({location >> 32 for location in locations}) == 9
     for _ in range(2):

@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 # Records that one job of the maintenance thread scans: a few milliseconds, so that an operator's call does not wait
 # long.
-_SCAN_RECORDS: Final = 10_000
-_COPY_RECORDS: Final = 1_000
-_COPY_BYTES: Final = MIB
-_PROOF_ENTRIES: Final = 10_000
+SCAN_RECORDS: Final = 10_000
+COPY_RECORDS: Final = 1_000
+COPY_BYTES: Final = MIB
+PROOF_ENTRIES: Final = 10_000
 
 # A pause is made in steps of this length, so that a stop need not wait for its end.
-_REST_S: Final = 0.5
+REST_S: Final = 0.5
 
 # The cost of skipping a dead record, as a share of copying a live one.
 _DEAD_SHARE: Final = 0.05
@@ -168,7 +168,7 @@ class Compactor:
             return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
         found: dict[int, int] = {}
-        while some := await self._maintenance.run(lambda: list(islice(records, _SCAN_RECORDS))):
+        while some := await self._maintenance.run(lambda: list(islice(records, SCAN_RECORDS))):
             for _, size, ledger_id, _ in some:
                 found[ledger_id] = found.get(ledger_id, 0) + fmt.SIZE.size + size
             await self._rest(0)
@@ -320,7 +320,7 @@ class Compactor:
                 entry = directory.logs.read(location, ledger_id, entry_id)
                 entries.append((ledger_id, entry))
                 size += len(entry)
-            if looked_at >= _COPY_RECORDS or size >= _COPY_BYTES:
+            if looked_at >= COPY_RECORDS or size >= COPY_BYTES:
                 break
         if entries:
             copy.append(entries)
@@ -354,8 +354,8 @@ class Compactor:
         until = self._clock.monotonic() + seconds
         while not self._is_stopping():
             left = until - self._clock.monotonic()
-            await self._clock.sleep(min(max(left, 0), _REST_S))
-            if left <= _REST_S:
+            await self._clock.sleep(min(max(left, 0), REST_S))
+            if left <= REST_S:
                 break
         if self._is_stopping():
             raise Stopped
@@ -374,13 +374,13 @@ class _Finder:
     def step(self) -> bool:
         """Search some more; True when the search is over. Raises OSError."""
         seen = 0
-        while self._left and seen < _PROOF_ENTRIES:
-            some = self._index.locations(self._left[-1], self._first, _PROOF_ENTRIES)
+        while self._left and seen < PROOF_ENTRIES:
+            some = self._index.locations(self._left[-1], self._first, PROOF_ENTRIES)
             if any(fmt.split_location(location)[0] == self._log_id for _, location in some):
                 self.is_found = True
                 return True
             seen += len(some) + 1
-            if len(some) == _PROOF_ENTRIES:
+            if len(some) == PROOF_ENTRIES:
                 self._first = some[-1][0] + 1
             else:
                 self._left.pop()

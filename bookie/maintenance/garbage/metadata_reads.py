@@ -11,7 +11,7 @@ from magnetar_core.runtime.rate_limiter import RateLimiter
 log = logging.getLogger(__name__)
 
 # Metadata reads between two checks of the rate.
-_READS = 50
+READS_PER_TURN = 50
 
 
 class MetadataReads:
@@ -33,8 +33,8 @@ class MetadataReads:
     async def wait(self, number: int) -> None:
         """Call before the *number*th read of a series: waits if the reads are too fast. Raises Stopped."""
         self.check_stop()
-        if number % _READS == 0:
-            await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), _READS) - 1, 0))
+        if number % READS_PER_TURN == 0:
+            await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), READS_PER_TURN) - 1, 0))
 
     def found_damaged(self, ledger_id: int, error: Exception) -> None:
         """A record is damaged, which proves nothing: the ledger stays."""

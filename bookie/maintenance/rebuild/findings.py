@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 # Problems that the status names; further ones are only counted.
-_NAMED_MAX: Final = 100
+NAMED_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Findings:
     def add_problem(self, text: str) -> None:
         """Count a reason why entries may be missing; the first hundred are kept as texts."""
         self.problem_count += 1
-        if len(self.problems) < _NAMED_MAX:
+        if len(self.problems) < NAMED_MAX:
             self.problems.append(text)
 
     def add_located(self, ledger_ids: Iterable[int]) -> None:

@@ -12,7 +12,7 @@ from magnetar_core.runtime.types import Corruption
 log = logging.getLogger(__name__)
 
 # Ledgers whose digests are cached. Few are enough: the entries of each flush are sorted by ledger.
-_CODECS_MAX: Final = 1_000
+CODECS_MAX: Final = 1_000
 
 
 class LedgerCodecs:
@@ -34,7 +34,7 @@ class LedgerCodecs:
         rebuild must not depend on the metadata store."""
         if ledger_id not in self._cached:
             # All at once, not the oldest: then no order of use has to be kept, and a miss is one read of metadata.
-            if len(self._cached) >= _CODECS_MAX:
+            if len(self._cached) >= CODECS_MAX:
                 self._cached.clear()
             self._cached[ledger_id] = await self._read(ledger_id)
         return self._cached[ledger_id]

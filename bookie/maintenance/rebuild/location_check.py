@@ -15,7 +15,7 @@ from bookie.storage.ledger_storage import LedgerDirectory
 from magnetar_core.runtime.files import Files
 
 # Locations that one job of the maintenance thread checks.
-_LOCATIONS: Final = 1_000
+JOB_LOCATIONS: Final = 1_000
 
 
 class GonePage(NamedTuple):
@@ -49,7 +49,7 @@ class LocationPage(NamedTuple):
 
 def find_gone_log(files: Files, directory: LedgerDirectory, ledger_id: int, first: int) -> GonePage:
     """Whether a location of the page from entry *first* on leads into a log that does not exist."""
-    located = directory.index.locations(ledger_id, first, _LOCATIONS)
+    located = directory.index.locations(ledger_id, first, JOB_LOCATIONS)
     used = {fmt.split_location(location)[0] for _, location in located}
     is_gone = any(not _log_exists(files, directory, log_id) for log_id in used)
     return GonePage(len(located), is_gone, _following(located, first))
@@ -63,7 +63,7 @@ def find_lost(
     *bad*: log → whether it is missing; each location into one that is not is followed. Of other logs it is looked only
     whether they exist. Raises OSError of the index.
     """
-    located = directory.index.locations(ledger_id, first, _LOCATIONS)
+    located = directory.index.locations(ledger_id, first, JOB_LOCATIONS)
     lost: list[tuple[int, int]] = []
     newest: dict[int, LogNote] = {}
     missing: dict[int, bool] = {}
@@ -84,7 +84,7 @@ def check_locations(
     """Check the page from entry *first* on. Locations before *end*, the end of the snapshot, are only counted unless
     *follow* is given: following one costs a read of its log. Later ones come from flushes since then; only the
     existence of their logs is checked."""
-    located = directory.index.locations(ledger_id, first, _LOCATIONS)
+    located = directory.index.locations(ledger_id, first, JOB_LOCATIONS)
     old = [one for one in located if one[1] < end]
     # Locations of later flushes lead into logs that exist; other locations may not.
     newer = {fmt.split_location(location)[0] for _, location in located if location >= end}
@@ -96,7 +96,7 @@ def check_locations(
 
 
 def _following(located: list[tuple[int, int]], first: int) -> int | None:
-    if len(located) < _LOCATIONS:
+    if len(located) < JOB_LOCATIONS:
         return None
     following = located[-1][0] + 1
     assert following > first, "a page does not end before it begins"

@@ -22,7 +22,7 @@ from magnetar_core.runtime.types import Corruption
 
 # Records that one job of the maintenance thread compares, at 4 µs each for the index, and locations that one job of the
 # flusher puts at most.
-_RECORDS: Final = 500
+JOB_RECORDS: Final = 500
 
 # A location after every possible one.
 _NO_END: Final = 2**63 - 1
@@ -77,7 +77,7 @@ def take_snapshot(files: Files, directory: LedgerDirectory) -> Snapshot:
 
 def next_records(records: Iterator[Record]) -> list[Record]:
     """The records for the next comparison; empty at the end of the log. Raises OSError."""
-    return list(islice(records, _RECORDS))
+    return list(islice(records, JOB_RECORDS))
 
 
 def compare(directory: LedgerDirectory, ledgers: Container[int], log_id: int, records: Sequence[Record]) -> Comparison:

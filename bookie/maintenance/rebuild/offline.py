@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 DATABASES: Final = (LOCATIONS, LEDGERS)
 
 # Locations in one batch: a few hundred KiB.
-_BATCH: Final = 1_000
+BATCH_LOCATIONS: Final = 1_000
 
 # Apache's direct writer pads its blocks with this byte. Read as a size it is negative, so no record begins with it.
 _PADDING: Final = b"\xf0"
@@ -224,7 +224,7 @@ class _Rebuild:
             if (ledger_id, entry_id) in self._batch or self._index.location(ledger_id, entry_id):
                 return
         self._batch[ledger_id, entry_id] = fmt.location(log_id, offset)
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= BATCH_LOCATIONS:
             self._put()
 
     def finish(self) -> None:

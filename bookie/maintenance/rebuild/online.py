@@ -67,7 +67,7 @@ from magnetar_core.runtime.types import Corruption, MagnetarError
 log = logging.getLogger(__name__)
 
 # Ledger rows that are encoded on the loop at a time: two milliseconds.
-_ROWS: Final = 200
+ROWS_AT_ONCE: Final = 200
 
 # Entries and locations a second: at some 10 µs each that is a fifth of a core. For bytes the limit of the scrub holds.
 _ENTRIES_S: Final = 20_000
@@ -316,8 +316,8 @@ class OnlineRebuild:
     async def _fence(self, ledgers: Sequence[Ledger]) -> None:
         """Fence ledgers (rule 2). Rows are encoded and handed over in one turn of the loop, so that no older row
         follows. Raises OSError."""
-        for first in range(0, len(ledgers), _ROWS):
-            some = ledgers[first : first + _ROWS]
+        for first in range(0, len(ledgers), ROWS_AT_ONCE):
+            some = ledgers[first : first + ROWS_AT_ONCE]
             for ledger in some:
                 if not ledger.fenced:
                     ledger.fenced = True

@@ -30,7 +30,7 @@ from magnetar_core.runtime.files import File, Files, read_file, replace_file
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 
 # Entries are joined into writes of about this size: one system call for many entries, in bounded memory.
-_WRITE_BYTES = 2 * MIB
+WRITE_BYTES = 2 * MIB
 
 _PAGE_BYTES = 4 * KIB
 
@@ -52,8 +52,8 @@ _READ_LEDGERS_MAX = 1_000
 
 # Logs that are open for reading. Above the limit the one opened first is closed. A bookie with 64 GiB in use has 64
 # logs.
-_OPEN_LOGS_MAX = 128
-_RETIRED_MAX = 16
+OPEN_LOGS_MAX = 128
+RETIRED_LOGS_MAX = 16
 
 
 def file_name(log_id: int) -> str:
@@ -196,7 +196,7 @@ class EntryLogs:
                 if self._file is None or self._offset + sizes[first] > self._log_bytes_max:
                     self._roll()
                 # As many as fit into the log and one write; at least one, however large.
-                room = min(self._log_bytes_max - self._offset, _WRITE_BYTES)
+                room = min(self._log_bytes_max - self._offset, WRITE_BYTES)
                 stop = max(bisect_right(starts, starts[first] + room) - 1, first + 1)
                 self._append_run(entries[first:stop], sizes[first:stop], locations)
                 first = stop
@@ -427,7 +427,7 @@ class EntryLogs:
                     file = self._files.open(path)
                     file.without_read_ahead()
                     file.prepare_read_once()
-                    if len(self._open) >= _OPEN_LOGS_MAX:
+                    if len(self._open) >= OPEN_LOGS_MAX:
                         self._retire(next(iter(self._open)))
                     self._open[log_id] = file
         return file
@@ -435,7 +435,7 @@ class EntryLogs:
     def _retire(self, log_id: int) -> None:
         # It is not closed at once, because another thread may be about to read from it.
         self._retired.append(self._open.pop(log_id))
-        if len(self._retired) > _RETIRED_MAX:
+        if len(self._retired) > RETIRED_LOGS_MAX:
             self._retired.popleft().close()
 
     # -- writing

@@ -40,7 +40,7 @@ _MAP_LEDGER_ID: Final = -1
 _MAP_ENTRY_ID: Final = -2
 
 SEAL_OFFSET: Final = 8
-_WINDOW_BYTES: Final = MIB
+WINDOW_BYTES: Final = MIB
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 
 
@@ -131,7 +131,7 @@ class LogScan:
         at, window_at, window = HEADER_BYTES, 0, b""
         while at + SIZE.size + ENTRY_BYTES_MIN <= size_bytes:
             if not window_at <= at <= window_at + len(window) - SIZE.size - ENTRY_BYTES_MIN:
-                window_at, window = at, self._read(at, _WINDOW_BYTES)
+                window_at, window = at, self._read(at, WINDOW_BYTES)
                 if len(window) < SIZE.size + ENTRY_BYTES_MIN:
                     self.garbage_bytes += size_bytes - at
                     return

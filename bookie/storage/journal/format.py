@@ -72,7 +72,7 @@ _SEAL_MAGIC: Final = b"\xf1groupE\xf1"
 _PADDING_MIN: Final = _PADDING.size + _SEAL.size
 
 # The file is read in steps of this size; a group takes at most a few of them.
-_WINDOW_BYTES: Final = MIB
+WINDOW_BYTES: Final = MIB
 
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 
@@ -228,14 +228,14 @@ class _Window:
         """*size* bytes at *offset*, fewer at the end of the file."""
         start = offset - self.at
         if start < 0 or start + size > len(self.data):
-            self.data = self.read(offset, max(size, _WINDOW_BYTES))
+            self.data = self.read(offset, max(size, WINDOW_BYTES))
             self.at, start = offset, 0
         return self.data[start : start + size]
 
 
 def ends_group(read: Callable[[int, int], bytes], header: Header, file_id: int, offset: int) -> bool:
     """Whether a sealed group of the file *file_id* ends at *offset*; *read(offset, size)* gives the file's bytes."""
-    begin = max(offset - _WINDOW_BYTES, header.first_offset)
+    begin = max(offset - WINDOW_BYTES, header.first_offset)
     data = read(begin, offset - begin)
     if len(data) < offset - begin:
         return False
@@ -295,13 +295,13 @@ class Scan:
         """The offset of the first byte after *at* that is not zero; None if all are. Apache's bookie preallocates
         zeros."""
         while True:
-            data = self._window.read(at, _WINDOW_BYTES)
+            data = self._window.read(at, WINDOW_BYTES)
             found = _NOT_ZERO.search(data)
             if found is not None:
                 return at + found.start()
-            if len(data) < _WINDOW_BYTES:
+            if len(data) < WINDOW_BYTES:
                 return None
-            at += _WINDOW_BYTES
+            at += WINDOW_BYTES
 
     def _sealed(self) -> Iterator[Record]:
         while True:
@@ -368,12 +368,12 @@ class Scan:
         """Check rule 3. Raises Corruption."""
         at = bad
         while True:
-            data = self._window.read(at, _WINDOW_BYTES)
+            data = self._window.read(at, WINDOW_BYTES)
             found = data.find(_SEAL_MAGIC)
             if found < 0:
-                if len(data) < _WINDOW_BYTES:
+                if len(data) < WINDOW_BYTES:
                     return
-                at += _WINDOW_BYTES - len(_SEAL_MAGIC)
+                at += WINDOW_BYTES - len(_SEAL_MAGIC)
                 continue
             seal_at = at + found
             seal = self._window.read(seal_at, _SEAL.size)

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 # How often positions without a bookie are checked again. They are also checked whenever the set of registered bookies
 # changes.
-_LEFT_OUT_S: Final = 2.0
+LEFT_OUT_S: Final = 2.0
 
 # A writer that has appended nothing for so long reads the ledger's record again. One small reading in that time costs
 # nothing, and bookies collect what was deleted every quarter of an hour.
@@ -72,14 +72,14 @@ BELIEF_S: Final = 30.0
 
 # How long entries wait for that reading at most, if it is for the pause alone: a metadata store that stands still must
 # not stop topics that are open. Without it nobody can recover a ledger, or delete it.
-_PAUSE_READ_S: Final = 1.0
+PAUSE_READ_S: Final = 1.0
 
 # When somebody has closed the ledger, a new owner writes the topic's record next, by which this owner learns that it is
 # none any more. Only where that does not come was it auto-recovery, or a drain, and the writer goes on elsewhere.
 NOTICE_S: Final = 1.0
 
 # Pauses between readings while the metadata store does not answer.
-_READ_AGAIN_S: Final = 0.2
+READ_AGAIN_S: Final = 0.2
 _READ_AGAIN_LAST_S: Final = 2.0
 
 _entry_id = itemgetter(0)
@@ -227,7 +227,7 @@ class LedgerWriteHandle:
         if now_s - self._appended_s > BELIEF_S and not self._recovery and writer.is_open():
             self._belief.on_pause()
             self._doubt()
-            self._pool.clock.call_later(_PAUSE_READ_S, self._on_silence)
+            self._pool.clock.call_later(PAUSE_READ_S, self._on_silence)
         self._appended_s = now_s
         first = writer.last_add_pushed + 1
         run = writer.add(payloads)
@@ -350,7 +350,7 @@ class LedgerWriteHandle:
 
     async def _read_record(self) -> None:
         """Read the record until it says that the ledger is ours, over all sockets that answered."""
-        again_s = _READ_AGAIN_S
+        again_s = READ_AGAIN_S
         try:
             while self._writer.is_open():
                 sockets = self._sockets()
@@ -583,7 +583,7 @@ class LedgerWriteHandle:
     def _schedule_left_out(self) -> None:
         self._fail_if_starved()
         if self._writer.left_out and self._left_out_timer is None and self._writer.is_open():
-            self._left_out_timer = self._pool.clock.call_later(_LEFT_OUT_S, self._on_left_out_timer)
+            self._left_out_timer = self._pool.clock.call_later(LEFT_OUT_S, self._on_left_out_timer)
 
     def _fail_if_starved(self) -> None:
         """A writer without enough bookies holds pending entries for `hold_adds_s`, then it fails."""

@@ -54,7 +54,7 @@ IDLE_S: Final = 75.0
 BACKLOG: Final = 128
 
 # How long answers that are under way may take when the server stops.
-_STOP_S: Final = 2.0
+STOP_S: Final = 2.0
 
 _LINE_S: Final = 10.0
 
@@ -113,7 +113,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,
-            shutdown_timeout=_STOP_S,
+            shutdown_timeout=STOP_S,
             max_line_size=header_bytes_max,
             max_field_size=header_bytes_max,
             max_headers=HEADERS_MAX,

@@ -68,7 +68,7 @@ class Descriptors:
     """Says whether a connection may come in, at all ports of a process."""
 
     def __init__(self, limit: Callable[[], int] = limit) -> None:
-        self._limit = limit
+        self.limit = limit
         self._next_line_s = float("-inf")
         self.refused = 0
         """Connections that were closed because the others are for storage."""
@@ -76,7 +76,7 @@ class Descriptors:
     @property
     def for_connections(self) -> int:
         """How many descriptors connections from outside may have, with the files that are open beside them."""
-        most = self._limit()
+        most = self.limit()
         return most - reserved(most)
 
     def refuses(self, number: int, peer: str, now_s: float) -> bool:
@@ -90,7 +90,7 @@ class Descriptors:
             log.warning(
                 "a connection of %s is closed (%d so far): %d open files are in use, and the other %d are for storage; "
                 "raise the hard limit of open files (ulimit -Hn, LimitNOFILE) or let fewer clients connect",
-                peer, self.refused, most, self._limit() - most,
+                peer, self.refused, most, self.limit() - most,
             )  # fmt: skip
         return True
 

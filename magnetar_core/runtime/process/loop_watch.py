@@ -36,7 +36,7 @@ _WARN_EACH_S: Final = 10.0
 _NAMES_MAX: Final = 6
 _PLACES_MAX: Final = 4
 _NAME_CHARS_MAX: Final = 300
-_OWN: Final = ("autorecovery", "bookie", "broker", "magnetar", "magnetar_core", "managed_ledger")
+OWN_PACKAGES: Final = ("autorecovery", "bookie", "broker", "magnetar", "magnetar_core", "managed_ledger")
 
 
 class Stall(NamedTuple):
@@ -135,7 +135,7 @@ def describe_stack(frame: FrameType | None, task_name: str | None) -> str:
     places: list[str] = []
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] in _OWN:
+        if module.partition(".")[0] in OWN_PACKAGES:
             if len(places) < _PLACES_MAX:
                 places.append(f"{module}:{frame.f_lineno} {frame.f_code.co_name}")
             names.update(dict.fromkeys(_names(frame)))

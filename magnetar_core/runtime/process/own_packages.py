@@ -37,7 +37,7 @@ def python_environment(environ: Mapping[str, str]) -> dict[str, str]:
     one."""
     entries = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kept = [entry for entry in entries if not _hides(Path(entry))]
-    if not _is_installed():
+    if not is_installed():
         kept.insert(0, str(HOME))
     made = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
     if kept:
@@ -84,7 +84,7 @@ def _place(spec: ModuleSpec | None) -> Path | None:
     return origin.parents[1] if spec.submodule_search_locations is not None else origin.parent
 
 
-def _is_installed() -> bool:
+def is_installed() -> bool:
     """Whether our home is one of the folders where Python searches for installed packages."""
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     return HOME in [Path(folder).resolve() for folder in folders]

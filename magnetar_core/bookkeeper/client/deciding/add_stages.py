@@ -12,7 +12,7 @@ _MOMENT_S: Final = 0.001
 
 # Answers kept for one bookie. At one a millisecond they cover more than the time-out of an add. A bookie that is ahead
 # of the others by more than that is not the slow one.
-_ANSWERS_MAX: Final = 40_000
+ANSWERS_MAX: Final = 40_000
 
 
 class SlowAdd(NamedTuple):
@@ -69,7 +69,7 @@ class AddWatch:
             answers[-1] = max(entry_id, answers[-1][0]), answers[-1][1]
         else:
             answers.append((entry_id, now_s))
-            if len(answers) > _ANSWERS_MAX:
+            if len(answers) > ANSWERS_MAX:
                 del answers[0]
 
     def changing(self, now_s: float) -> None:

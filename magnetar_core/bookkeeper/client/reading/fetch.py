@@ -28,7 +28,7 @@ R = TypeVar("R")
 _WINDOW: Final = 64
 
 # Entries asked for in one batch. Bytes bound the answer; this limit only keeps the count within its field of 32 bits.
-_BATCH_COUNT_MAX: Final = 1_000_000
+BATCH_COUNT_MAX: Final = 1_000_000
 
 
 class _Race(Generic[R]):
@@ -133,7 +133,7 @@ class LedgerFetcher:
         self, order: Sequence[int], ensemble: Sequence[str], first: int, max_count: int, max_bytes: int
     ) -> list[StoredEntry]:
         max_bytes = min(max_bytes, self._pool.config.frame_bytes_max)
-        max_count = min(max_count, _BATCH_COUNT_MAX)
+        max_count = min(max_count, BATCH_COUNT_MAX)
 
         def ask(index: int) -> "asyncio.Future[list[memoryview]]":
             connection = self._pool.get(ensemble[index], self.ledger_id)

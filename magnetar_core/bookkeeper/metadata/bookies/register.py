@@ -53,7 +53,7 @@ _WAIT_FOR_FORMER_S: Final = 60.0
 
 # How long a stopping bookie tries to remove its registration from a store that does not answer. The end of the session
 # removes it anyway.
-_LEAVE_MAX_S: Final = 3.0
+LEAVE_MAX_S: Final = 3.0
 
 # How many bookies of a kind an error names.
 _NAMED_MAX: Final = 10
@@ -157,13 +157,13 @@ class BookieRegistration:
                 return
             self._info = None
             try:
-                async with asyncio.timeout(_LEAVE_MAX_S):
+                async with asyncio.timeout(LEAVE_MAX_S):
                     for path in (self._path(False), self._path(True)):
                         node = await self._store.get(path)
                         if node is not None and node.own:
                             await self._delete(path)
             except (StoreUnavailable, SessionLost, TimeoutError) as error:
-                reason = str(error) or f"the metadata store did not answer within {_LEAVE_MAX_S:.0f} s"
+                reason = str(error) or f"the metadata store did not answer within {LEAVE_MAX_S:.0f} s"
                 log.warning("%s stays registered until its session ends: %s", self._bookie_id, reason)
 
     async def read_cookie(self) -> Node | None:

@@ -27,7 +27,7 @@ from magnetar_core.bookkeeper.metadata.stores.watches import Watches
 from magnetar_core.runtime.clock import Clock, Timer
 
 # How often watched nodes are compared with their last state: RocksDB does not notify a secondary.
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 
 
 class StoreReadOnly(MetadataError):
@@ -154,7 +154,7 @@ class SecondaryStore:
 
     def _poll_later(self) -> None:
         if self._timer is None:
-            self._timer = self._clock.call_later(_POLL_S, self._poll)
+            self._timer = self._clock.call_later(POLL_S, self._poll)
 
     def _poll(self) -> None:
         self._timer = None

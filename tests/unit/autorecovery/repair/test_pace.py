@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from autorecovery.repair.pace import Pace
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.manual_clock import ManualClock
@@ -38,6 +40,9 @@ async def test_a_disk_that_is_slow_always_is_got_used_to() -> None:
     clock = ManualClock()
     pace = Pace(clock)
     await written(pace, clock, 0.01)
+    for _ in range(20):
+        await written(pace, clock, 0.06)
+    assert pace.window_bytes == MIB
     for _ in range(5_000):
         await written(pace, clock, 0.06)
     assert pace.window_bytes == WHOLE
@@ -113,13 +118,25 @@ async def test_a_limit_in_bytes_a_second_is_kept() -> None:
 
 
 async def test_a_write_that_fails_gives_its_place_back() -> None:
-    pace = Pace(ManualClock())
-    for _ in range(50):
-        try:
-            async with pace.turn(WHOLE):
-                raise ConnectionError
-        except ConnectionError:
-            continue
+    clock = ManualClock()
+    pace = Pace(clock)
+    may_fail = asyncio.Event()
+
+    async def failing() -> None:
+        async with pace.turn(WHOLE):
+            await may_fail.wait()
+            raise ConnectionError
+
+    failed = asyncio.ensure_future(failing())
+    await settle()
+    waiting = asyncio.ensure_future(written(pace, clock, 0.0))
+    await settle()
+    assert not waiting.done()
+    may_fail.set()
+    await settle()
+    assert waiting.done()
+    with pytest.raises(ConnectionError):
+        await failed
 
 
 async def test_what_is_read_shares_the_limit_in_bytes_with_what_is_copied() -> None:

@@ -8,7 +8,8 @@ import pytest
 from aiohttp import web
 
 from bookie.admin.ledger_pages import ENTRIES_PER_PAGE
-from bookie.admin.server import LONG_ANSWERS_MAX, AdminServer
+from bookie.admin.questions import ledger_id_of
+from bookie.admin.server import LONG_ANSWERS_MAX
 from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint
 from magnetar_core.bookkeeper.metadata.bookies.register import BookieRegistration
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
@@ -97,14 +98,13 @@ async def test_long_answers_wait_for_each_other_and_short_ones_for_none(
     world: LyingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
-    read_ledger = AdminServer._read_ledger
 
-    async def noting(*arguments: Any) -> web.StreamResponse:
+    def noting(request: web.Request, method: str) -> int:
         nonlocal asked
         asked += 1
-        return await read_ledger(*arguments)
+        return ledger_id_of(request, method)
 
-    monkeypatch.setattr(AdminServer, "_read_ledger", noting)
+    monkeypatch.setattr("bookie.admin.server.ledger_id_of", noting)
     entries = Entries(5)
     entries.may_read.clear()
     async with administered(world, ledgers=entries) as admin:
@@ -126,7 +126,7 @@ async def test_a_long_answer_is_written_in_pieces(world: LyingWorld, monkeypatch
         await write(answer, data)
 
     monkeypatch.setattr(web.StreamResponse, "write", noting)
-    monkeypatch.setattr("bookie.admin.answers._CHUNK_BYTES", 1000)
+    monkeypatch.setattr("bookie.admin.answers.CHUNK_BYTES", 1000)
     async with administered(world, ledgers=Entries(100, size=100)) as admin:
         assert (await admin.call("GET", READ)).json == {str(n): "x" * 100 for n in range(100)}
     assert len(pieces) >= 10
@@ -146,7 +146,7 @@ async def test_records_of_a_list_are_read_a_few_at_a_time(
     for ledger_id in range(10):
         await world.record_ledger(ledger_id)
     monkeypatch.setattr(LedgerStore, "read", noting)
-    monkeypatch.setattr("bookie.admin.ledger_pages._RECORDS_AT_ONCE", 3)
+    monkeypatch.setattr("bookie.admin.ledger_pages.RECORDS_AT_ONCE", 3)
     found = (await admin.call("GET", "/api/v1/ledger/list?print_metadata=true&decode_meta=true")).json
     assert list(found) == [str(ledger_id) for ledger_id in range(10)]
     assert (together.most, together.times) == (3, 10)
@@ -162,7 +162,7 @@ async def test_bookies_are_asked_a_few_at_a_time(
             return await ask_disks(*arguments)
 
     monkeypatch.setattr("bookie.admin.cluster_view.ask_disks", noting)
-    monkeypatch.setattr("bookie.admin.cluster_view._ASKED_MAX", 3)
+    monkeypatch.setattr("bookie.admin.cluster_view.ASKED_MAX", 3)
     info = BookieServiceInfo((bookie_endpoint(*admin.bookie.address),))  # this bookie answers for the others
     for number in range(2, 11):
         other = BookieRegistration(world.store, "/ledgers", f"bookie-{number}", world.clock)

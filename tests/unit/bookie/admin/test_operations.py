@@ -213,6 +213,10 @@ async def test_compaction_is_suspended_and_resumed_by_kind(admin: Client) -> Non
     for verb, kinds, major, minor in (
         ("suspend", {"suspendMajor": True}, "true", "false"),
         ("suspend", {"suspendMinor": True}, "true", "true"),
+        ("resume", {"resumeMinor": True}, "true", "false"),
+        ("suspend", {"suspendMinor": True}, "true", "true"),
+        ("resume", {"resumeMajor": True}, "false", "true"),
+        ("suspend", {"suspendMajor": True}, "true", "true"),
         ("resume", {"resumeMajor": True, "resumeMinor": True}, "false", "false"),
     ):
         assert (await admin.call("PUT", f"{path}/{verb}_compaction", kinds)).status == 200

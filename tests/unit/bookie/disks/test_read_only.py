@@ -227,7 +227,7 @@ async def test_a_bookie_that_was_removed_while_it_runs_takes_no_entries(
     world: LyingWorld, is_drained: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cookie it could not start again. One that was cut off has not seen that it was drained before."""
-    monkeypatch.setattr("bookie.disks.draining._LOOK_S", 2.0)
+    monkeypatch.setattr("bookie.disks.draining.LOOK_S", 2.0)
     async with world.serving() as bookie:
         states = BookieStates(world.store)
         if is_drained:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bookie.maintenance.garbage.compaction import Compactor, _Finder
+from bookie.maintenance.garbage.compaction import _Finder
 from bookie.maintenance.garbage.rules import CompactionKind
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.index import MemoryIndex
 from tests.support import crash_images
 from tests.support.bookie_disks import Disk, on_each_operation, stored_entry
-from tests.support.crash_images import COLLECTING, Life, StepClock, until_end
+from tests.support.crash_images import COLLECTING, Life, StepClock, StepThread, until_end
 
 LOG = "/l0/current/0.log"
 ENTRIES = 10
@@ -65,19 +65,21 @@ def assert_compacted(life: Life) -> None:
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """(records examined, entries, bytes) of each copying job."""
     jobs: list[tuple[int, int, int]] = []
-    copy_some = Compactor._copy_some
+    run = StepThread.run
 
-    def noting(*arguments: Any) -> tuple[int, int, int]:
-        jobs.append(copy_some(*arguments))
-        return jobs[-1]
+    async def noting(thread: StepThread, work: Callable[[], Any]) -> Any:
+        outcome = await run(thread, work)
+        if isinstance(outcome, tuple) and len(outcome) == 3:
+            jobs.append(outcome)
+        return outcome
 
-    monkeypatch.setattr(Compactor, "_copy_some", noting)
+    monkeypatch.setattr(StepThread, "run", noting)
     return jobs
 
 
 def test_a_job_looks_at_so_many_records(monkeypatch: pytest.MonkeyPatch, copied: list[tuple[int, int, int]]) -> None:
     life = mostly_dead(monkeypatch)
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._COPY_RECORDS", 7)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.COPY_RECORDS", 7)
     collect(life, CompactionKind.MAJOR)
     assert [looked_at for looked_at, _, _ in copied] == [7, 7, 7, 7, 7, 5, 0]
     assert_compacted(life)
@@ -85,7 +87,7 @@ def test_a_job_looks_at_so_many_records(monkeypatch: pytest.MonkeyPatch, copied:
 
 def test_a_job_copies_so_many_bytes(monkeypatch: pytest.MonkeyPatch, copied: list[tuple[int, int, int]]) -> None:
     life = mostly_dead(monkeypatch)
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._COPY_BYTES", 1000)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.COPY_BYTES", 1000)
     collect(life, CompactionKind.MAJOR)
     # The entry that goes beyond it is the last one; dead ones cost nothing.
     assert [entries for _, entries, _ in copied] == [4, 4, 2, 0]
@@ -109,7 +111,7 @@ def test_moves_go_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_copy_is_synced_after_so_many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._COPY_RECORDS", 2)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.COPY_RECORDS", 2)
     life = mostly_dead(monkeypatch, compaction_unsynced_entries=4)
     done: list[str] = []
     on_each_operation(life.disk.files, lambda kind, path: done.append(kind) if path.endswith(".compacting") else None)
@@ -153,7 +155,7 @@ def test_a_copy_waits_for_the_bytes_that_it_may_copy(
 
 
 def test_a_log_without_a_map_is_looked_through_some_records_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._SCAN_RECORDS", 7)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.SCAN_RECORDS", 7)
     disk = one_log()
     disk.files.open(LOG, writable=True).write_at(fmt.SEAL_OFFSET, bytes(12))
     life = Life(disk, range(1, 5))
@@ -185,7 +187,7 @@ def results_of(life: Life) -> list[Any]:
 def test_whether_a_log_is_referred_to_is_proved_some_entries_at_a_time(
     monkeypatch: pytest.MonkeyPatch, elsewhere: int | None
 ) -> None:
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._PROOF_ENTRIES", 3)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.PROOF_ENTRIES", 3)
     index, asked = MemoryIndex(), []
     for ledger_id in (1, 2):
         index.put_locations([(ledger_id, n, fmt.location(5, 2000 + n)) for n in range(ENTRIES)])
@@ -212,7 +214,7 @@ def test_whether_a_log_is_referred_to_is_proved_some_entries_at_a_time(
 
 
 def test_metadata_is_read_at_a_pace(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
-    monkeypatch.setattr("bookie.maintenance.garbage.metadata_reads._READS", 5)
+    monkeypatch.setattr("bookie.maintenance.garbage.metadata_reads.READS_PER_TURN", 5)
     with_config(monkeypatch, gc_metadata_rate=10)
     life = Life(Disk(), ())
     life.add([stored_entry(ledger_id, 0) for ledger_id in range(40)], lambda taken, refusal: None)

@@ -1,11 +1,12 @@
 """Limits of a bookie's scrub, exceeded. See docs/limits.md."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from bookie.maintenance.scrub import Scrub
+from bookie.jobs import JobThread
 from tests.support.bookie_disks import stored_entry
 from tests.support.serving import HurriedClock
 from tests.unit.bookie.maintenance.test_scrub import Copies, damage, filled, scrubbed
@@ -26,18 +27,19 @@ async def world() -> Copies:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(good entries, bytes) that each job of the scrub read."""
     found: list[tuple[int, int]] = []
-    read_some = Scrub._read_some
+    run = JobThread.run
 
-    def noting(*arguments: Any) -> tuple[int, int, list[tuple[int, str]], int | None]:
-        outcome = read_some(*arguments)
-        found.append(outcome[:2])
+    async def noting(thread: JobThread, work: Callable[[], Any]) -> Any:
+        outcome = await run(thread, work)
+        if isinstance(outcome, tuple) and len(outcome) == 4 and isinstance(outcome[0], int):
+            found.append(outcome[:2])
         return outcome
 
-    monkeypatch.setattr(Scrub, "_read_some", noting)
+    monkeypatch.setattr(JobThread, "run", noting)
     return found
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_ENTRIES", 6), ("_BYTES", 6 * ENTRY_BYTES)])
+@pytest.mark.parametrize(("limit", "value"), [("JOB_ENTRIES", 6), ("JOB_BYTES", 6 * ENTRY_BYTES)])
 async def test_a_job_reads_so_much(
     world: Copies, jobs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
@@ -51,7 +53,7 @@ async def test_a_job_reads_so_much(
 async def test_so_many_bad_entries_are_named_and_the_others_counted(
     world: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.maintenance.scrub._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.scrub.NAMED_MAX", 2)
     for entry_id in range(5):
         damage(world, stored_entry(1, entry_id, b"p" * 50), 40)
         if entry_id < 3:
@@ -77,7 +79,7 @@ class PatientClock(HurriedClock):
 
 
 async def test_the_scrub_waits_for_the_bytes_that_it_may_read(world: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.scrub._ENTRIES", 5)
+    monkeypatch.setattr("bookie.maintenance.scrub.JOB_ENTRIES", 5)
     world.clock = clock = PatientClock()
     async with world.serving(scrub_bytes_s=ENTRY_BYTES) as bookie:  # an entry a second
         status = await scrubbed(bookie)

@@ -77,8 +77,7 @@ class GoneWorld(LyingWorld):
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> GoneWorld:
-    monkeypatch.setattr("bookie.maintenance.rebuild.offline._set_aside", lambda *_: None)  # nothing to rename in memory
-    monkeypatch.setattr(lost_logs, "_AGAIN_S", 1.0)
+    monkeypatch.setattr(lost_logs, "AGAIN_S", 1.0)
     return GoneWorld(HurriedClock())
 
 
@@ -360,8 +359,8 @@ async def test_a_log_that_garbage_collection_removes_is_not_missed(world: GoneWo
 async def test_so_many_entries_are_decided_and_told_of_at_a_time(
     world: GoneWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_logs, "_DECIDED_AT_ONCE", 4)
-    monkeypatch.setattr("bookie.maintenance.rebuild.location_check._LOCATIONS", 3)
+    monkeypatch.setattr(lost_logs, "DECIDED_AT_ONCE", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.location_check.JOB_LOCATIONS", 3)
     await world.write({1: range(10)})
     await world.record_ledger(1, **closed(9))
     world.lose(0)
@@ -375,8 +374,8 @@ async def test_so_many_entries_are_decided_and_told_of_at_a_time(
 async def test_so_many_ledgers_and_logs_are_named(
     world: GoneWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(lost_logs, "_NAMED_MAX", 2)
-    monkeypatch.setattr(log_check, "_NAMED_MAX", 2)
+    monkeypatch.setattr(lost_logs, "NAMED_MAX", 2)
+    monkeypatch.setattr(log_check, "NAMED_MAX", 2)
     for ledger_id in (1, 2, 3):
         await world.write({ledger_id: range(2)})
         await world.record_ledger(ledger_id, **closed(1))

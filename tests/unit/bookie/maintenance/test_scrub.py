@@ -111,7 +111,7 @@ async def reports_of(world: Copies) -> list[Report]:
 
 
 async def test_good_entries_are_counted(world: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.scrub_rules._BYTES_S_MIN", 8 * MIB)
+    monkeypatch.setattr("bookie.maintenance.scrub_rules.BYTES_S_MIN", 8 * MIB)
     await filled(world, range(1, 4), 700)
     for ledger_id in (1, 2):
         await world.record_ledger(ledger_id)
@@ -182,7 +182,7 @@ async def test_a_restart_goes_on_where_the_scrub_was(world: Copies) -> None:
 async def test_a_pass_that_fails_is_continued_where_it_was(
     world: Copies, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bookie.maintenance.scrub._RETRY_S", 1.0)
+    monkeypatch.setattr("bookie.maintenance.scrub.RETRY_S", 1.0)
     await filled(world, range(1, 4), 6)
     for ledger_id in (1, 2, 3):
         await world.record_ledger(ledger_id)

@@ -159,7 +159,7 @@ async def test_the_unanswered_reads_of_a_connection_hold_it(world: BookieMachine
 
 
 async def test_so_many_reads_are_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.serving.cold_reads._JOB_READS_MAX", 4)
+    monkeypatch.setattr("bookie.serving.cold_reads.JOB_READS_MAX", 4)
     thread, jobs = StepThread(), []
     answered: list[int] = []
     reader: Any = thread
@@ -177,7 +177,7 @@ async def test_so_many_reads_are_one_job(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_a_list_of_entries_is_read_in_several_jobs(
     world: BookieMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.storage.ledger_storage._LIST_ENTRIES", 4)
+    monkeypatch.setattr("bookie.storage.ledger_storage.LIST_ENTRIES", 4)
     async with world.serving() as bookie:
         await add_all(bookie, (stored_entry(1, entry_id) for entry_id in range(10)))
     async with world.serving() as bookie:
@@ -214,7 +214,7 @@ async def test_a_read_brings_so_many_entries_along(world: BookieMachines) -> Non
 
 
 async def test_large_answers_of_one_turn_are_not_joined(world: BookieMachines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.serving.connection._JOIN_BYTES", 300)
+    monkeypatch.setattr("bookie.serving.connection.JOIN_BYTES", 300)
     async with world.serving() as bookie:
         wire = await Wire.connect(bookie)
         for entry_id, size in ((0, 10), (1, 400)):
@@ -251,7 +251,7 @@ def connected(sockets: Sequence[socket.socket]) -> int:
 async def test_connections_beyond_the_backlog_come_when_the_others_were_accepted(
     world: BookieMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.bookie._ACCEPT_BACKLOG", 2)
+    monkeypatch.setattr("bookie.bookie.ACCEPT_BACKLOG", 2)
     async with world.serving() as bookie:
         # This thread is the bookie's, so nobody accepts them before it waits. The system lets one more in than told.
         with connecting(bookie.address, 5) as sockets:

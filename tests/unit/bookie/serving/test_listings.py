@@ -84,7 +84,7 @@ async def test_a_list_is_whole_whatever_its_pieces_are(
 ) -> None:
     """Ids in the index, in the cache, and in both; they came in any order."""
     monkeypatch.setattr("bookie.serving.listings.IDS_AT_ONCE", at_once)
-    monkeypatch.setattr("bookie.storage.ledger_storage._LIST_ENTRIES", 4)
+    monkeypatch.setattr("bookie.storage.ledger_storage.LIST_ENTRIES", 4)
     flushed, cached = [*range(0, 60, 2), 100, 107], [31, 3, 2, 200, 1, 58, 59, 61, 60, 5, 300]
     async with world.serving() as bookie:
         await fill(bookie, 1, flushed)

@@ -83,7 +83,7 @@ def slow_scan(data: bytes) -> list[tuple[int, int, int, int]]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_scan_finds_what_its_definition_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_format, "_WINDOW_BYTES", 64)
+    monkeypatch.setattr(log_format, "WINDOW_BYTES", 64)
     rng = random.Random(seed)
     data = log_format.encode_header()
     is_whole = True

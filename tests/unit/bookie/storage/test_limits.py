@@ -153,7 +153,7 @@ def test_the_index_keeps_so_many_blocks_in_memory(tmp_path: Path) -> None:
 
 
 def test_one_write_to_a_log_takes_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.storage.entry_log.files._WRITE_BYTES", 4 * KIB)
+    monkeypatch.setattr("bookie.storage.entry_log.files.WRITE_BYTES", 4 * KIB)
     files = MemoryFiles()
     files.make_directories("/l")
     logs = EntryLogs(files, "/l", MIB)
@@ -195,7 +195,7 @@ async def test_a_full_file_of_the_journal_is_followed_by_another() -> None:
 
 
 def test_a_replay_reads_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.storage.journal.format._WINDOW_BYTES", 4 * KIB)
+    monkeypatch.setattr("bookie.storage.journal.format.WINDOW_BYTES", 4 * KIB)
     disk = Disk()
     opened = disk.open(replace(SETTINGS, journal=replace(TINY.journal, file_bytes_max=MIB)))
     entries = [entry(n) for n in range(100)]

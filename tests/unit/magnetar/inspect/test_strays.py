@@ -274,7 +274,7 @@ def _with_http(world: StrayWorld, monkeypatch: pytest.MonkeyPatch, ask: Callable
         return [one._replace(http=f"http://{one.address}") for one in await bookies()]
 
     monkeypatch.setattr(world.inspector, "bookies", with_http)
-    monkeypatch.setattr(strays, "_ledgers_of", ask)
+    monkeypatch.setattr(strays, "ledgers_of", ask)
 
 
 async def test_bookies_that_cannot_be_asked_are_named(world: StrayWorld) -> None:

@@ -78,7 +78,7 @@ async def test_a_connection_above_the_limit_is_closed_and_one_after_it_is_served
     async with served(tmp_path) as address:
         before = DESCRIPTORS.refused
         with monkeypatch.context() as patched:
-            patched.setattr(DESCRIPTORS, "_limit", lambda: 8)
+            patched.setattr(DESCRIPTORS, "limit", lambda: 8)
             reader, writer = await asyncio.open_connection(*address)
             async with asyncio.timeout(10):
                 assert await ended(reader)

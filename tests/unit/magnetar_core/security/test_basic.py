@@ -74,7 +74,7 @@ def test_a_password_may_hold_colons() -> None:
 
 
 def test_credentials_that_are_too_long_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(basic, "_matches", lambda *_: pytest.fail("it was hashed"))
+    monkeypatch.setattr(basic, "matches", lambda *_: pytest.fail("it was hashed"))
     with pytest.raises(NotValid, match="at most"):
         PasswordRules({"ann": APR1}).identity(b"ann:" + bytes(CREDENTIALS_BYTES_MAX))
 
@@ -88,7 +88,7 @@ def test_each_refusal_costs_the_same_hashes_whoever_is_asked_for(monkeypatch: py
         asked.append("apr1" if "apr1" in hashed else "crypt" if hashed == DES else hashed[:7])
         return False
 
-    monkeypatch.setattr(basic, "_matches", matches)
+    monkeypatch.setattr(basic, "matches", matches)
     for user in (*users, "nobody", "", "\xff"):
         asked.clear()
         with pytest.raises(NotValid):

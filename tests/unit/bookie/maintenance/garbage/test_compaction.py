@@ -257,7 +257,7 @@ async def test_reads_go_on_while_their_log_is_replaced(world: LyingWorld) -> Non
 
 
 async def test_a_stop_takes_a_slow_copy_back(world: LyingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.garbage.compaction._REST_S", 0.05)
+    monkeypatch.setattr("bookie.maintenance.garbage.compaction.REST_S", 0.05)
     await one_log_of(world, range(1, 11), range(2, 11), range(20))
     slow = {**SETTINGS, "compaction_entries_s": 1}
     async with world.serving(**slow) as bookie:

@@ -441,9 +441,6 @@ class LosingWorld(LyingWorld):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(HurriedClock())
-        monkeypatch.setattr(
-            "bookie.maintenance.rebuild.offline._set_aside", lambda *arguments: None
-        )  # nothing to rename in memory
         self._open = self.files.open
         monkeypatch.setattr(self.files, "open", self._open_log)
         self.is_disk_bad = False

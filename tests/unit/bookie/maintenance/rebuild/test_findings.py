@@ -6,7 +6,7 @@ from bookie.maintenance.rebuild.findings import Findings
 
 
 def test_problems_beyond_the_limit_are_counted_but_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.findings._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.findings.NAMED_MAX", 2)
     findings = Findings()
     for text in ("a", "b", "c"):
         findings.add_problem(text)

@@ -48,7 +48,7 @@ class Puts:
 
 
 def test_a_rebuild_puts_so_many_locations_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.offline._BATCH", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.offline.BATCH_LOCATIONS", 4)
     files, directory = OsFiles(), str(tmp_path)
     logs = EntryLogs(files, directory, MIB)
     located = logs.append([(1, entry_id, stored_entry(1, entry_id)) for entry_id in range(COUNT)])
@@ -65,7 +65,7 @@ def test_a_rebuild_puts_so_many_locations_at_a_time(tmp_path: Path, monkeypatch:
 
 
 async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison._RECORDS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison.JOB_RECORDS", 4)
     compared: list[int] = []
 
     def noting(
@@ -88,7 +88,7 @@ async def test_a_job_compares_and_puts_so_many_records(world: RebuildWorld, monk
 
 
 async def test_a_job_looks_at_so_many_locations(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.location_check._LOCATIONS", 4)
+    monkeypatch.setattr("bookie.maintenance.rebuild.location_check.JOB_LOCATIONS", 4)
     async with world.serving() as bookie:
         await filled(bookie, (1,), COUNT)
         world.index.put_locations([(1, COUNT, world.index.location(1, 0))])  # where another entry is
@@ -106,7 +106,7 @@ async def test_a_job_looks_at_so_many_locations(world: RebuildWorld, monkeypatch
 
 
 async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.online._ROWS", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.online.ROWS_AT_ONCE", 2)
     async with world.serving(flush_interval_ms=3_600_000) as bookie:  # a flush writes rows too
         await filled(bookie, range(1, 6), 1)
         puts = Puts(world.index, monkeypatch)
@@ -116,8 +116,8 @@ async def test_so_many_rows_are_made_at_a_time(world: RebuildWorld, monkeypatch:
 
 
 async def test_so_many_digests_are_kept(world: RebuildWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.ledger_codecs._CODECS_MAX", 2)
-    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison._RECORDS", 1)
+    monkeypatch.setattr("bookie.maintenance.rebuild.ledger_codecs.CODECS_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.log_comparison.JOB_RECORDS", 1)
     async with world.serving() as bookie:
         for ledger_id in (1, 2, 3):
             await world.record_ledger(ledger_id)
@@ -151,7 +151,7 @@ def digests_read(bookie: Bookie, monkeypatch: pytest.MonkeyPatch) -> tuple[list[
 async def test_so_many_problems_are_named_and_the_others_counted(
     world: RebuildWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.findings._NAMED_MAX", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.findings.NAMED_MAX", 2)
     async with world.serving() as bookie:
         await filled(bookie, range(1, 6), 1)
         world.index.put_locations([(ledger_id, 7, fmt.location(77, 5000)) for ledger_id in range(1, 6)])

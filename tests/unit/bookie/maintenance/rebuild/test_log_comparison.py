@@ -112,6 +112,6 @@ def test_a_location_after_the_snapshot_is_lost_if_its_log_does_not_exist(logged:
 
 
 def test_a_full_page_says_where_the_next_begins(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bookie.maintenance.rebuild.location_check._LOCATIONS", 2)
+    monkeypatch.setattr("bookie.maintenance.rebuild.location_check.JOB_LOCATIONS", 2)
     assert find_gone_log(logged.files, logged.directory, 1, 0).following == 2
     assert find_gone_log(logged.files, logged.directory, 1, 2).following is None

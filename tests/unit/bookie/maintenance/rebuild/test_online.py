@@ -14,7 +14,7 @@ from bookie.maintenance.rebuild.log_comparison import compare, put_locations
 from bookie.maintenance.rebuild.online import OnlineRebuild
 from bookie.serving.request_rules import EFENCED, OK
 from bookie.storage.entry_log import format as fmt
-from bookie.storage.index import REBUILDING, Index, MemoryIndex
+from bookie.storage.index import Index, MemoryIndex
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerState
 from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.bookkeeper.wire.entry import HEADER
@@ -22,7 +22,6 @@ from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import KEY, Disk, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all, ledger_metadata
 from tests.support.crash_images import MODES, Life, bury, crashed, until_end
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import HurriedClock, Wire
 from tests.support.waiting import eventually
 
@@ -59,16 +58,6 @@ class RebuildWorld(LyingWorld):
         """The index loses a location."""
         del self.index._locations[ledger_id, entry_id]
         self.index._order[ledger_id].remove(entry_id)
-
-
-@pytest.fixture(autouse=True)
-def set_aside_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders in memory cannot be renamed. They contain only the mark, and the worlds empty the index instead."""
-
-    def set_aside(files: MemoryFiles, directory: str, name: str, wall_ms: int) -> None:
-        assert files.exists(f"{directory}/{name}/{REBUILDING}")
-
-    monkeypatch.setattr("bookie.maintenance.rebuild.offline._set_aside", set_aside)
 
 
 @pytest.fixture

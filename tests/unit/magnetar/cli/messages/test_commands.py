@@ -167,7 +167,7 @@ def test_a_message_that_could_not_be_shown_is_not_acknowledged(client: Client, m
     def fail(*_: Any) -> None:
         raise RuntimeError("the terminal is gone")
 
-    monkeypatch.setattr("magnetar.cli.messages.commands._show", fail)
+    monkeypatch.setattr("click.echo", fail)
     assert run("consume", "t", "-n", "3", "--raw").exit_code != 0
     assert client.consumer.acknowledged == []
     assert client.consumer.is_closed

@@ -196,7 +196,7 @@ async def test_a_read_without_an_id_is_answered_for_each_bookie(world: World) ->
 
 
 async def test_a_body_above_the_limit_is_413(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_core.runtime.http.server._STOP_S", 0.05)  # it does not wait for the rest of the body
+    monkeypatch.setattr("magnetar_core.runtime.http.server.STOP_S", 0.05)  # it does not wait for the rest of the body
     await world.serve(0, _telling("first"))
     url = await world.front(broker_way)
     assert (await _call("POST", url, data=b" " * (BODY_BYTES_MAX + 1)))[0] == 413

@@ -22,6 +22,7 @@ from magnetar_core.bookkeeper.client.errors import (
     LedgerClosed,
     LedgerFenced,
     MetadataConflict,
+    MetadataUnavailable,
     NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
@@ -69,7 +70,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bookies that were left out are tried again soon."""
-    monkeypatch.setattr("magnetar_core.bookkeeper.client.write_handle._LEFT_OUT_S", 0.1)
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.write_handle.LEFT_OUT_S", 0.1)
 
 
 @pytest.fixture
@@ -965,6 +966,13 @@ async def test_r_r13_with_a_metadata_store_that_loses_requests_and_answers_no_le
         cluster._clients.append(one)
     is_lossy = True
     acknowledged: dict[int, list[bytes]] = {}
+    doubtful: dict[int, bytes] = {}
+    """Ledger → an entry that was not acknowledged: the store did not answer when a bookie was to be changed."""
+
+    def check(ledger_id: int, stored: list[bytes]) -> None:
+        written = acknowledged[ledger_id]
+        assert stored in (written, [*written, doubtful.get(ledger_id)])
+
     for round_ in range(40):
         writer, reader = rng.sample(clients, 2)
         handle = await insist(lambda: create(writer))  # noqa: B023
@@ -972,7 +980,11 @@ async def test_r_r13_with_a_metadata_store_that_loses_requests_and_answers_no_le
         entries = acknowledged[handle.ledger_id] = []
         for number in range(rng.randrange(1, 6)):
             payload = b"%d/%d" % (round_, number)
-            await handle.add(payload)
+            try:
+                await handle.add(payload)
+            except MetadataUnavailable:
+                doubtful[handle.ledger_id] = payload
+                break
             entries.append(payload)
         if rng.random() < 0.5:
             try:
@@ -983,10 +995,11 @@ async def test_r_r13_with_a_metadata_store_that_loses_requests_and_answers_no_le
             await handle.abandon()
         again = rng.choice(list(acknowledged))
         opened = await insist(lambda: reader.open_ledger(again, recovery=True))  # noqa: B023
-        assert await payloads(opened) == acknowledged[again]
+        check(again, await payloads(opened))
     is_lossy = False
     whole = await cluster.client()
     assert {one async for one in whole.ledgers.list()} >= acknowledged.keys()
-    for ledger_id, written in acknowledged.items():
+    assert len(doubtful) < 10, "it is an exception"
+    for ledger_id in acknowledged:
         opened = await whole.open_ledger(ledger_id, recovery=True)
-        assert await payloads(opened) == written
+        check(ledger_id, await payloads(opened))

@@ -23,6 +23,7 @@ from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.wire.codec_v2 import ADD_ENTRY
+from magnetar_core.runtime.clock import DeadlineSweep
 from magnetar_core.runtime.types import MIB
 from tests.support.fake_bookies import FakeCluster
 from tests.support.manual_clock import ManualClock
@@ -88,15 +89,16 @@ async def test_an_add_is_overtaken_so_often_and_has_failed_then(monkeypatch: pyt
     """The answer to one add is lost, while the bookie answers all other requests in time."""
     clock = ManualClock()
     asked: list[int] = []
-    expire = BookieConnection._expire_adds
+    add = DeadlineSweep.add
 
-    def noting(connection: BookieConnection, item: Any) -> None:
-        _, _, first, last, overtaken = item
-        if first <= 1 <= last:
-            asked.append(overtaken)
-        expire(connection, item)
+    def noting(sweep: DeadlineSweep[Any], item: Any) -> None:
+        if len(item) == 5:  # an add
+            _, _, first, last, overtaken = item
+            if first <= 1 <= last:
+                asked.append(overtaken)
+        add(sweep, item)
 
-    monkeypatch.setattr(BookieConnection, "_expire_adds", noting)
+    monkeypatch.setattr(DeadlineSweep, "add", noting)
     cluster = FakeCluster(clock)
     try:
         await cluster.start(2)
@@ -116,7 +118,7 @@ async def test_an_add_is_overtaken_so_often_and_has_failed_then(monkeypatch: pyt
             ledger.append([b"x"])
             await eventually(lambda: connection.outstanding_count <= 1)
             clock.advance(6)
-            if _OVERTAKEN_MAX in asked:
+            if _OVERTAKEN_MAX in asked and not connection.outstanding_count:
                 break
         assert asked == list(range(_OVERTAKEN_MAX + 1))
         assert connection.outstanding_count == 0, "nobody waits for the answer any more"
@@ -251,8 +253,8 @@ async def test_a_batch_asks_for_so_many_entries(
     await ledger.close()
     reader = await client.open_ledger(ledger.ledger_id, recovery=False)
     assert len(await reader.read_batch_unconfirmed(0, 2**40, MIB)) == 10
-    assert batches == [fetch._BATCH_COUNT_MAX]
-    monkeypatch.setattr(fetch, "_BATCH_COUNT_MAX", 4)
+    assert batches == [fetch.BATCH_COUNT_MAX]
+    monkeypatch.setattr(fetch, "BATCH_COUNT_MAX", 4)
     batches.clear()
     assert [bytes(entry.payload) for entry in await reader.read(0, 9)] == sent(10)
     assert batches == [4, 4, 2]

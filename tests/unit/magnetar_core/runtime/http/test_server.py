@@ -217,7 +217,7 @@ async def test_a_call_under_the_name_of_another_page_is_refused_before_its_handl
 @pytest.fixture
 def soon_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers do not wait for the rest of bodies that were refused."""
-    monkeypatch.setattr(http_server, "_STOP_S", 0.05)
+    monkeypatch.setattr(http_server, "STOP_S", 0.05)
 
 
 @pytest.mark.usefixtures("soon_stopped")

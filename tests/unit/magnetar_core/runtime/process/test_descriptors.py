@@ -50,7 +50,7 @@ async def test_a_connection_above_it_is_closed_and_files_are_opened_all_the_same
     assert await admitted.readexactly(6) == b"before"
     last = first_free()  # the client's end will be the last that fits
     most = next(number for number in count() if number - reserved(number) == last + 1)
-    descriptors._limit = lambda: most
+    descriptors.limit = lambda: most
     refused, to_refused = await asyncio.open_connection(*address)
     with suppress(ConnectionError):
         assert await refused.read() == b""
@@ -60,7 +60,7 @@ async def test_a_connection_above_it_is_closed_and_files_are_opened_all_the_same
     to_admitted.write(b"after")
     assert await admitted.readexactly(5) == b"after", "other clients go on"
     to_refused.close()
-    descriptors._limit = lambda: 1 << 20
+    descriptors.limit = lambda: 1 << 20
     again, to_again = await asyncio.open_connection(*address)
     to_again.write(b"again")
     assert await again.readexactly(5) == b"again"

@@ -36,7 +36,7 @@ REQUEST = SimpleNamespace(method="GET", path="/admin/v2/x")
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_core.runtime.process.loop_watch._OWN", ("tests",))
+    monkeypatch.setattr("magnetar_core.runtime.process.loop_watch.OWN_PACKAGES", ("tests",))
 
 
 @pytest.mark.usefixtures("own")

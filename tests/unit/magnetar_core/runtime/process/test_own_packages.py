@@ -85,8 +85,8 @@ def test_a_process_of_ours_gets_a_path_on_which_nothing_is_hidden(
 ) -> None:
     hiding, harmless = project(tmp_path / "a", "bookie"), project(tmp_path / "b", "shop")
     given = {"HOME": "/h", "PYTHONPATH": os.pathsep.join([str(hiding), "", str(harmless)])}
-    monkeypatch.setattr(own_packages, "_is_installed", lambda: True)
+    monkeypatch.setattr(own_packages, "is_installed", lambda: True)
     assert python_environment(given) == {"HOME": "/h", "PYTHONPATH": str(harmless)}
     assert python_environment({"PYTHONPATH": str(hiding)}) == {}
-    monkeypatch.setattr(own_packages, "_is_installed", lambda: False)
+    monkeypatch.setattr(own_packages, "is_installed", lambda: False)
     assert python_environment(given)["PYTHONPATH"].split(os.pathsep) == [str(HOME), str(harmless)]

@@ -127,7 +127,7 @@ async def test_a_ledger_that_is_still_open_goes_on_after_one_reading(cluster: Fa
 async def test_what_came_over_new_sockets_waits_until_the_store_answers(
     cluster: FakeCluster, readings: _Readings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_handle, "_READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(write_handle, "READ_AGAIN_S", 0.01)
     handle = await written(cluster, b"one")
     readings.is_silent = True
     before = readings.count
@@ -177,7 +177,7 @@ async def test_a_store_that_stands_still_does_not_stop_a_writer_after_a_pause(
 ) -> None:
     handle = await written(cluster, b"one")
     monkeypatch.setattr(write_handle, "BELIEF_S", 0.0)
-    monkeypatch.setattr(write_handle, "_PAUSE_READ_S", 0.01)
+    monkeypatch.setattr(write_handle, "PAUSE_READ_S", 0.01)
     readings.go_on.clear()
     before = readings.count
     async with asyncio.timeout(10):

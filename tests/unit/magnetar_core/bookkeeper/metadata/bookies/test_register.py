@@ -228,7 +228,7 @@ async def test_a_bookie_that_leaves_does_not_wait_long_for_a_store_that_is_away(
     session = store.session()
     bookie = BookieRegistration(session, "/ledgers", "b:1", clock)
     await bookie.register(INFO)
-    monkeypatch.setattr(bookies, "_LEAVE_MAX_S", 0.01)
+    monkeypatch.setattr(bookies, "LEAVE_MAX_S", 0.01)
     asked: list[str] = []
 
     async def away(path: str) -> None:
