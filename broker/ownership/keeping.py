@@ -235,9 +235,13 @@ class Keeper:
                 self._give_back_later(entry)
 
     async def remove_former(self, entry: Entry, node: OwnerNode) -> None:
-        """Remove the node of a bundle that is not ours, which was read as ours."""
+        """Remove the node of a bundle that is not ours, which was read as ours.
+
+        The metadata store compares versions, and another broker's new node may have the same one. So it is read once
+        more, and only what is sent in the next moment can hit such a node; its owner then sees that it has lost it.
+        """
         async with entry.lock:
-            if entry.phase is Phase.AWAY:
+            if entry.phase is Phase.AWAY and await self._entries.owner_node(entry.name) == node:
                 await remove(self._store, entry.path, node.version)
 
     def _give_back_later(self, entry: Entry) -> None:
