@@ -154,5 +154,5 @@ def test_nothing_is_lost_and_what_was_published_since_is_saved(cluster: Cluster,
         assert told.endswith("ledgers are given up\n")
     assert sum(doubts(cluster)) == 0
     collect(cluster)
-    assert not [one for one in shell.json("doctor") if "older than the ledgers" in one["text"]]
+    assert not [one for one in shell.findings() if "older than the ledgers" in one["text"]]
     assert received(cluster, OLD) == some("before") + some("since a") + some("since b") + some("after")

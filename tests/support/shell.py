@@ -41,6 +41,10 @@ class Shell:
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self.run(*arguments, "--json", code=code))
 
+    def findings(self) -> list[dict[str, str]]:
+        """Those of doctor, which may also say that this machine's disks are rather full."""
+        return list(json.loads(run_command("doctor", "--json", env={**os.environ, **self.environment}).stdout))
+
     def _ended(self, code: int, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
         ended = run_command(*arguments, env={**os.environ, **self.environment}, **options)
         assert ended.returncode == code, (arguments, ended.stdout, ended.stderr)
