@@ -17,7 +17,7 @@ from broker.errors import (
     NotAllowed,
     TopicNotFound,
 )
-from broker.memory_budget import MemoryBudget
+from broker.memory_budget import SET_ASIDE_BYTES_MAX, MemoryBudget
 from broker.names import Bundles
 from broker.ownership.rules import BrokerAddress, Ownership
 from broker.policies.namespace import NamespacePolicies
@@ -139,6 +139,7 @@ class Broker:
         memory = memory_bytes()
         self.publishes = MemoryBudget(config.publish_buffer_bytes(memory), clock.call_later)
         self.reads = MemoryBudget(config.read_buffer_bytes(memory), clock.call_later)
+        self.set_aside = MemoryBudget(SET_ASIDE_BYTES_MAX, clock.call_later)
         self.kept_properties = KeptBytes.of_broker()
         self.watched_names = WatchedNames()
         self.unacked = UnackedBudget(config.max_unacked_per_broker, config.max_unacked_part)

@@ -14,7 +14,7 @@ Rules:
 from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
-from magnetar_core.runtime.types import Cancellable
+from magnetar_core.runtime.types import MIB, Cancellable
 
 # Waiters are resumed when usage falls below this share, so that each finds enough room.
 RESUME_BELOW: Final = 0.75
@@ -37,6 +37,11 @@ class Holder(Protocol):
 
 
 Later = Callable[[float, Callable[[], None]], Cancellable]
+
+
+# Messages of all clients that wait since the rate of their topic is used up. They may wait for hours, so they have no
+# part in the memory for what is on its way to storage: that would stop everybody.
+SET_ASIDE_BYTES_MAX: Final = 64 * MIB
 
 
 class MemoryBudget:

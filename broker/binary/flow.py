@@ -232,20 +232,6 @@ class ClientFlow:
         if self.is_paused:
             self.throttle()
 
-    def on_held(self, size_bytes: int) -> None:
-        """A message is set aside (`broker.binary.held_sends`): its bytes count like those of others."""
-        self._publish_bytes += size_bytes
-        self._broker.publishes.used_bytes += size_bytes
-        if not self.is_paused:
-            self.throttle()
-
-    def on_released(self, size_bytes: int) -> None:
-        """What was set aside goes on, or is dropped."""
-        self._publish_bytes -= size_bytes
-        self._broker.publishes.give(size_bytes)
-        if self.is_paused and not self.is_closed:
-            self.throttle()
-
     def hold(self, by: PublishHold) -> None:
         """Read the socket no more while *by* says so: what its client publishes has used it up (rule 4)."""
         if by in self._holds:

@@ -6,8 +6,8 @@ wait is set aside here, and the others go on.
 Rules:
 
 1. What is set aside keeps its order with all that follows for the topic: messages, refusals, the close of a producer.
-2. It has a limit in number and in bytes. Above it the socket is not read until less is held (`broker.binary.flow`), and
-   then the other topics of the connection wait, too.
+2. It has a limit in number and in bytes, and one for all connections. Above it the socket is not read until the rate
+   has room (`broker.binary.flow`), and then the other topics of the connection wait, too; nobody else does.
 3. What a producer that was closed, or that begins anew, has here is dropped: its client sends it again.
 """
 
@@ -16,14 +16,18 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.binary.flow import ClientFlow
+from broker.memory_budget import MemoryBudget
 from broker.topic.clients.producer import Producer, ProducerTopic
 from broker.topic.rates.throttling import HOLD_STEP_MS, PublishHold
 from broker.wire.frames import Send
-from magnetar_core.runtime.types import Cancellable
+from magnetar_core.runtime.types import MIB, Cancellable
 
 # Messages that one connection may have here. A producer of an official client has 1,000 without a receipt at most,
 # unless its user says otherwise.
 HELD_MAX: Final = 10_000
+
+# Their bytes: with more connections than a few dozen like this the sum of all is the limit.
+HELD_BYTES_MAX: Final = 2 * MIB
 
 # What one takes beside its bytes.
 _ITEM_COST: Final = 512
@@ -34,6 +38,9 @@ _Item = tuple[Producer, Send | int]
 
 class HeldBroker(Protocol):
     """What is needed of the broker."""
+
+    set_aside: MemoryBudget
+    """What all connections have here."""
 
     def now_ms(self) -> int: ...
 
@@ -51,7 +58,7 @@ class _Topic:
 class HeldSends:
     """What one connection has set aside, by topic."""
 
-    __slots__ = ("_broker", "_count", "_flow", "_flush", "_send", "_timer", "_topics")
+    __slots__ = ("_broker", "_bytes", "_count", "_flow", "_flush", "_send", "_timer", "_topics")
 
     def __init__(
         self,
@@ -66,7 +73,7 @@ class HeldSends:
         self._send = send
         self._flush = flush
         self._topics: dict[ProducerTopic, _Topic] = {}
-        self._count = 0
+        self._count = self._bytes = 0
         self._timer: Cancellable | None = None
 
     def __bool__(self) -> bool:
@@ -88,8 +95,10 @@ class HeldSends:
             item = item._replace(entry=memoryview(bytes(item.entry)))  # else it would keep all that the socket brought
         held.items.append((producer, item))
         self._count += 1
-        self._flow.on_held(_size_of(item))
-        if self._count > HELD_MAX:  # rule 2
+        self._bytes += _size_of(item)
+        all_of_them = self._broker.set_aside
+        all_of_them.take(_size_of(item))
+        if self._count > HELD_MAX or self._bytes > HELD_BYTES_MAX or all_of_them.is_full:  # rule 2
             for by in held.holds:
                 self._flow.hold(by)
 
@@ -111,8 +120,10 @@ class HeldSends:
         self._topics.clear()
 
     def _drop(self, items: list[_Item]) -> None:
+        size_bytes = sum(_size_of(item) for _, item in items)
         self._count -= len(items)
-        self._flow.on_released(sum(_size_of(item) for _, item in items))
+        self._bytes -= size_bytes
+        self._broker.set_aside.give(size_bytes)
 
     def _look_later(self) -> None:
         now_ms = self._broker.now_ms()

@@ -31,6 +31,7 @@ from broker.binary.answers import Answers, error_frame
 from broker.binary.flow import ClientFlow
 from broker.binary.held_sends import HeldSends
 from broker.errors import BrokerError, NotReady, ProducerFenced
+from broker.memory_budget import MemoryBudget
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.settings.config import BrokerConfig
@@ -63,6 +64,7 @@ class ProducerBroker(Protocol):
     """The broker, as the producers of a connection use it. All coroutines raise BrokerError."""
 
     config: BrokerConfig
+    set_aside: MemoryBudget
 
     def now_ms(self) -> int: ...
 

@@ -55,7 +55,7 @@ MUTANTS: Final = (
     Mutant(
         "what is set aside has no limit",
         "broker/binary/held_sends.py",
-        "        if self._count > HELD_MAX:  # rule 2\n",
+        "        if self._count > HELD_MAX or self._bytes > HELD_BYTES_MAX or all_of_them.is_full:  # rule 2\n",
         "        if self._count < 0:\n",
         _HELD,
     ),

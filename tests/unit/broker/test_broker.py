@@ -1064,7 +1064,7 @@ async def test_the_silent_are_asked_once_and_then_disconnected() -> None:
         def __init__(self) -> None:
             self.config = config
             self.doors = None
-            self.publishes = self.reads = MemoryBudget(1 << 30, clock.call_later)
+            self.publishes = self.reads = self.set_aside = MemoryBudget(1 << 30, clock.call_later)
             self.arrivals = Arrivals(clock)
             self.kept_properties = KeptBytes.of_broker()
             self.access = None  # no command is worked on here

@@ -234,7 +234,7 @@ class Frozen:
 
     @property
     def held_bytes(self) -> int:
-        return self.stage.side.broker.publishes.used_bytes
+        return self.stage.side.broker.set_aside.used_bytes
 
 
 @pytest.fixture
@@ -294,16 +294,23 @@ async def test_what_is_set_aside_goes_with_its_connection(frozen: Frozen) -> Non
     assert frozen.stage.topic.messages_in == 21
 
 
+@pytest.mark.parametrize("limit", ["number", "bytes", "bytes of all"])
 async def test_above_the_limit_the_socket_is_not_read_and_all_comes_in_order(
-    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr("broker.binary.held_sends.HELD_MAX", 50)
+    if limit == "number":
+        monkeypatch.setattr("broker.binary.held_sends.HELD_MAX", 50)
+    elif limit == "bytes":
+        monkeypatch.setattr("broker.binary.held_sends.HELD_BYTES_MAX", 50 * 520)
+    else:
+        frozen.stage.side.broker.set_aside.limit_bytes = 50 * 520
     await frozen.begin(21)
     client = frozen.stage.producer
     for number in range(21, 101):
         client.publish(1, number, data=entry(number))
     await take_turns()
     assert frozen.held_bytes < 52 * 600, "the others are not read yet"
+    assert frozen.stage.side.broker.publishes.used_bytes == 0, "what waits for a rate keeps nobody from storage"
     received: list[int] = []
     for _ in range(4):
         frozen.now_ms += 1_000

@@ -32,6 +32,7 @@ class FakeBroker:
     doors = None
     publishes = MemoryBudget(1 << 30, ManualClock().call_later)
     reads = MemoryBudget(1 << 30, ManualClock().call_later)
+    set_aside = MemoryBudget(1 << 30, ManualClock().call_later)
     arrivals = Arrivals(ManualClock())
     kept_properties = KeptBytes.of_broker()
 
