@@ -11,8 +11,7 @@ from typing import Final
 
 from broker.names import Bundles
 from broker.ownership.bundle import Bundle, Event, OwnerNode, Phase
-from broker.ownership.nodes import decode_owner
-from broker.ownership.placing.ranking import NAMESPACE
+from broker.ownership.nodes import NAMESPACE, decode_owner
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell

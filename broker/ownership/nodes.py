@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker.ownership.load.report import MANAGER, BrokerLoad, decode_load
 from broker.ownership.rules import BrokerAddress
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
+
+NAMESPACE: Final = "/namespace"
+"""Below it stand the owners of bundles, by the bundles' names."""
 
 
 def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:

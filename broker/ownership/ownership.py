@@ -22,9 +22,9 @@ from broker.ownership.entries import Entries
 from broker.ownership.finding import TAKEOVER_WAIT_S, Finder
 from broker.ownership.keeping import Keeper
 from broker.ownership.membership import Membership
-from broker.ownership.nodes import decode_owner
+from broker.ownership.nodes import NAMESPACE, decode_owner
 from broker.ownership.placing.group_records import GroupRecords
-from broker.ownership.placing.ranking import NAMESPACE, Ranking
+from broker.ownership.placing.ranking import Ranking
 from broker.ownership.probing import Prober, Probes, Sign
 from broker.ownership.rules import BrokerAddress, Located, session_has_time
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore, SessionEvent

@@ -62,8 +62,15 @@ MUTANTS: Final = (
     Mutant(
         "what comes while messages go on overtakes those that are left",
         "broker/binary/held_sends.py",
-        "        while held.items and not held.holds:\n",
-        "        while held.items:\n",
+        "        while held.items and not held.holds and self._count > last:\n",
+        "        while held.items and self._count > last:\n",
+        _HELD,
+    ),
+    Mutant(
+        "all that was set aside goes on in one turn",
+        "broker/binary/held_sends.py",
+        " and self._count > last:\n",
+        ":\n",
         _HELD,
     ),
     # -- turns of the loop

@@ -36,9 +36,8 @@ import pytest
 
 from broker.errors import BrokerError
 from broker.names import Bundles, BundleSet
-from broker.ownership.nodes import decode_owner
+from broker.ownership.nodes import NAMESPACE, decode_owner
 from broker.ownership.ownership import BundleOwnership
-from broker.ownership.placing.ranking import NAMESPACE
 from broker.ownership.probing import Sign
 from broker.ownership.rules import BrokerAddress, Located
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore

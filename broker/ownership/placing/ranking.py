@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection, Mapping
 
 from broker.ownership.membership import Membership
-from broker.ownership.nodes import decode_owner
+from broker.ownership.nodes import NAMESPACE, decode_owner
 from broker.ownership.placing.anti_affinity import Spread, may_move, spread_of
 from broker.ownership.placing.group_records import GroupRecords
 from broker.ownership.placing.isolation import IsolationPolicy, candidates, host_of, isolation_path, parse_isolation
@@ -16,8 +16,6 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
-
-NAMESPACE = "/namespace"
 
 
 class Ranking:

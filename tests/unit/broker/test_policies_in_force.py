@@ -294,6 +294,25 @@ async def test_what_is_set_aside_goes_with_its_connection(frozen: Frozen) -> Non
     assert frozen.stage.topic.messages_in == 21
 
 
+async def test_where_a_rate_is_taken_back_what_was_set_aside_goes_on_in_turns(
+    frozen: Frozen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.binary.held_sends.ITEMS_PER_TURN", 10)
+    await frozen.begin(60)
+    topic, runs = frozen.stage.topic, list[int]()
+    publish = topic.publish
+
+    def counted(run: Any) -> None:
+        runs.append(len(run))
+        publish(run)
+
+    monkeypatch.setattr(topic, "publish", counted)
+    await frozen.stage.call("DELETE", f"{TOPIC}/publishRate")
+    received = [(await frozen.stage.producer.expect(BaseCommand.SEND_RECEIPT)).send_receipt for _ in range(39)]
+    assert [one.sequence_id for one in received] == list(range(21, 60))
+    assert runs == [10, 10, 10, 9]
+
+
 @pytest.mark.parametrize("limit", ["number", "bytes", "bytes of all"])
 async def test_above_the_limit_the_socket_is_not_read_and_all_comes_in_order(
     frozen: Frozen, monkeypatch: pytest.MonkeyPatch, limit: str
