@@ -133,7 +133,7 @@ bench: $(VENV)/dev ## speed and memory, as a table of ratios (about ten minutes)
 bench-bookie: $(VENV)/dev ## one bookie: reads, background work, replay, ten million entries (minutes)
 	$(BIN)/python -m bench.bookie
 
-bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md (long; ONLY=takeover: one group; leave the machine alone meanwhile)
+bench-apache: $(VENV)/dev ## the same beside Apache's servers; writes docs/BENCHMARKS.md and docs/benchmarks/ (long; ONLY=takeover: one group; leave the machine alone meanwhile)
 	$(BIN)/python deploy/fetch_apache.py
 	$(BIN)/python -m bench.apache $(ONLY) --write-docs
 

@@ -11,8 +11,9 @@
     profile    where our servers spend their time
     growth     our servers from one ledger, topic, consumer or entry to very many; in parts, and long
 
-Results gather in out/bench-apache.json, so a later run of one group keeps the others; `--write-docs` renders
-docs/BENCHMARKS.md and a picture a group from there. A group that is run in parts (`--part`) keeps its other rows.
+Results gather in out/bench-apache.json, so a later run of one group keeps the others; `--write-docs` keeps them as data
+(docs/benchmarks/GROUP.json) and makes the pages and pictures from that. A group that is run in parts (`--part`) keeps
+its other rows.
 """
 
 import argparse
@@ -127,12 +128,10 @@ def main() -> None:
         "--entries", type=int, default=MOST_ENTRIES, help=f"in growth's part entries ({MOST_ENTRIES:,})"
     )
     parser.add_argument("--share", type=float, default=1.0, help="of the messages in spark's other parts (1)")
-    parser.add_argument("--write-docs", action="store_true", help="render docs/BENCHMARKS.md and its pictures")
-    parser.add_argument("--docs-only", action="store_true", help="run nothing, render what is known")
     parser.add_argument(
-        "--earlier", type=Path, metavar="PAGE",
-        help="with --write-docs or --docs-only: a BENCHMARKS.md of another run, whose ratios get a column of their own",
-    )  # fmt: skip
+        "--write-docs", action="store_true", help="keep the results as data, and make the pages from them"
+    )
+    parser.add_argument("--docs-only", action="store_true", help="run nothing, make the pages from what is known")
     options = parser.parse_args()
     unknown = [name for name in options.groups if name not in GROUPS]
     if unknown:
@@ -142,11 +141,7 @@ def main() -> None:
         parser.error(f"{', '.join(stray)}: no part of the groups that are named; {known}")
     if options.rounds < 1 or options.seconds < 1:
         parser.error("at least one round of one second")
-    if options.earlier and not (options.write_docs or options.docs_only):
-        parser.error("--earlier is for --write-docs and --docs-only")
-    if options.earlier and not options.earlier.is_file():  # said now, not after an hour of runs
-        parser.error(f"--earlier: there is no file {options.earlier}")
-    if not is_there() or not BENCHMARK_JAR.exists():
+    if not options.docs_only and not (is_there() and BENCHMARK_JAR.exists()):
         sys.exit("Apache's servers are not there yet: python -m deploy.fetch_apache")
     signal.signal(signal.SIGTERM, _interrupt)  # so that `with` blocks end what they started
     wanted = [] if options.docs_only else options.groups or list(GROUPS)
@@ -160,7 +155,7 @@ def main() -> None:
     if options.write_docs or options.docs_only:
         from bench.apache.document import write
 
-        write(load_results(), options.earlier.read_text() if options.earlier else "")
+        write(load_results())
 
 
 if __name__ == "__main__":

@@ -165,35 +165,21 @@ def cells(row: Row) -> tuple[str, ...]:
     return (what, row.unit, cell(row, "apache"), cell(row, "ours"), goal_text(row), ratio_text(row))
 
 
-def markdown(rows: Iterable[Row], earlier: str = "") -> str:
-    """*earlier*: such a table of another run, whose ratios stand in a column of their own. It is read back from its
-    page, since that is what the repository keeps of a run."""
-    before = _of_earlier(earlier)
+def markdown(rows: Iterable[Row], earlier: Iterable[Row] = ()) -> str:
+    """*earlier*: the rows of another run, whose ratios stand in a column of their own."""
+    before = {(_in_millions(row.what), row.unit): _verdict(row) for row in earlier}
     lines = ["| " + " | ".join((*HEAD, "earlier") if before else HEAD) + " |"]
     lines.append("|---|---|---|---|---|---:|" + "---:|" * bool(before))
     for row in rows:
-        more = (_earlier_of(row, before),) if before else ()
+        more = (before.get((_in_millions(row.what), row.unit), NOTHING),) if before else ()
         lines.append("| " + " | ".join((*cells(row), *more)) + " |")
     return "\n".join(lines)
 
 
-def _of_earlier(text: str) -> dict[tuple[str, str], str]:
-    """(what, unit) → the ratio, or what is ours alone, and whether the goal was met."""
-    found = {}
-    for line in text.splitlines():
-        columns = [column.strip() for column in line.strip("|").split("|")]
-        if line.startswith("| ") and len(columns) >= len(HEAD) and columns[0] != HEAD[0]:
-            what, unit, _, ours, goal, ratio = columns[: len(HEAD)]
-            verdict = ", not met" if "not met" in goal else ", met" if goal.endswith(": met") else ""
-            found[_in_millions(what), unit] = (ours if ratio == NOTHING else ratio) + verdict
-    return found
-
-
-def _earlier_of(row: Row, before: Mapping[tuple[str, str], str]) -> str:
-    """Notes may have been others: they do not count."""
-    wanted = _in_millions(row.what)
-    noted = (text for (what, unit), text in before.items() if unit == row.unit and what.startswith(f"{wanted} ("))
-    return before.get((wanted, row.unit)) or next(noted, NOTHING)
+def _verdict(row: Row) -> str:
+    """The ratio, or ours alone where there is none, and whether the goal was met."""
+    met = {None: "", True: ", met", False: ", not met"}[row.goal_met]
+    return (cell(row, "ours") if row.ratio is None else ratio_text(row)) + met
 
 
 def _in_millions(what: str) -> str:

@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from bench.apache.bookie import FIXED_PER_S, Cell, cells, record
-from bench.apache.document import document, draw_curves
+from bench.apache.document import (
+    BEGIN,
+    DOCS,
+    END,
+    TITLES,
+    draw_curves,
+    machines,
+    rows_in,
+    rows_page,
+    runs_of,
+    with_table,
+    write,
+)
+from bench.apache.headlines import HEADLINES, shown, table
 from bench.apache.outputs import (
     Latency,
     Load,
@@ -221,57 +234,110 @@ def test_a_run_that_meets_the_generators_own_limit_is_marked() -> None:
     assert cpu.values["ours"] == [pytest.approx(100.0)]
 
 
-def test_the_document_names_machine_command_and_what_is_missing() -> None:
-    machine = {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}}
-    found = {
-        "rows": [row_to(Row("disk", "MB/s", {"ours": [100.0]}))],
-        "notes": ["one line", "two\nlines"],
-        "failed": "", "rounds": 1, "seconds": 2, "took_s": 90, "date": "2026-01-02",
-        "command": "python -m bench.apache disk --rounds 1 --seconds 2", "machine": machine,
+MACHINE = {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}}
+
+
+def result(date: str, *rows: Row, **more: Any) -> dict[str, Any]:
+    """Of a group, as `bench.apache` keeps it."""
+    return {
+        "rows": list(map(row_to, rows)), "notes": [], "failed": "", "rounds": 1, "seconds": 2, "took_s": 90,
+        "date": date, "command": "python -m bench.apache disk --rounds 1", "machine": MACHINE, **more,
     }  # fmt: skip
-    text = document({"disk": found})
-    assert "2026-01-02; 2 cores, 24,000 MB, Linux; Pulsar 4.0.8." in text
-    assert "`python -m bench.apache disk --rounds 1 --seconds 2`, 1.5 minutes." in text
-    assert "Not run yet: `python -m bench.apache bookie`." in text
-    assert "```\ntwo\nlines\n```" in text
-    assert "- one line" in text
-    assert "The machine was" not in text
-    found["quiet"] = {"additions_s": [0.9, 1.6], "stolen": 0.002}
-    assert "1.5 minutes. The machine was not quiet: 10 million additions in Python took 0.90 to 1.60 s" in document(
-        {"disk": found}
+
+
+def pages(docs: Path, **results: dict[str, Any]) -> tuple[str, str]:
+    """The page and the page of all rows, after a run."""
+    page = docs / "BENCHMARKS.md"
+    if not page.exists():
+        page.write_text(f"# Benchmarks\n\n{BEGIN}\n{END}\n\nbehind\n")
+    write(results, docs)
+    return page.read_text(), (docs / "benchmarks" / "rows.md").read_text()
+
+
+def test_the_pages_name_machine_command_and_what_is_missing(tmp_path: Path) -> None:
+    disk = Row("disk", "MB/s", {"ours": [100.0]})
+    page, rows = pages(tmp_path, disk=result("2026-01-02", disk, notes=["one line", "two\nlines"], failed="it broke"))
+    assert "- disk: 2026-01-02; 2 cores, 24,000 MB, Linux; Pulsar 4.0.8." in page
+    assert page.endswith("\nbehind\n")
+    assert "`python -m bench.apache disk --rounds 1`, 2026-01-02, 1.5 minutes." in rows
+    assert "Not run yet: `python -m bench.apache bookie`." in rows
+    assert "**The group failed**: it broke" in rows
+    assert "```\ntwo\nlines\n```" in rows
+    assert "- one line" in rows
+    assert "The machine was" not in rows
+    quiet = {"additions_s": [0.9, 1.6], "stolen": 0.002}
+    _, rows = pages(tmp_path, disk=result("2026-01-02", disk, quiet=quiet))
+    assert "1.5 minutes. The machine was not quiet: 10 million additions in Python took 0.90 to 1.60 s" in rows
+    assert "one line" not in rows, "the same command of the same day takes the place of the other"
+
+
+def test_a_page_without_the_place_for_the_table_is_refused() -> None:
+    assert with_table(f"a{BEGIN}old{END}b", "new") == f"a{BEGIN}\n\nnew\n\n{END}b"
+    for page in ("", BEGIN, END):
+        with pytest.raises(ValueError, match="the page of benchmarks has no"):
+            with_table(page, "new")
+
+
+def test_the_ratios_of_the_run_before_stand_beside_those_of_the_newest(tmp_path: Path) -> None:
+    pages(
+        tmp_path,
+        disk=result(
+            "2026-01-02",
+            Row("adds", "/s", {"apache": [10.0], "ours": [16.0]}, goal=">= 1.5", note="a limit"),
+            Row("adds", "ms", {"apache": [10.0], "ours": [16.0]}, goal="<= 0.5"),
+            Row("memory", "MB", {"ours": [90.0]}),
+            Row("holds 5,000,153 entries of 10,000", "MB", {"ours": [60.0]}),
+        ),
+        perf=result("2026-01-02", Row("what", "MB/s", {"ours": [222.0]})),
     )
-
-
-def test_the_ratios_of_another_run_stand_beside_those_of_this_one() -> None:
-    machine = {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}}
-    result = {"notes": [], "failed": "", "took_s": 60, "date": "2026-03-04", "command": "c", "machine": machine}
-
-    def page(*rows: Row, date: str = "2026-03-04", earlier: str = "") -> str:
-        return document({"disk": {**result, "date": date, "rows": list(map(row_to, rows))}}, "", earlier)
-
-    earlier = page(
-        Row("adds", "/s", {"apache": [10.0], "ours": [16.0]}, goal=">= 1.5", note="a limit"),
-        Row("adds", "ms", {"apache": [10.0], "ours": [16.0]}, goal="<= 0.5"),
-        Row("memory", "MB", {"ours": [90.0]}),
-        Row("holds 5,000,153 entries of 10,000", "MB", {"ours": [60.0]}),
-        date="2026-01-02",
+    page, rows = pages(
+        tmp_path,
+        disk=result(
+            "2026-03-04",
+            Row("adds", "/s", {"apache": [10.0], "ours": [12.0]}, goal=">= 1.5"),
+            Row("adds", "ms", {"apache": [10.0], "ours": [4.0]}, goal="<= 0.5"),
+            Row("memory", "MB", {"ours": [80.0]}),
+            Row("new", "MB", {"ours": [70.0]}),
+            Row("holds 5,001,404 entries of 10,000", "MB", {"ours": [65.0]}),
+        ),
     )
-    text = page(
-        Row("adds", "/s", {"apache": [10.0], "ours": [12.0]}, goal=">= 1.5"),
-        Row("adds", "ms", {"apache": [10.0], "ours": [4.0]}, goal="<= 0.5"),
-        Row("memory", "MB", {"ours": [80.0]}),
-        Row("new", "MB", {"ours": [70.0]}),
-        Row("holds 5,001,404 entries of 10,000", "MB", {"ours": [65.0]}),
-        earlier=earlier,
-    )
-    assert "| goal | ratio | earlier |" in text
-    assert "| adds | /s | 10.0 | 12.0 | ≥ 1.5: **not met** | 1.20 | 1.60, met |" in text
-    assert "| adds | ms | 10.0 | 4.00 | ≤ 0.5: met | 0.40 | 1.60, not met |" in text
-    assert "| memory | MB | – | 80.0 |  | – | 90.0 |" in text
-    assert "| new | MB | – | 70.0 |  | – | – |" in text
-    assert "| holds 5,001,404 entries of 10,000 | MB | – | 65.0 |  | – | 60.0 |" in text
-    assert text.index("2026-03-04") < text.index("of another run") < text.index("2026-01-02; 2 cores")
-    assert "| earlier |" not in earlier
+    assert "| goal | ratio | earlier |" in rows
+    assert "| adds | /s | 10.0 | 12.0 | ≥ 1.5: **not met** | 1.20 | 1.60, met |" in rows
+    assert "| adds | ms | 10.0 | 4.00 | ≤ 0.5: met | 0.40 | 1.60, not met |" in rows
+    assert "| memory | MB | – | 80.0 |  | – | 90.0 |" in rows
+    assert "| new | MB | – | 70.0 |  | – | – |" in rows
+    assert "| holds 5,001,404 entries of 10,000 | MB | – | 65.0 |  | – | 60.0 |" in rows
+    assert "2026-03-04; the run before 2026-01-02, 1.5 minutes." in rows
+    assert "| what | MB/s | – | 222 |  | – |" in rows, "a group that was not run again stays"
+    assert "- disk: 2026-03-04; 2 cores" in page
+    assert "- perf: 2026-01-02; 2 cores" in page
+    third = result("2026-05-06", Row("adds", "/s", {"ours": [1.0]}))
+    pages(tmp_path, disk=third)
+    kept = json.loads((tmp_path / "benchmarks" / "disk.json").read_text())
+    assert [run["date"] for run in kept] == ["2026-03-04", "2026-05-06"]
+
+
+def test_a_headline_shows_the_ratio_and_what_a_goal_means_for_it() -> None:
+    start = Row(HEADLINES[0].what + " (not synced)", "s", {"apache": [20.0], "ours": [0.5]}, goal="<= 1 s")
+    spark = next(headline for headline in HEADLINES if headline.group == "spark")
+    through = Row(spark.what, "×", {"apache": [4.0], "ours": [3.0]}, goal=">= 5 ×")
+    lines = shown({"start": [start, Row("other", "s", {"ours": [1.0]})], "spark": [through]})
+    assert [(line.headline.label, line.ratio, line.goal) for line in lines] == [
+        (HEADLINES[0].label, 0.025, 0.05), (spark.label, 3.0, 5.0),
+    ]  # fmt: skip
+    text = table(lines).splitlines()
+    assert f"| {HEADLINES[0].label} | s | 20.0 | 0.50 | 0.025 | ≤ 0.05: met |" in text
+    assert f"| {spark.label} | ratio | 4.00 | 3.00 | 3.00 | ≥ 5.00: **not met** |" in text
+
+
+def test_the_page_in_the_repository_is_what_its_data_say() -> None:
+    """Each headline has its row, and both pages were made from the files beside them."""
+    groups = {name: runs for name in TITLES if (runs := runs_of(DOCS / "benchmarks" / f"{name}.json"))}
+    lines = shown({name: rows_in(runs[-1]) for name, runs in groups.items()})
+    assert len(lines) == len(HEADLINES)
+    page = (DOCS / "BENCHMARKS.md").read_text()
+    assert with_table(page, f"{table(lines)}\n\n{machines(groups)}") == page
+    assert rows_page(groups) == (DOCS / "benchmarks" / "rows.md").read_text()
 
 
 def test_a_machine_is_quiet_while_the_same_work_takes_the_same_time_and_nothing_is_stolen() -> None:
@@ -287,28 +353,6 @@ def test_a_machine_is_quiet_while_the_same_work_takes_the_same_time_and_nothing_
     )
     assert not Quiet.of([0.50, 0.55], [0.52, 0.7], since, now).is_quiet
     assert not Quiet.of([0.5], [0.5], Stolen(0, 100), now).is_quiet
-
-
-def test_what_the_page_says_of_groups_that_were_not_run_again_stays() -> None:
-    def result(date: str, value: float) -> dict[str, Any]:
-        return {
-            "rows": [row_to(Row("what", "MB/s", {"ours": [value]}))], "notes": [], "failed": "", "took_s": 60,
-            "date": date, "command": "a command",
-            "machine": {"cores": 2, "memory_mb": 24_000, "system": "Linux", "versions": {"Pulsar": "4.0.8"}},
-        }  # fmt: skip
-
-    first = document({"disk": result("2026-01-02", 111.0), "bookie": result("2026-01-02", 222.0)})
-    assert first.count("2026-01-02; 2 cores") == 1
-    second = document({"bookie": result("2026-03-04", 333.0)}, first)
-    assert "| 111 |" in second
-    assert "| 222 |" not in second
-    assert "| 333 |" in second
-    assert "- bookie: 2026-03-04; 2 cores" in second
-    assert "- disk: 2026-01-02; 2 cores" in second
-    assert "Not run yet: `python -m bench.apache perf`." in second
-    third = document({"perf": result("2026-05-06", 444.0)}, second)
-    assert all(f"| {value} |" in third for value in (111, 333, 444))
-    assert "- bookie: 2026-03-04; 2 cores" in third
 
 
 def test_a_profile_leaves_out_what_everything_is_called_from() -> None:
