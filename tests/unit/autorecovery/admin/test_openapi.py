@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from autorecovery.admin.calls import PREFIX
-from autorecovery.admin.schema import INTEGER, STRING, array, closed, one_of, problem_of, unchecked_words
+from autorecovery.admin.schema import INTEGER, STRING, array, closed, one_of, problem_of
 from autorecovery.admin.tokens import Role, line_of
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import cookie_path
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
@@ -109,19 +108,22 @@ BODIES: tuple[tuple[Any, str], ...] = (
     ([], "the body is []; it must be an object"),
     ({}, "the body lacks 'name'"),
     ({"name": "a", "x": 1}, "the body has 'x', which is not known"),
-    ({"name": ""}, "name has 0 characters; it must have at least 1 and at most 3"),
-    ({"name": "abcd"}, "name has 4 characters"),
-    ({"name": "A"}, "name is 'A'; it must match"),
+    ({"name": ""}, "name: '' should be non-empty"),
+    ({"name": "abcd"}, "name: 'abcd' is too long"),
+    ({"name": "A"}, "name: 'A' does not match"),
     ({"name": 1}, "name is 1; it must be a string"),
     ({"name": "a", "count": True}, "count is True; it must be an integer"),
-    ({"name": "a", "count": 10}, "count is 10; it must be at least 0 and at most 9"),
+    ({"name": "a", "count": 1.0}, "count is 1.0; it must be an integer"),
+    ({"name": "a", "kind": "c" * 1_000}, "kind is 'ccc"),
+    ({"name": "c" * 1_000}, "name: 'ccc"),
+    ({"name": "a", "count": 10}, "count: 10 is greater than the maximum of 9"),
     ({"name": "a", "kind": "c"}, "kind is 'c'; it must be one of a, b"),
-    ({"name": "a", "list": []}, "list has 0 items"),
-    ({"name": "a", "list": [1, 2, 3]}, "list has 3 items"),
-    ({"name": "a", "list": [1, 1]}, "list has 1 twice"),
+    ({"name": "a", "list": []}, "list: [] should be non-empty"),
+    ({"name": "a", "list": [1, 2, 3]}, "list: [1, 2, 3] is too long"),
+    ({"name": "a", "list": [1, 1]}, "list: [1, 1] has non-unique elements"),
     ({"name": "a", "list": [1, "b"]}, "list[1] is 'b'; it must be an integer"),
     ({"name": "a", "maybe": 1}, "maybe is 1; it must be a string or null"),
-    ({"name": "a", "share": 0.1}, "share is 0.1; it must be at least 0.5"),
+    ({"name": "a", "share": 0.1}, "share: 0.1 is less than the minimum of 0.5"),
     ({"name": "a", "texts": {"a": 1}}, "texts.a is 1; it must be a string"),
 )
 
@@ -131,9 +133,10 @@ def test_a_body_is_checked_as_json_schema_has_it(body: Any, problem: str) -> Non
     found = problem_of(SCHEMA, body)
     assert (found or "").startswith(problem)
     assert (found is None) == (problem == "")
-    assert Draft202012Validator(SCHEMA).is_valid(body) == (found is None)
 
 
-def test_words_that_are_not_checked_are_found() -> None:
-    assert list(unchecked_words(SCHEMA)) == []
-    assert list(unchecked_words({"type": "object", "properties": {"a": {"items": {"not": {}}}}})) == ["not"]
+def test_a_limit_is_named_with_the_value_that_breaks_it() -> None:
+    assert problem_of(SCHEMA, {"name": "abcd"}) == "name: 'abcd' is too long (maxLength: 3)"
+    assert problem_of(SCHEMA, {"name": "a", "list": [1] * 1_000}) == (
+        f"list: {str([1] * 1_000)[:80]}… {'1, ' * 22}1] is too long (maxItems: 2)"
+    )
