@@ -16,6 +16,7 @@ from broker.errors import (
     MetadataFailure,
     NotAllowed,
     TopicNotFound,
+    metadata_errors,
 )
 from broker.memory_budget import SET_ASIDE_BYTES_MAX, MemoryBudget
 from broker.names import Bundles
@@ -381,10 +382,8 @@ class Broker:
         passing = self.non_persistent.names(namespace) if non_persistent else []
         if not persistent:
             return passing
-        try:
+        with metadata_errors():
             names = await self.ledgers.list(namespace)
-        except (MetadataError, ManagedLedgerError) as error:
-            raise MetadataFailure(str(error)) from error
         found = [*passing]
         for first in range(0, len(names), NAMES_PER_TURN):
             if first:

@@ -19,10 +19,13 @@ BrokerError                     UnknownError
  └─ NotAllowed                  a policy forbids it, or this broker does not have it
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from broker.wire import pulsar_pb2 as wire
-from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
+from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -133,3 +136,21 @@ def storage_error(error: ManagedLedgerError) -> BrokerError:
     if isinstance(error, ManagedLedgerFenced):
         return NotReady(str(error))
     return StorageFailure(str(error))
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """An error of a topic's managed ledger becomes what its client is told (`storage_error`)."""
+    try:
+        yield
+    except ManagedLedgerError as error:
+        raise storage_error(error) from error
+
+
+@contextmanager
+def metadata_errors() -> Iterator[None]:
+    """A record that cannot be read, or an unreachable metadata store, becomes MetadataFailure with the same text."""
+    try:
+        yield
+    except (MetadataError, ManagedLedgerError, Corruption) as error:
+        raise MetadataFailure(str(error)) from error

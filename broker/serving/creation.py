@@ -2,16 +2,14 @@
 
 from collections.abc import Awaitable, Callable
 
-from broker.errors import MetadataFailure, NotAllowed
+from broker.errors import NotAllowed, metadata_errors
 from broker.names import NO_CONTROLS
 from broker.policies.namespace import AutoCreation, NamespacePolicies
 from broker.settings.config import BrokerConfig
 from broker.tenancy.namespaces import Namespaces
 from broker.tenancy.partitions import Partitions
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.visible import controlling, visible
-from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
 
 
@@ -46,10 +44,8 @@ class Creation:
 
     async def partitions_of_base(self, topic: TopicName) -> int:
         """How many partitions *topic* has, or the topic that it is a partition of. Raises MetadataFailure."""
-        try:
+        with metadata_errors():
             return await self._partitioned.count_of_base(topic)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
 
     async def check_new(self, topic: TopicName, partitions: int = 0) -> None:
         """Raises NotAllowed if *topic* may not be made, with so many partitions; TopicNotFound, MetadataFailure."""

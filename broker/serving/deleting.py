@@ -6,7 +6,7 @@ granted the former one.
 
 import logging
 
-from broker.errors import BrokerError, NotAllowed, TopicNotFound, TopicUnreadable, storage_error
+from broker.errors import BrokerError, NotAllowed, TopicNotFound, TopicUnreadable, storage_errors
 from broker.policies.topic.service import TopicPolicies
 from broker.records.json_records import RecordError
 from broker.serving.creation import Creation
@@ -19,7 +19,6 @@ from broker.tenancy.partitions import Partitions
 from broker.topic.topic import Topic
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -112,10 +111,8 @@ class Deleting:
 
     async def _discard(self, name: TopicName) -> None:
         log.warning("%s cannot be opened and is deleted by force", name)
-        try:
+        with storage_errors():
             await self._ledgers.discard(name.managed_ledger_name)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     async def delete_non_persistent(self, topic: TopicName) -> None:
         """Disconnect the clients of a non-persistent topic and forget it, with what was granted on it."""

@@ -14,7 +14,15 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, Protocol
 
 from broker.arrivals import Arrivals
-from broker.errors import BrokerError, MetadataFailure, NotAllowed, NotReady, TopicNotFound, storage_error
+from broker.errors import (
+    BrokerError,
+    MetadataFailure,
+    NotAllowed,
+    NotReady,
+    TopicNotFound,
+    metadata_errors,
+    storage_error,
+)
 from broker.names import BundleSet
 from broker.ownership.rules import Ownership
 from broker.policies.namespace import NamespacePolicies
@@ -32,7 +40,6 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.tasks import SingleFlight, Tasks
 from magnetar_core.runtime.turns import Rank, Turns
-from magnetar_core.runtime.types import Corruption
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
 from managed_ledger.ledger import ManagedLedger
@@ -151,10 +158,8 @@ class Opening:
         """Whether the topic is open here or stored. Raises MetadataFailure."""
         if topic in self._topics or self._non_persistent.get(topic) is not None:
             return True
-        try:
+        with metadata_errors():
             return topic.is_persistent and await self._ledgers.exists(topic.managed_ledger_name)
-        except (MetadataError, ManagedLedgerError) as error:
-            raise MetadataFailure(str(error)) from error
 
     async def topic(self, name: TopicName, *, create: bool, missing: str) -> Topic | NonPersistentTopic:
         """The open topic; it is made if *create* and policies allow it, else the error has the text *missing*.
@@ -204,10 +209,8 @@ class Opening:
         """Raises NotReady unless the topic's bundle is ours, or comes to us now; MetadataFailure."""
         if self._ownership.owns(name):
             return
-        try:
+        with metadata_errors():
             is_ours = await self._ownership.is_coming(name)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
         if not is_ours:
             raise _not_here(name)
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from broker.errors import MetadataFailure
+from broker.errors import metadata_errors
 from broker.policies.rules import names_in
 from broker.records.json_records import parse_record
 from broker.records.watched import Watched
 from broker.tenancy.changes import POLICIES_ROOT
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 
 # Tenants whose administrators are kept, each with a watch. With more, the least recently used one is dropped.
 TENANTS_MAX: Final = 10_000
@@ -40,13 +39,11 @@ class TenantAdmins:
             return frozenset()
 
     async def _read(self, tenant: str) -> frozenset[str]:
-        try:
+        with metadata_errors():
             node = await self._store.get(_path(tenant))
             if node is None:
                 raise _NoTenant(tenant)
             return frozenset(map(str, names_in(parse_record(node), "adminRoles")))
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
 
     def forget(self, tenant: str) -> None:
         """Read the administrators of this tenant anew when they are asked for next."""

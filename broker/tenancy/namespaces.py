@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from broker.errors import MetadataFailure, TopicNotFound
+from broker.errors import TopicNotFound, metadata_errors
 from broker.policies.namespace import NamespacePolicies
 from broker.records.watched import Watched
 from broker.tenancy.changes import Tenancy, namespace_paths
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 
 # Namespaces whose policies are kept, each with a watch. With more, the least recently used one is dropped.
 NAMESPACES_MAX: Final = 10_000
@@ -32,10 +31,8 @@ class Namespaces:
         return await self._known.get(name)
 
     async def _read(self, name: str) -> NamespacePolicies:
-        try:
+        with metadata_errors():
             policies = await self._tenancy.policies(name)
-        except (MetadataError, Corruption) as error:
-            raise MetadataFailure(str(error)) from error
         if policies is None:
             raise TopicNotFound("Namespace not found")
         return policies

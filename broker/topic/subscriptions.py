@@ -22,6 +22,7 @@ from broker.errors import (
     ProducerBusy,
     SubscriptionNotFound,
     storage_error,
+    storage_errors,
 )
 from broker.names import check_client_name, is_internal_subscription, is_reserved_subscription
 from broker.settings.config import BrokerConfig
@@ -234,11 +235,10 @@ class Subscriptions:
         try:
             async with self._making():
                 check_open()
-                cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
-                if is_replicated:
-                    await _store_replicated(cursor, is_replicated=True)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
+                with storage_errors():
+                    cursor = await self._ledger.open_cursor(name, start, dict(properties or {}))
+                    if is_replicated:
+                        await _store_replicated(cursor, is_replicated=True)
         finally:
             self._coming[name] -= 1
             if not self._coming[name]:
@@ -350,9 +350,8 @@ class Subscriptions:
                         await self._ledger.check_owner()
 
         try:
-            await subscription.reset_to(position, ack_set, batch_size, check, tell=in_turns)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
+            with storage_errors():
+                await subscription.reset_to(position, ack_set, batch_size, check, tell=in_turns)
         finally:
             if not subscription.is_durable:  # rule 2
                 self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
@@ -372,10 +371,8 @@ class Subscriptions:
         self.require(name).clear_up_to(self._ledger.last_confirmed)
         cursor = self._ledger.cursors.get(name)
         if cursor is not None:
-            try:
+            with storage_errors():
                 await cursor.flush()
-            except ManagedLedgerError as error:
-                raise storage_error(error) from error
 
     async def set_properties(self, name: str, properties: Mapping[str, str]) -> None:
         """Replace the properties of a subscription; durable on return, if it is. Raises BrokerError."""
@@ -383,10 +380,8 @@ class Subscriptions:
         check_bytes(sum(len(key) + len(value) for key, value in properties.items()), f"subscription {name}")
         cursor = self._ledger.cursors.get(name)
         if cursor is not None:
-            try:
+            with storage_errors():
                 await cursor.set_string_properties(properties)
-            except ManagedLedgerError as error:
-                raise storage_error(error) from error
         subscription.properties = dict(properties)
 
     async def set_replicated(self, name: str, *, is_replicated: bool) -> None:
@@ -395,10 +390,8 @@ class Subscriptions:
         cursor = self._ledger.cursors.get(name)
         if cursor is None:  # it is not durable: nothing of it is stored, or seen elsewhere
             return
-        try:
+        with storage_errors():
             await _store_replicated(cursor, is_replicated=is_replicated)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     # -------------------------------------------------------------------------------- all of them
 

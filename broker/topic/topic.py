@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_error
+from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_errors
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies.namespace import NamespacePolicies
@@ -438,20 +438,16 @@ class Topic:
 
     async def trim(self) -> None:
         """Delete the ledgers that nobody needs: consumed, and not kept by retention. Raises BrokerError."""
-        try:
+        with storage_errors():
             await self.ledger.trim_now()
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     async def truncate(self) -> None:
         """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
         for subscription in list(self.subscriptions.values()):
             subscription.clear_up_to(self.ledger.last_confirmed)
         self.snapshot_deduplication()  # its cursor goes to the end as well: nothing before it is replayed any more
-        try:
+        with storage_errors():
             await self.ledger.truncate()
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     async def skip(self, name: str, count: int) -> None:
         """Pass over *count* entries of a subscription, whose consumers stay. Raises BrokerError."""
@@ -465,10 +461,8 @@ class Topic:
         """
         subscription = self._subscriptions.require(name)
         now_ms = self._clock.wall_ms()
-        try:
+        with storage_errors():
             return await expire(self.ledger, subscription, now_ms - age_s * 1000, now_ms)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     async def expire_by_policy(self) -> None:
         """What is older than the policies allow is passed over by all subscriptions. Raises BrokerError."""
@@ -484,10 +478,8 @@ class Topic:
         horizon = self.compactor.horizon
         if not read_compacted or horizon is None or horizon < self.ledger.last_confirmed:
             return await last_message(self.ledger)
-        try:
+        with storage_errors():
             kept = await self.compactor.last_message()
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
         if kept is None:
             return EARLIEST, -1
         try:
@@ -532,10 +524,8 @@ class Topic:
 
     async def _expect_compaction(self) -> None:
         """With a threshold the topic will be compacted some day. Raises StorageFailure."""
-        try:
+        with storage_errors():
             await self.compactor.expect(is_expected=self._limits.compaction_threshold_bytes > 0)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     def _use_rates(self) -> None:
         self.publish_throttle.use(self._limits.publish_rate, self._clock.wall_ms())
@@ -632,10 +622,8 @@ class Topic:
 
     async def terminate(self) -> Position:
         """Take no more messages, ever; returns the last position. Raises BrokerError."""
-        try:
+        with storage_errors():
             last = await self.ledger.terminate()
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
         await in_turns(by_turns(self._producers.disconnect_all()))
         self._subscriptions.tell_the_end()
         return last
@@ -679,10 +667,9 @@ class Topic:
         await self._until_told()
         compacted = self.compactor.ledgers()
         try:
-            await self.ledger.delete()
-            await self.compactor.delete(compacted)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
+            with storage_errors():
+                await self.ledger.delete()
+                await self.compactor.delete(compacted)
         finally:
             await self._tasks.cancel()
             self._untie()

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from broker.errors import NotReady, ProducerBusy, storage_error
+from broker.errors import NotReady, ProducerBusy, storage_errors
 from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.limits import TopicLimits, has_room_for_host
@@ -22,7 +22,6 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, in_turns
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.topic_name import TopicName
 
 # How long a producer waits for the answers to entries of its name (rule 2); then it is refused and retries.
@@ -167,10 +166,8 @@ class Producers:
     async def _store_epoch(self, epoch: int) -> None:
         if self._access.epoch == epoch:
             return
-        try:
+        with storage_errors():
             await self._store.set_properties({**self._store.properties, EPOCH_PROPERTY: str(epoch)})
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     async def _promote(self) -> None:
         """Give exclusive access to the producer that waits longest."""

@@ -8,13 +8,12 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import storage_error
+from broker.errors import storage_errors
 from broker.names import DEDUPLICATION_CURSOR
 from broker.settings.config import BrokerConfig
 from broker.topic.publishing.deduplication import Deduplication
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages import parse_metadata
 from managed_ledger.position import EARLIEST
 from managed_ledger.topic_name import TopicName
@@ -65,7 +64,7 @@ class StoredDeduplication:
             await self._delete_cursor()
 
     async def _begin(self) -> None:
-        try:
+        with storage_errors():
             cursor = await self._ledger.open_cursor(DEDUPLICATION_CURSOR, EARLIEST)
             state = Deduplication(self._config.deduplication_producers)
             state.restore(cursor.properties)
@@ -80,17 +79,13 @@ class StoredDeduplication:
                         log.warning("%s: entry %s:%s: %s", self._topic, entry.ledger_id, entry.entry_id, error)
                 if not entries:  # the end; entries appended meanwhile are noted when they are durable
                     break
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
         self._state, self._cursor = state, cursor
         self._use(state)
 
     async def _delete_cursor(self) -> None:
         """Delete the cursor of deduplication: one that is never moved would hold back trimming for ever."""
-        try:
+        with storage_errors():
             await self._ledger.delete_cursor(DEDUPLICATION_CURSOR)
-        except ManagedLedgerError as error:
-            raise storage_error(error) from error
 
     def snapshot(self) -> None:
         """Store the sequence ids with the position of the last confirmed entry."""

@@ -3,11 +3,10 @@
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Protocol
 
-from broker.errors import storage_error
+from broker.errors import storage_errors
 from broker.topic.compaction.latest_keys import MESSAGES_PER_TURN, Opened
 from broker.topic.ports import Entries, EntryLike
 from magnetar_core.runtime.types import Buffer, Corruption
-from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages import (
     broker_metadata_of,
     is_batch,
@@ -48,13 +47,11 @@ async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKep
     def is_since(entry: EntryLike) -> bool:
         return is_published_since(entry, time_ms)
 
-    try:
+    with storage_errors():
         found = await ledger.find_first(is_since)
         if kept is not None and (found is None or found <= ledger.first_position):
             earlier = await kept.find_first(is_since)
             found = min(found or LATEST, earlier or LATEST)
-    except ManagedLedgerError as error:
-        raise storage_error(error) from error
     return LATEST if found is None else found
 
 
@@ -84,11 +81,9 @@ async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
     last = ledger.last_confirmed
     if last.entry_id < 0:
         return EARLIEST, -1
-    try:
+    with storage_errors():
         found = ledger.read(last, 1, 1)
         entries = found if isinstance(found, Sequence) else await found
-    except ManagedLedgerError as error:
-        raise storage_error(error) from error
     if not entries:
         return EARLIEST, -1
     return last, last_index(entries[0])
