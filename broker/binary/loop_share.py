@@ -9,7 +9,8 @@ Rules:
    more to do than a slice goes behind the others.
 3. What those that wait have brought lies in memory. Where that of one role is more than `UNWORKED_BYTES_MAX`, none of
    its connections is read until half of it is worked on. Others go on. (Where nobody is authenticated, a connection
-   stands for itself: those of one address may be of many people.)
+   stands for itself: those of one address may be of many people.) Where all together have brought more than
+   `UNWORKED_SUM_BYTES_MAX`, no connection is read until half of that is worked on.
 """
 
 from collections import deque
@@ -30,6 +31,9 @@ assert SLICE_S < TURN_S
 
 # A socket brings up to 256 KiB at a time: a chunk of 64 connections of one role that send more than they are worked on.
 UNWORKED_BYTES_MAX: Final = 16 * MIB
+
+# The full share of sixteen roles. A thousand connections bring as much in one turn of the loop, 256 KiB each.
+UNWORKED_SUM_BYTES_MAX: Final = 256 * MIB
 
 
 class LoopShare:
@@ -99,20 +103,22 @@ class LoopShare:
 
 
 class Unworked:
-    """Bytes that connections have brought and that wait for a turn, of each role (rule 3)."""
+    """Bytes that connections have brought and that wait for a turn, of each role and in all (rule 3)."""
 
-    def __init__(self, changed: Callable[[Hashable], None]) -> None:
-        """*changed*: the connections of one are to be read no more, or again."""
+    def __init__(self, changed: Callable[[Hashable | None], None]) -> None:
+        """*changed*: the connections of a role (None: all connections) are to be read no more, or again."""
         self._changed = changed
         self._bytes: dict[Hashable, int] = {}
-        self._full: set[Hashable] = set()
+        self._sum_bytes = 0
+        self._full: set[Hashable | None] = set()
+        """None: all together have brought too much."""
 
     def __getitem__(self, source: Hashable) -> int:
         return self._bytes.get(source, 0)
 
     def is_full(self, source: Hashable) -> bool:
         """Whether the connections of *source* are not to be read."""
-        return source in self._full
+        return source in self._full or None in self._full
 
     def count(self, source: Hashable, more_bytes: int) -> None:
         """So many more wait of *source*; a negative number: fewer."""
@@ -122,10 +128,15 @@ class Unworked:
             self._bytes[source] = held_bytes
         else:
             self._bytes.pop(source, None)
+        self._sum_bytes += more_bytes
+        self._compare(source, held_bytes, UNWORKED_BYTES_MAX)
+        self._compare(None, self._sum_bytes, UNWORKED_SUM_BYTES_MAX)
+
+    def _compare(self, source: Hashable | None, held_bytes: int, most_bytes: int) -> None:
         was_full = source in self._full
-        if not was_full and held_bytes > UNWORKED_BYTES_MAX:
+        if not was_full and held_bytes > most_bytes:
             self._full.add(source)
             self._changed(source)
-        elif was_full and held_bytes <= UNWORKED_BYTES_MAX // 2:
+        elif was_full and held_bytes <= most_bytes // 2:
             self._full.remove(source)
             self._changed(source)

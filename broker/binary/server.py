@@ -580,9 +580,10 @@ class BinaryServer:
             theirs.close()
             raise
 
-    def _update_reading_of(self, source: Hashable) -> None:
+    def _update_reading_of(self, source: Hashable | None) -> None:
+        """None: of all."""
         for client in self.clients:
-            if client.source == source:
+            if source is None or client.source == source:
                 client.update_reading()
 
     def admit(self, host: str) -> str | None:

@@ -16,7 +16,7 @@ _METADATA: Final = ("tests/unit/managed_ledger/test_messages.py", "-k", "metadat
 _FLOW: Final = ("tests/unit/broker/binary/test_flow.py",)
 _STRANGERS: Final = ("tests/unit/broker/test_security.py", "-k", "frames_of_the_unauthenticated")
 _PASSING: Final = ("tests/unit/broker/test_non_persistent.py", "-k", "periodic")
-_UNWORKED: Final = ("tests/unit/broker/binary/test_loop_share.py", "-k", "each_source or has_a_sum")
+_UNWORKED: Final = ("tests/unit/broker/binary/test_loop_share.py", "-k", "each_source or a_sum")
 _STREAMS: Final = ("tests/unit/test_limits_overflow.py", "-k", "publish_call")
 _REQUESTS: Final = ("tests/unit/broker/grpc/test_requests.py",)
 
@@ -429,8 +429,15 @@ MUTANTS: Final = (
     Mutant(
         "what the connections of a client bring has no sum",
         "broker/binary/loop_share.py",
-        "        if not was_full and held_bytes > UNWORKED_BYTES_MAX:\n",
-        "        if not was_full and held_bytes < 0:\n",
+        "        self._compare(source, held_bytes, UNWORKED_BYTES_MAX)\n",
+        "",
+        _UNWORKED,
+    ),
+    Mutant(
+        "what all connections bring together has no sum",
+        "broker/binary/loop_share.py",
+        "        return source in self._full or None in self._full\n",
+        "        return source in self._full\n",
         _UNWORKED,
     ),
     Mutant(

@@ -8,7 +8,7 @@ import pytest
 
 from broker.binary.connection import _HANDLERS, Connection
 from broker.binary.consumers import ACK_IDS_PER_STEP, ACK_WORDS_LIKE_AN_ID, parts_of
-from broker.binary.loop_share import SLICE_S, TASKS_PER_TURN, TURN_S, LoopShare, Unworked
+from broker.binary.loop_share import SLICE_S, TASKS_PER_TURN, TURN_S, UNWORKED_SUM_BYTES_MAX, LoopShare, Unworked
 from broker.binary.server import ClientProtocol
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import command
@@ -120,6 +120,37 @@ def test_of_each_source_so_much_waits_and_the_others_are_read_on(monkeypatch: py
     assert (unworked["a"], unworked["b"]) == (100, 80)
     unworked.count("b", -80)
     assert unworked._bytes == {"a": 100}
+
+
+def test_all_sources_together_have_a_sum_and_nobody_is_read_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.binary.loop_share.UNWORKED_SUM_BYTES_MAX", 100)
+    changed = list[object]()
+    unworked = Unworked(changed.append)
+    for source in range(10):
+        unworked.count(source, 10)
+    assert changed == []
+    unworked.count("a", 1)
+    assert changed == [None]
+    assert unworked.is_full("a")
+    assert unworked.is_full("who brought nothing")
+    for source in range(5):
+        unworked.count(source, -10)
+    assert changed == [None]
+    unworked.count("a", -1)
+    assert changed == [None, None]
+    assert not unworked.is_full("a")
+
+
+async def test_no_client_is_read_while_all_together_have_brought_too_much(world: BrokerInMemory) -> None:
+    server = world.broker.server
+    client = await RawClient.connect(world.broker.port)
+    (side,) = server.clients
+    server.unworked.count("many others", UNWORKED_SUM_BYTES_MAX + 1)
+    assert not side._is_read
+    client.send(BaseCommand.PING)
+    server.unworked.count("many others", -UNWORKED_SUM_BYTES_MAX - 1)
+    assert side._is_read
+    await client.expect(BaseCommand.PONG)
 
 
 # ------------------------------------------------------------------------------------ a connection
