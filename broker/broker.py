@@ -64,7 +64,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.process.memory import memory_bytes
-from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.tasks import Tasks, gather_in_turns
 from magnetar_core.runtime.types import MIB, Cancellable, ConfigurationError
 from magnetar_core.security.tls.contexts import Certificates
 from managed_ledger.errors import ManagedLedgerError
@@ -257,7 +257,7 @@ class Broker:
                 await self.opening.unload(name)
 
         await self.topic_policies.close()
-        await asyncio.gather(*(close(name) for name in [*self.topics, *self.opening.under_way]))
+        await gather_in_turns(close(name) for name in [*self.topics, *self.opening.under_way])
         await self.non_persistent.close_all()
         await self.server.close()
         await self._topic_lists.close()

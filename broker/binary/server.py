@@ -24,7 +24,7 @@ from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
 from magnetar_core.bookkeeper.wire.unfinished import COUNTED_BYTES, Unfinished
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.process.descriptors import guarded
-from magnetar_core.runtime.tasks import Tasks
+from magnetar_core.runtime.tasks import Tasks, gather_in_turns
 from magnetar_core.runtime.types import KIB, MIB, Buffer
 from magnetar_core.security.tls.certificates import common_name
 from magnetar_core.security.tls.contexts import Certificates
@@ -622,5 +622,5 @@ class BinaryServer:
     async def close(self) -> None:
         """Close the ports and disconnect all clients."""
         await self.stop_listening()
-        await asyncio.gather(*(client.end() for client in list(self.clients)))
+        await gather_in_turns(client.end() for client in list(self.clients))
         self._servers.clear()

@@ -7,7 +7,6 @@ Rules:
 2. A topic that nobody has used for a while is forgotten, as persistent ones are deleted.
 """
 
-import asyncio
 import logging
 
 from broker.errors import NotAllowed
@@ -19,6 +18,7 @@ from broker.settings.config import BrokerConfig
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.tasks import gather_in_turns
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,10 @@ class NonPersistentTopics:
         """Close all topics of `tenant/namespace/range`, as `close`."""
         here = BundleSet([bundle])
         names = [name for name in self.by_name if here.has(name)]
-        await asyncio.gather(*(self.close(name, next_broker) for name in names))
+        await gather_in_turns(self.close(name, next_broker) for name in names)
 
     async def close_all(self) -> None:
-        await asyncio.gather(*(self.close(name) for name in list(self.by_name)))
+        await gather_in_turns(self.close(name) for name in list(self.by_name))
 
     def drop_lost(self, bundles: BundleSet) -> None:
         """These bundles are not ours any more: the clients of their topics look them up again (rule 1)."""

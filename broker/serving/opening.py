@@ -38,7 +38,7 @@ from broker.topic.topic import Topic
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.distribution import Distribution
-from magnetar_core.runtime.tasks import SingleFlight, Tasks
+from magnetar_core.runtime.tasks import SingleFlight, Tasks, gather_in_turns
 from magnetar_core.runtime.turns import Rank, Turns
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerNotFound
@@ -379,8 +379,10 @@ class Opening:
         """Close all topics of `tenant/namespace/range`, as `unload`."""
         here = BundleSet([bundle])
         names = [name for name in self._topics if here.has(name)]
-        closing = [self.unload(name, next_broker) for name in names]
-        await asyncio.gather(*closing, self._non_persistent.close_bundle(bundle, next_broker))
+        await asyncio.gather(
+            gather_in_turns(self.unload(name, next_broker) for name in names),
+            self._non_persistent.close_bundle(bundle, next_broker),
+        )
 
     async def create_topic(self, name: TopicName) -> Topic:
         """Make and open a persistent topic, even where policies forbid automatic creation. Raises BrokerError."""

@@ -25,7 +25,7 @@ from broker.transfer.rosters.roster import traffic_of
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.tasks import Bell, Tasks, gather_in_turns
 from magnetar_core.runtime.turns import Turns
 from magnetar_core.runtime.types import Corruption, MagnetarError
 from managed_ledger.ledgers.holdings import Holdings
@@ -306,7 +306,7 @@ class Takeovers:
             log.info("%s is left to its clients: %s", bundle, error)
             is_ours = False
         if is_ours:
-            await asyncio.gather(*map(self._open, topics))
+            await gather_in_turns(map(self._open, topics))
         for topic in topics:
             self._broker.opening.expected.pop(topic, None)
 

@@ -1,10 +1,12 @@
 """The tools for background tasks."""
 
 import asyncio
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
 
-from magnetar_core.runtime.tasks import Bell, SingleFlight, Tasks
+from magnetar_core.runtime.tasks import BEGUN_PER_TURN, Bell, SingleFlight, Tasks, gather_in_turns
 from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.both_loops
@@ -35,6 +37,61 @@ async def test_a_bell_that_does_not_ring_is_not_waited_for_longer_than_said() ->
     async with asyncio.timeout(20):
         assert await waiting is False
     assert not bell._waiters
+
+
+async def test_thousands_begin_in_turns() -> None:
+    begun, most, ended = 0, 0, 0
+
+    async def work(number: int) -> None:
+        nonlocal begun, ended
+        begun += 1
+        await asyncio.sleep(0.01)
+        ended += 1
+        if number == 3:
+            raise ValueError("the fourth")
+
+    async def watch() -> None:
+        nonlocal most
+        before = 0
+        while begun < 500:
+            most = max(most, begun - before)
+            before = begun
+            await asyncio.sleep(0)
+
+    watching = asyncio.ensure_future(watch())
+    with pytest.raises(ValueError, match="the fourth"):
+        await gather_in_turns(work(number) for number in range(500))
+    await watching
+    assert begun == 500
+    assert 0 < most <= BEGUN_PER_TURN
+
+
+async def test_what_has_begun_is_cancelled_with_it_and_nothing_else_is_made() -> None:
+    made, cancelled = 0, 0
+
+    async def work() -> None:
+        nonlocal cancelled
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+
+    def works() -> Iterator[Coroutine[Any, Any, None]]:
+        nonlocal made
+        for _ in range(10 * BEGUN_PER_TURN):
+            made += 1
+            yield work()
+
+    gathering = asyncio.ensure_future(gather_in_turns(works()))
+    while made < 2 * BEGUN_PER_TURN:
+        await asyncio.sleep(0)
+    gathering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gathering
+    await asyncio.sleep(0.01)
+    assert made < 10 * BEGUN_PER_TURN
+    assert cancelled == made
 
 
 class Opening:
