@@ -180,6 +180,8 @@ def test_a_polite_signal_ends_it_with_exit_code_0(tmp_path: Path, number: signal
         assert server.stop(number) == 0
         assert "Traceback" not in server.errors
         assert "ERROR" not in server.errors
+    wide = [str(path) for path in (tmp_path / "data").rglob("*") if path.stat().st_mode & 0o007]
+    assert wide == [], "others may not read what is stored, RocksDB's files neither"
 
 
 def test_an_entry_log_that_is_gone_is_named_with_topic_and_count_and_the_rest_is_served(tmp_path: Path) -> None:

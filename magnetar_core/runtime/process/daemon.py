@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from magnetar_core.runtime.clock import LoopClock, block
 from magnetar_core.runtime.config import load, parse_properties, with_origin
@@ -62,6 +62,10 @@ class Shutdown:
         await self._event.wait()
 
 
+# RocksDB makes its files for everybody, but for what the umask takes away (`FILE_MODE` and `FOLDER_MODE` are ours).
+_NOT_FOR_OTHERS: Final = 0o027
+
+
 def read_properties(path: Path | None) -> dict[str, str]:
     """The settings in the file at *path*; none if *path* is None. Raises ConfigurationError, which names the file."""
     if path is None:
@@ -95,6 +99,7 @@ def run(start: Callable[[Parts, Shutdown], Awaitable[None]]) -> int:
     *start* starts the parts and registers how each is stopped. An error in it is shown as one line.
     """
     gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    os.umask(os.umask(_NOT_FOR_OTHERS) | _NOT_FOR_OTHERS)
     raise_limit()
     try:
         import uvloop
