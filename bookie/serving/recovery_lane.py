@@ -34,9 +34,9 @@ BULK_BYTES: Final = 32 * KIB
 
 # A client's add meets the group of a copy in one of about a hundred cases, or in more where a chunk takes longer than
 # 0.6 ms: at 32 in place of 100 the 99th percentile of clients was 1.3 to 2 times what it is without copies, at 100 1.1
-# to 1.3 times (docs/benchmarks/rows.md). At the longest rest some 3.9 MiB/s are left to the copies of a bookie whose groups
-# take 5 ms. Apache's auto-recovery, which gives an add up after 5 s, then waits 4.1 s for a batch of 1,000 entries of
-# 16 KiB, and 4.6 s where two of its workers copy to one bookie (rule 4).
+# to 1.3 times (docs/benchmarks/rows.md). At the longest rest some 3.9 MiB/s are left to the copies of a bookie whose
+# groups take 5 ms. Apache's auto-recovery, which gives an add up after 5 s, then waits 4.1 s for a batch of 1,000
+# entries of 16 KiB, and 4.6 s where two of its workers copy to one bookie (rule 4).
 REST_SHARE: Final = 100
 REST_S_MAX: Final = 0.06
 
