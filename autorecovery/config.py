@@ -7,6 +7,7 @@ from typing import Final
 from autorecovery.ledgers.checks import Depth
 from magnetar_core.bookkeeper.client.placing import regions
 from magnetar_core.bookkeeper.client.placing.topology import RACKS_MIN
+from magnetar_core.runtime.apache_lists import read_list
 from magnetar_core.runtime.config import loop_stall_setting, setting
 from magnetar_core.runtime.types import MIB
 
@@ -15,6 +16,9 @@ _RANDOM: Final = "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy"
 
 # Groups of bookies count with each of them (`isolation`), so this one is the policy of racks.
 _GROUPS: Final = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+
+IGNORED_SETTINGS: Final = frozenset(read_list("autorecovery", "without_effect.conf"))
+"""Apache's settings that are accepted and mean nothing here."""
 
 PLACEMENT_POLICIES: Final = (_RACKS, regions.POLICY_CLASS, _GROUPS, _RANDOM)
 
@@ -78,6 +82,8 @@ class AutoRecoveryConfig:
         0,
         help="0: the first and last entry of each copy are read before a ledger counts as whole, 100: all of them",
         most=100,
+        choices=(0, 100),
+        why="a sample proves little; 0 is for the ends of each copy, 100 for all entries",
     )
 
     placement_check_s: int = setting(
@@ -161,10 +167,5 @@ class AutoRecoveryConfig:
             is_aware=self.knows_regions,
             switch=f"ensemblePlacementPolicy={regions.POLICY_CLASS}",
         )
-        if self.verification_percent not in (0, 100):
-            yield (
-                f"auditorLedgerVerificationPercentage={self.verification_percent} is not supported: a sample proves "
-                "little; set 0 for the ends of each copy, or 100 for all entries"
-            )
         if 0 <= self.bytes_per_s < MIB:
             yield f"replicationRateByBytes ({self.bytes_per_s}) must be -1 or at least {MIB}: one run has that much"

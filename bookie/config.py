@@ -1,53 +1,21 @@
 """The settings of a bookie, under Apache's names."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
+from magnetar_core.runtime.apache_lists import read_list
 from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
 from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.types import MIB
-from magnetar_core.security.tls.files import (
-    APACHE_FACTORY,
-    REFRESH_S,
-    TlsFiles,
-    directory_files,
-    openssl_ciphers,
-    protocol_problems,
-    store_problem,
-)
+from magnetar_core.security.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles
+from magnetar_core.security.tls.settings import TlsSettings
 
-# Apache's settings that are accepted and have no effect: groups form by themselves, the threads differ, and the parts
-# they tune do not exist here. (Garbage collection always reads a ledger's metadata before it deletes anything, and
-# compaction is always the transactional one.)
-IGNORED_SETTINGS: Final = frozenset(
-    {
-        "allowLoopback", "allowMultipleDirsUnderSameDiskPartition", "bookieDeathWatchInterval",
-        "dbStorage_rocksDB_blockCacheSize", "enableBusyWait", "reorderReadSequenceEnabled", "reppDnsResolverClass",
-        "stickyReadSEnabled", "useV2WireProtocol", "zkServers",
-        "dbStorage_rocksDB_bloomFilterBitsPerKey", "dbStorage_rocksDB_numFilesInLevel0",
-        "dbStorage_rocksDB_numLevels", "dbStorage_rocksDB_sstSizeInMB", "dbStorage_rocksDB_blockSize",
-        "dbStorage_rocksDB_maxSizeInLevel1MB", "dbStorage_rocksDB_writeBufferSizeMB", "enableStatistics",
-        "entryLogFilePreallocationEnabled", "fileInfoFormatVersionToWrite", "flushEntrylogBytes",
-        "gcEntryLogMetadataCacheEnabled", "gcOverreplicatedLedgerMaxConcurrentRequests",
-        "journalAdaptiveGroupWrites", "journalBufferedEntriesThreshold", "journalBufferedWritesThreshold",
-        "journalFlushWhenQueueEmpty", "journalMaxGroupWaitMSec", "journalMaxMemorySizeMb",
-        "journalPageCacheFlushIntervalMSec", "journalQueueSize",
-        "journalWriteBufferSizeKB", "ledgerManagerFactoryClass", "ledgerStorageClass", "listeningInterface",
-        "localConsistencyCheckOnStartup", "minUsableSizeForIndexFileCreation", "numAddWorkerThreads",
-        "numHighPriorityWorkerThreads",
-        "numJournalCallbackThreads", "numLongPollWorkerThreads", "openFileLimit", "pageLimit", "pageSize",
-        "readBufferSizeBytes", "readWorkerThreadsThrottlingEnabled", "serverNumIOThreads", "serverSockKeepalive",
-        "serverTcpNoDelay",
-        "skipListSizeLimit", "skipListArenaChunkSize", "skipListArenaMaxAllocSize", "httpServerClass",
-        "startTLSTimeoutSecs", "tlsProvider", "tlsTrustStorePasswordPath",
-        "useTransactionalCompaction", "verifyMetadataOnGC", "writeBufferSizeBytes", "zkEnableSecurity",
-        "zkLedgersRootPath",
-    }
-)  # fmt: skip
+IGNORED_SETTINGS: Final = frozenset(read_list("bookie", "without_effect.conf"))
+"""Apache's settings that are accepted and have no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +65,11 @@ class BookieConfig:
     batch_read_bytes_max: int = setting("maxBatchReadSize", 5 * MIB, help="largest answer to a batch read")
 
     journal_version: int = setting(
-        "journalFormatVersionToWrite", 6, help="5 (Pulsar's default; explicit LACs are not in the journal) or 6"
+        "journalFormatVersionToWrite",
+        6,
+        help="5 (Pulsar's default; explicit LACs are not in the journal) or 6",
+        choices=VERSIONS_TO_WRITE,
+        why="older ones are only read",
     )
     journal_alignment_bytes: int = setting(
         "journalAlignmentSize", 4096, help="a group of the journal ends at a multiple of this"
@@ -330,21 +302,21 @@ class BookieConfig:
         "tlsClientAuthentication", False, help="clients with TLS must have a certificate that tlsTrustStore trusts"
     )
     tls_certificate: str = setting("tlsCertificatePath", "", help="the bookie's certificate and its chain, PEM")
-    tls_key_store: str = setting("tlsKeyStore", "", help="the key of that certificate, PEM")
-    tls_key_store_type: str = setting("tlsKeyStoreType", "PEM", help="PEM; others are refused")
+    tls_key: str = setting("tlsKeyStore", "", help="the key of that certificate, PEM")
+    tls_key_type: str = setting("tlsKeyStoreType", "PEM", help="PEM; others are refused")
     tls_key_password_file: str = setting(
         "tlsKeyStorePasswordPath", "", help="file with the password of the key, if it has one"
     )
-    tls_trust_store: str = setting(
+    tls_trusted: str = setting(
         "tlsTrustStore",
         "",
         help="trusted certificates, PEM; where it is set, the bookie itself asks other bookies over TLS only",
     )
-    tls_trust_store_type: str = setting("tlsTrustStoreType", "PEM", help="PEM; others are refused")
+    tls_trust_type: str = setting("tlsTrustStoreType", "PEM", help="PEM; others are refused")
     tls_protocols: tuple[str, ...] = setting(
         "tlsEnabledProtocols", (), help="TLSv1.2, TLSv1.3 or both; empty: both. Older ones are not offered"
     )
-    tls_cipher_suites: tuple[str, ...] = setting(
+    tls_ciphers: tuple[str, ...] = setting(
         "tlsEnabledCipherSuites",
         (),
         help="OpenSSL's or Java's names; a list means TLSv1.2. Empty: the library's choice",
@@ -391,8 +363,16 @@ class BookieConfig:
     stats_host: str = setting("prometheusStatsHttpAddress", "0.0.0.0", help="address that it listens on")
 
     def problems(self) -> Iterator[str]:
+        yield from self._storage_problems()
+        yield from self._space_problems()
+        yield from self._tls_problems()
+        yield from self._access_problems()
         if self.uses_host_name:
             yield "useHostNameAsBookieID=true is not there: write the host's name into advertisedAddress or bookieId"
+        if self.write_buffer_low_bytes > self.write_buffer_high_bytes:
+            yield "serverWriteBufferLowWaterMark must not exceed serverWriteBufferHighWaterMark"
+
+    def _storage_problems(self) -> Iterator[str]:
         for name, directories in (
             ("journalDirectories", self.journal_directories),
             ("ledgerDirectories", self.ledger_directories),
@@ -404,11 +384,6 @@ class BookieConfig:
             for directory in directories:
                 if "," in directory or "\t" in directory:
                     yield f"{name}: {directory!r} holds a comma or tab, which the cookie cannot say"
-        if self.journal_version not in VERSIONS_TO_WRITE:
-            yield (
-                f"journalFormatVersionToWrite ({self.journal_version}) must be one of "
-                f"{', '.join(map(str, VERSIONS_TO_WRITE))}; older ones are only read"
-            )
         if self.journal_alignment_bytes < ALIGNMENT_MIN or self.journal_alignment_bytes % ALIGNMENT_MIN:
             yield f"journalAlignmentSize ({self.journal_alignment_bytes}) must be a multiple of {ALIGNMENT_MIN}"
         if not self.journal_sync:
@@ -417,6 +392,8 @@ class BookieConfig:
             yield "journalWriteData=false is not supported: an acknowledged entry would be lost with the process"
         if self.log_bytes_max < self.frame_bytes_max:
             yield f"logSizeLimit ({self.log_bytes_max}) must hold the largest frame ({self.frame_bytes_max})"
+
+    def _space_problems(self) -> Iterator[str]:
         if self.disk_usage_full == 0:
             yield "diskUsageThreshold (0) must be above 0"
         if self.gc_shrink_share == 0:
@@ -436,48 +413,36 @@ class BookieConfig:
                 yield f"{name} ({interval_s} s) must not be shorter than gcWaitTime ({self.gc_wait_ms} ms)"
         if self.disk_usage_room is not None and self.disk_usage_room > self.disk_usage_full:
             yield f"diskUsageLwmThreshold ({self.disk_usage_room}) must not exceed diskUsageThreshold"
-        if self.write_buffer_low_bytes > self.write_buffer_high_bytes:
-            yield "serverWriteBufferLowWaterMark must not exceed serverWriteBufferHighWaterMark"
-        yield from self._tls_problems()
 
     def _tls_problems(self) -> Iterator[str]:
-        named = (
-            ("tlsClientAuthentication", self.tls_client_authentication),
-            ("tlsCertificatePath", self.tls_certificate),
-            ("tlsKeyStore", self.tls_key_store),
-            ("tlsKeyStorePasswordPath", self.tls_key_password_file),
-            ("tlsTrustStore", self.tls_trust_store),
-        )
+        tls = TlsSettings.of(self, "tls_")
+        yield from tls.suite_problems()
         if self.tls_directory:
-            for name, value in (("tlsProviderFactoryClass", self.tls_provider_factory), *named):
+            for name, value in (
+                ("tlsProviderFactoryClass", self.tls_provider_factory),
+                ("tlsClientAuthentication", self.tls_client_authentication),
+                ("tlsCertificatePath", self.tls_certificate),
+                ("tlsKeyStore", self.tls_key),
+                ("tlsKeyStorePasswordPath", self.tls_key_password_file),
+                ("tlsTrustStore", self.tls_trusted),
+            ):
                 if value:
                     yield f"{name} and tlsDirectory exclude each other: the folder says everything; remove one of them"
         elif self.tls_provider_factory:
             if self.tls_provider_factory != APACHE_FACTORY:
                 yield f"tlsProviderFactoryClass={self.tls_provider_factory}: only {APACHE_FACTORY} is there"
-            for text in (
-                store_problem("tlsKeyStoreType", self.tls_key_store_type, "tlsKeyStore", self.tls_key_store),
-                store_problem("tlsTrustStoreType", self.tls_trust_store_type, "tlsTrustStore", self.tls_trust_store)
-                if self.tls_client_authentication or self.tls_trust_store
-                else None,
-            ):
-                if text is not None:
-                    yield text
-            for name, value in named[1:3]:
-                if not value:
-                    yield f"{name} is not set, which TLS needs (tlsProviderFactoryClass)"
-            if self.tls_client_authentication and not self.tls_trust_store:
+            needs_trust = self.tls_client_authentication or bool(self.tls_trusted)
+            yield from tls.java_problems("key", *(("trusted",) if needs_trust else ()))
+            yield from tls.missing("TLS needs (tlsProviderFactoryClass)", "certificate", "key")
+            if self.tls_client_authentication and not self.tls_trusted:
                 yield "tlsClientAuthentication=true needs tlsTrustStore: without it no client could be trusted"
         elif self.tls_client_authentication:
             yield (
                 "tlsClientAuthentication=true has no effect without tlsProviderFactoryClass or tlsDirectory; "
                 "set one of them, or remove it"
             )
-        yield from protocol_problems("tlsEnabledProtocols", self.tls_protocols)
-        try:
-            openssl_ciphers("tlsEnabledCipherSuites", self.tls_cipher_suites)
-        except ValueError as error:
-            yield str(error)
+
+    def _access_problems(self) -> Iterator[str]:
         if self.auth_factory and self.auth_factory not in ROLE_FACTORIES:
             yield (
                 f"bookieAuthProviderFactoryClass={self.auth_factory} is not supported: {ROLE_FACTORIES[0]} is, which "
@@ -502,25 +467,7 @@ class BookieConfig:
     @property
     def tls(self) -> TlsFiles | None:
         """The files for TLS on the bookie port; None: without TLS."""
-        if self.tls_directory:
-            files = directory_files(self.tls_directory, "tlsDirectory")
-        elif self.tls_provider_factory:
-            files = TlsFiles(
-                origin="tlsCertificatePath, tlsKeyStore, tlsTrustStore",
-                certificate=self.tls_certificate,
-                key=self.tls_key_store,
-                key_password_file=self.tls_key_password_file,
-                trusted=self.tls_trust_store,
-            )
-        else:
-            return None
-        return replace(
-            files,
-            protocols=self.tls_protocols,
-            ciphers=openssl_ciphers("tlsEnabledCipherSuites", self.tls_cipher_suites),
-            verify_hostname=self.tls_verify_hostname,
-            refresh_s=self.tls_refresh_s,
-        )
+        return TlsSettings.of(self, "tls_").files if self.tls_directory or self.tls_provider_factory else None
 
     @property
     def client_tls(self) -> TlsFiles | None:

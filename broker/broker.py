@@ -40,8 +40,9 @@ from broker.serving.periodic import Periodic
 from broker.serving.schemas import SchemaRules, Schemas, has_no_schema
 from broker.serving.storage import open_storage
 from broker.serving.topic_lists import TopicLists
-from broker.settings.config import BrokerConfig, parse_listeners
+from broker.settings.config import BrokerConfig
 from broker.settings.dynamic import DynamicSettings
+from broker.settings.groups.ports import parse_listeners
 from broker.system_client import Dialed, SystemClient
 from broker.tenancy.administrators import TenantAdmins
 from broker.tenancy.changes import Tenancy

@@ -16,7 +16,8 @@ from broker.admin.http import CALLER
 from broker.admin.page.files import OPEN_PATHS, PREFIX
 from broker.errors import NotAuthenticated
 from broker.security.doors import Doors
-from broker.settings.config import PROVIDERS, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.authentication import PROVIDERS
 from magnetar_core.security.authentication import BASIC
 from magnetar_core.security.tls.certificates import common_name
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 import grpc
 
 from broker.security.doors import port_context
-from broker.settings.config import PROVIDERS, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.authentication import PROVIDERS
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TLS

@@ -12,7 +12,7 @@ stays whole, which is no error.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from broker.settings.config import SPLIT_ALGORITHMS
+from broker.settings.groups.cluster import SPLIT_ALGORITHMS
 
 RANGE, TOPIC_COUNT, POSITIONS, TRAFFIC = ALGORITHMS = SPLIT_ALGORITHMS
 

@@ -13,7 +13,8 @@ from broker.policies.namespace import OLD_STRATEGIES, new_policies, parse_polici
 from broker.policies.permissions import SUBSCRIPTION_AUTH_MODES
 from broker.policies.values import NotAValue, Read
 from broker.records.json_records import InvalidRecord, to_json
-from broker.settings.config import BUNDLES_MAX, PARTITIONS_MAX
+from broker.settings.groups.cluster import BUNDLES_MAX
+from broker.settings.groups.topics import PARTITIONS_MAX
 from broker.settings.quotas import DELETE_MODES, QUOTA_TYPES
 from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.runtime.types import MIB, Corruption

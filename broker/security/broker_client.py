@@ -6,13 +6,14 @@ import ssl
 from dataclasses import replace
 from typing import Any, Final
 
-from broker.settings.config import CLIENT_PLUGINS, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.broker_client import CLIENT_PLUGINS
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import BASIC, TLS, TOKEN
 from magnetar_core.security.sources import read_source
 from magnetar_core.security.tls.contexts import Certificates, client_context, limit, load_own, usual_context
-from magnetar_core.security.tls.files import TlsFiles, openssl_ciphers
+from magnetar_core.security.tls.files import TlsFiles
 
 _SETTING: Final = "brokerClientAuthenticationParameters"
 
@@ -32,34 +33,17 @@ class BrokerClient:
         """Ask as *config* says from now on. Raises ConfigurationError, and goes on as before."""
         method = CLIENT_PLUGINS.get(config.broker_client_plugin, "")
         parameters = config.broker_client_parameters
-        certificate, key = config.broker_client_certificate, config.broker_client_key
-        store, store_password = config.broker_client_key_store, config.broker_client_key_store_password
+        tls = config.client_tls_settings
         if method == TLS and parameters:
             fields = _fields(parameters)
-            store = fields.get("keyStorePath", store)
-            store_password = fields.get("keyStorePassword", store_password)
-            certificate, key = fields.get("tlsCertFile", certificate), fields.get("tlsKeyFile", key)
-        files = TlsFiles(
-            origin="brokerClientTrustCertsFilePath, brokerClientCertificateFilePath, brokerClientKeyFilePath",
-            certificate=certificate,
-            key=key,
-            trusted=config.broker_client_trusted,
-        )
-        if config.broker_client_with_key_store:
-            files = TlsFiles(
-                origin="brokerClientTlsKeyStore, brokerClientTlsTrustStore",
-                key_store=store,
-                key_store_password=store_password,
-                trust_store=config.broker_client_trust_store,
-                trust_store_password=config.broker_client_trust_store_password,
+            tls = replace(
+                tls,
+                key_store=fields.get("keyStorePath", tls.key_store),
+                key_store_password=fields.get("keyStorePassword", tls.key_store_password),
+                certificate=fields.get("tlsCertFile", tls.certificate),
+                key=fields.get("tlsKeyFile", tls.key),
             )
-        files = replace(
-            files,
-            protocols=config.broker_client_tls_protocols,
-            ciphers=openssl_ciphers("brokerClientTlsCiphers", config.broker_client_tls_ciphers),
-            verify_hostname=config.broker_client_verify_hostname,
-            refresh_s=config.tls_refresh_s,
-        )
+        files = tls.files
         if method == TLS and not (files.key_store or (files.certificate and files.key)):
             raise ConfigurationError(f"{_SETTING}: write tlsCertFile:PATH,tlsKeyFile:PATH, or set a key store")
         is_limited = bool(files.protocols or files.ciphers)

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.errors import NotAuthenticated, NotAuthorized, NotReady
-from broker.settings.config import OPENID, PROVIDERS, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.authentication import OPENID, PROVIDERS
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.security.authentication import (
     BASIC,

@@ -1,7 +1,8 @@
 """Opens the managed ledgers and the schemas of a broker with its settings."""
 
 from broker.policies.namespace import NamespacePolicies
-from broker.settings.config import INDEX_INTERCEPTOR, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.ledgers import INDEX_INTERCEPTOR
 from broker.wire.frames import FRAME_PADDING_BYTES
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig

@@ -81,9 +81,7 @@ class DynamicSettings:
         self._store = store
         self._applied = applied
         self._tasks = tasks
-        fields = {
-            field.metadata["name"]: field.name for field in dataclasses.fields(config) if "name" in field.metadata
-        }
+        fields = _fields_of(config)
         self._fields = {name: fields[name] for name in DYNAMIC}
         self._secret = DYNAMIC & {
             field.metadata["name"] for field in dataclasses.fields(config) if field.metadata.get("secret")

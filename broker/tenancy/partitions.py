@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from broker.errors import InvalidTopicName, TopicNotFound
 from broker.records.json_records import JsonRecords, RecordError, RecordExists, RecordInUse
-from broker.settings.config import PARTITIONS_MAX
+from broker.settings.groups.topics import PARTITIONS_MAX
 from magnetar_core.bookkeeper.metadata.stores.store import NO_NODE, MetadataStore, NoNode, VersionConflict
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption

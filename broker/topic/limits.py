@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from broker.policies.namespace import NamespacePolicies
-from broker.settings.config import SUBSCRIPTION_TYPES, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.dispatch import SUBSCRIPTION_TYPES
 from broker.settings.quotas import HOLD, BacklogQuota, DispatchRate, InactiveTopics, PublishRate, SubscribeRate
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from magnetar_core.runtime.types import shared

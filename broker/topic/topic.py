@@ -28,7 +28,8 @@ from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_er
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies.namespace import NamespacePolicies
-from broker.settings.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.ledgers import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR
 from broker.settings.quotas import CAUGHT_UP, STORAGE
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription, Counted
 from broker.topic.clients.leaving import Steps, by_turns

@@ -35,7 +35,7 @@ from broker.ownership.ownership import BundleOwnership
 from broker.ownership.placing.isolation import candidates, host_of
 from broker.ownership.rules import BrokerAddress
 from broker.records.json_records import parse_record, to_json
-from broker.settings.config import ONE_BUNDLE
+from broker.settings.groups.load import ONE_BUNDLE
 from broker.topic.topic_rates import TopicRates, sum_rates
 from broker.transfer.bundles import Asks, BundleWork
 from magnetar_core.bookkeeper.metadata.stores.store import NoNode

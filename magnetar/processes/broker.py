@@ -15,7 +15,8 @@ from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import GRPC_LISTENER
 from broker.security.doors import open_doors
-from broker.settings.config import SHUTDOWN, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.cluster import SHUTDOWN
 from broker.tenancy.changes import initialise_cluster
 from broker.tracing import open_tracing
 from broker.transfer.handing_over import hand_over
@@ -25,10 +26,11 @@ from magnetar_core.bookkeeper.metadata.damage.reports import DamageReporter
 from magnetar_core.bookkeeper.metadata.damage.rules import Source
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.config import check
 from magnetar_core.runtime.observe import Source as MetricSource
 from magnetar_core.runtime.process.daemon import load_beside
 from magnetar_core.runtime.tasks import Parts
-from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+from magnetar_core.runtime.types import MagnetarError
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ async def start_broker(
     *more_metrics*, too, of what else runs in the process.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
-    _check_ports(config)
+    check(config)
     doors = open_doors(config, clock)
     web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)")
     secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls")
@@ -221,16 +223,6 @@ def _reserve_grpc_port(host: str, port: int) -> socket.socket:
         held.close()
         raise _port_error("gRPC port", host, port, "grpcServicePort", error) from None
     return held
-
-
-def _check_ports(config: BrokerConfig) -> None:
-    """Check the number of a port. Some systems cut a number that is too large, and listen at another port."""
-    ports = {"brokerServicePort": config.service_port, "webServicePort": config.web_port}
-    ports |= {"grpcServicePort": config.grpc_port, "grpcServicePortTls": config.grpc_port_tls}
-    ports |= {"brokerServicePortTls": config.service_port_tls, "webServicePortTls": config.web_port_tls}
-    wrong = [f"{name} ({port}) must be 0 to 65535" for name, port in ports.items() if port and not 0 <= port <= 65535]
-    if wrong:
-        raise ConfigurationError("\n".join(wrong))
 
 
 def _port_error(what: str, address: str, port: int | None, setting: str, error: OSError) -> PortInUse:

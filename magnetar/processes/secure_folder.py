@@ -21,7 +21,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from broker.settings.config import CLIENT_PLUGINS, PROVIDERS
+from broker.settings.groups.authentication import PROVIDERS
+from broker.settings.groups.broker_client import CLIENT_PLUGINS
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.authentication import TOKEN
 from magnetar_core.security.tls.files import CERTIFICATE_NAME, KEY_NAME, TRUSTED_NAME

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bookie.config import IGNORED_SETTINGS, BookieConfig
-from broker.settings import shipped as apache_settings
-from broker.settings.config import APACHE_SETTINGS_WITHOUT_EFFECT, REFUSED_WHEN_ON, BrokerConfig, load_broker_config
+from broker.settings.apache import names as apache_names
+from broker.settings.config import BrokerConfig, load_broker_config
 from magnetar_core.runtime.config import PROCESSES, from_environment, load, names_of, unknown_setting, with_origin
 from magnetar_core.runtime.process.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
@@ -30,9 +30,7 @@ KEEP_EVERYTHING: Final = {
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
 
-BROKER_NAMES: Final = (
-    names_of(BrokerConfig) | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
-)
+BROKER_NAMES: Final = names_of(BrokerConfig) | apache_names.NAMES
 BOOKIE_NAMES: Final = (names_of(BookieConfig) | IGNORED_SETTINGS) - BROKER_NAMES
 
 _FOLDERS: Final = "everything of a standalone is stored below its --data; remove the setting"

@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from magnetar_core.runtime.types import ConfigurationError
@@ -44,18 +44,33 @@ def setting(
     aliases: tuple[str, ...] = (),
     least: float = 0,
     most: float | None = None,
+    choices: Sequence[Any] = (),
+    why: str = "",
     secret: bool = False,
 ) -> Any:
     """A field whose name in configuration files is *name* (Apache's own where Apache has the setting).
 
-    *aliases* are older names of the setting. A number must be *least* to *most*; None: the limit of its unit. The value
-    of a *secret* setting is shown to nobody (`shown_value`).
+    *aliases* are older names of the setting. A number must be *least* to *most*; None: the limit of its unit. Where
+    there are *choices*, the value, or each of several, is one of them; *why* says why there are no others. The value of
+    a *secret* setting is shown to nobody (`shown_value`).
     """
-    metadata = {"name": name, "help": help, "parse": parse, "aliases": aliases, "least": least, "most": most}
-    metadata["secret"] = secret
+    metadata: dict[str, Any] = {"name": name, "help": help, "parse": parse, "aliases": aliases, "secret": secret}
+    metadata |= {"least": least, "most": most, "choices": choices, "why": why}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata, repr=not secret)
     return dataclasses.field(default=default, metadata=metadata, repr=not secret)
+
+
+class Group:
+    """Some settings of a process, with their rules. A configuration is a dataclass that inherits from its groups.
+
+    Each `problems` begins with `yield from super().problems()`, so that a configuration has the rules of all groups.
+    """
+
+    __slots__ = ()
+
+    def problems(self) -> Iterator[str]:
+        return iter(())
 
 
 PROCESSES: Final = "magnetarProcesses"
@@ -128,73 +143,77 @@ def load(
     """
     assert dataclasses.is_dataclass(kind)
     fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
-    merged = dict(values)
-    for key, value in (environ or {}).items():
-        if key.startswith(ENVIRONMENT_PREFIX):
-            merged[key.removeprefix(ENVIRONMENT_PREFIX)] = value
-    merged.update(overrides or {})
+    merged = {**values, **from_environment(environ or {}), **(overrides or {})}
     for name, field in fields.items():
         for alias in field.metadata["aliases"]:
             if alias in merged:
                 merged.setdefault(name, merged.pop(alias))
 
-    problems = []
+    known = fields.keys() | ignored
+    problems = [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
     arguments: dict[str, Any] = {}
     hints = typing.get_type_hints(kind)
-    for name, text in merged.items():
-        if name not in fields:
-            if name not in ignored:
-                problems.append(unknown_setting(name, [*fields, *ignored]))
-            continue
-        field = fields[name]
-        if not text.strip() and hints[field.name] in (int, float, int | float) and field.metadata["parse"] is None:
-            continue  # as with Apache: a number that is left open has its default
-        try:
-            arguments[field.name] = (field.metadata["parse"] or _parser(hints[field.name]))(text)
-        except ValueError as error:
-            problems.append(f"{name}={text}: {error}")
     for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in merged:
-            problems.append(f"{name} is not set ({field.metadata['help']})")
-    if not problems:
-        made: C = kind(**arguments)
-        problems.extend(problems_of(made))
-        if not problems:
-            return made
-    raise ConfigurationError("\n".join(problems))
+        if name not in merged:
+            if field.default is dataclasses.MISSING:
+                problems.append(f"{name} is not set ({field.metadata['help']})")
+            continue
+        try:
+            arguments[field.name] = _parsed(field, hints[field.name], merged[name])
+        except ValueError as error:
+            problems.append(f"{name}={merged[name]}: {error}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    made: C = kind(**arguments)
+    check(made)
+    return made
+
+
+def check(value: Any) -> None:
+    """Raises ConfigurationError with every problem of a configuration."""
+    if problems := list(problems_of(value)):
+        raise ConfigurationError("\n".join(problems))
+
+
+def _parsed(field: "dataclasses.Field[Any]", hint: Any, text: str) -> Any:
+    """Raises ValueError."""
+    parse = field.metadata["parse"]
+    if not text.strip() and hint in (int, float, int | float) and parse is None:
+        return field.default  # as with Apache: a number that is left open has its default
+    return (parse or _parser(hint))(text)
 
 
 def problems_of(value: Any) -> Iterator[str]:
-    """Numbers out of their range, and the `problems()` of *value* and of the dataclasses inside it."""
-    yield from _out_of_range(value)
+    """Values that a setting cannot have, and the `problems()` of *value* and of the dataclasses inside it."""
+    for field in dataclasses.fields(value):
+        inner = getattr(value, field.name)
+        if "name" in field.metadata:
+            yield from _out_of_range(field, inner)
+            yield from _not_among_choices(field, inner)
+        elif dataclasses.is_dataclass(inner):
+            yield from problems_of(inner)
     own = getattr(value, "problems", None)
     if own is not None:
         yield from own()
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if dataclasses.is_dataclass(inner):
-            yield from problems_of(inner)
 
 
-def _out_of_range(value: Any) -> Iterator[str]:
-    for field in dataclasses.fields(value):
-        number = getattr(value, field.name)
-        if "least" not in field.metadata or isinstance(number, bool) or not isinstance(number, int | float):
-            continue
-        least, most = field.metadata["least"], field.metadata["most"]
-        if most is None:
-            most = next((most for unit, most in _MOST_BY_UNIT.items() if field.name.endswith(unit)), _MOST)
-        if not (math.isfinite(number) and least <= number <= most):
-            yield f"{field.metadata['name']} ({number}) must be {least} to {most}"
+def _out_of_range(field: "dataclasses.Field[Any]", value: Any) -> Iterator[str]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least, most = field.metadata["least"], field.metadata["most"]
+    if most is None:
+        most = next((most for unit, most in _MOST_BY_UNIT.items() if field.name.endswith(unit)), _MOST)
+    if not (math.isfinite(value) and least <= value <= most):
+        yield f"{field.metadata['name']} ({value}) must be {least} to {most}"
 
 
-def describe(kind: type) -> Iterator[tuple[str, str, str]]:
-    """(name, default as text, help) of each setting, for `--help` and the documentation."""
-    for field in dataclasses.fields(kind):
-        if "name" in field.metadata:
-            default = "" if field.default is dataclasses.MISSING else str(field.default)
-            yield field.metadata["name"], default, field.metadata["help"]
+def _not_among_choices(field: "dataclasses.Field[Any]", value: Any) -> Iterator[str]:
+    choices, why = field.metadata["choices"], field.metadata["why"]
+    is_several = isinstance(value, tuple)
+    expected = f"expected {'some' if is_several else 'one'} of {', '.join(map(str, choices))}"
+    for one in value if is_several else (value,):
+        if choices and one not in choices:
+            yield f"{field.metadata['name']}={one}: {expected}{f'; {why}' if why else ''}"
 
 
 HIDDEN: Final = "*****"

@@ -17,7 +17,8 @@ from autorecovery.admin.tokens import Role, line_of
 from autorecovery.config import AutoRecoveryConfig
 from bookie.config import BookieConfig
 from broker.broker import Broker
-from broker.settings.config import CLIENT_PLUGINS, load_broker_config
+from broker.settings.config import load_broker_config
+from broker.settings.groups.broker_client import CLIENT_PLUGINS
 from magnetar.processes.autorecovery import serve_management
 from magnetar.processes.bookies.bookie import start_bookie
 from magnetar.processes.bookies.settings import NodeConfig

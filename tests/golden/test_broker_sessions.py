@@ -16,7 +16,8 @@ from google.protobuf.json_format import MessageToDict
 from broker.broker import Broker
 from broker.policies.namespace import new_policies
 from broker.records.json_records import to_json
-from broker.settings.config import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.ledgers import INDEX_INTERCEPTOR, TIMESTAMP_INTERCEPTOR
 from broker.tenancy.changes import initialise_cluster
 from broker.tenancy.partitions import partitions_record
 from broker.wire.frames import BODY_OF_TYPE, parse_frame, simple_frame, without_broker_metadata

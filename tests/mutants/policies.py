@@ -465,6 +465,20 @@ MUTANTS: Final = (
         "return lambda text: int(float(text)) if re.match",
         ("tests/unit/magnetar_core/runtime/test_config.py",),
     ),
+    Mutant(
+        "a value that is not among the choices of a setting is taken",
+        "magnetar_core/runtime/config.py",
+        "        if choices and one not in choices:\n",
+        "        if False:\n",
+        ("tests/unit/magnetar_core/runtime/test_config.py",),
+    ),
+    Mutant(
+        "the rules of a group hide those of the groups below it",
+        "broker/settings/groups/tls.py",
+        "        yield from super().problems()\n        tls = self.tls_settings\n",
+        "        tls = self.tls_settings\n",
+        ("tests/unit/broker/settings/test_config.py::test_security_that_is_not_whole_is_refused",),
+    ),
     # -- the cursor of compaction
     Mutant(
         "the cursor of compaction is never found where it is asked for by name",

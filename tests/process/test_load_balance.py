@@ -21,7 +21,7 @@ import pytest
 
 from broker.names import Bundles
 from broker.ownership.load.report import BrokerLoad, decode_load
-from broker.settings.config import LOAD_CLASSES, ONE_BUNDLE
+from broker.settings.groups.load import LOAD_CLASSES, ONE_BUNDLE
 from magnetar.inspect.broker_admin import AdminClient
 from magnetar.processes.cluster import Cluster, Member
 from managed_ledger.topic_name import TopicName

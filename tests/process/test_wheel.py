@@ -45,6 +45,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_wheel(tmp_path_factory.mktemp("wheel"))
 
 
+def test_the_wheel_has_the_lists_of_apaches_settings(wheel: Path) -> None:
+    lists = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".conf")}
+    folders = ("broker", "bookie", "autorecovery")
+    assert lists == {str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.conf")}
+    assert len(lists) == 5
+
+
 def test_the_wheel_says_that_it_has_types(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"magnetar/py.typed", "connectors/py.typed", "magnetar_core/topics/topics_pb2.pyi"} <= set(names)

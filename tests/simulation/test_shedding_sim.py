@@ -18,7 +18,8 @@ from broker.ownership.load.balancing import Balancer, balance_limits
 from broker.ownership.load.bundle_placement import PLACEMENTS, Asked, destination
 from broker.ownership.load.report import BrokerLoad, BundleLoad
 from broker.ownership.load.shedding import SHEDDERS, Cluster, shedding_settings
-from broker.settings.config import LOAD_CLASSES, ONE_BUNDLE, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.load import LOAD_CLASSES, ONE_BUNDLE
 from magnetar_core.runtime.types import MIB
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else range(15)

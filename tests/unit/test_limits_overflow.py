@@ -23,7 +23,10 @@ from broker.grpc.publish import COPIES, ROLE_SHARE, Share, Stream
 from broker.memory_budget import LOOK_S, MemoryBudget
 from broker.names import parse_topic
 from broker.serving.storage import MARK_DELETE_S_MAX, ledger_config
-from broker.settings.config import BUNDLES_MAX, MESSAGE_BYTES_MAX, PARTITIONS_MAX, BrokerConfig, load_broker_config
+from broker.settings.config import BrokerConfig, load_broker_config
+from broker.settings.groups.cluster import BUNDLES_MAX
+from broker.settings.groups.connections import MESSAGE_BYTES_MAX
+from broker.settings.groups.topics import PARTITIONS_MAX
 from broker.tenancy.administrators import TenantAdmins
 from broker.topic.clients.consumer import PERMITS_MAX
 from broker.topic.dispatchers.replay_set import ReplaySet

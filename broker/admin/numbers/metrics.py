@@ -29,7 +29,8 @@ from broker.admin.numbers.metric_texts import help_of
 from broker.admin.numbers.service_metrics import service_samples
 from broker.broker import Broker
 from broker.names import is_internal_subscription
-from broker.settings.config import PROVIDERS, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.authentication import PROVIDERS
 from broker.topic.clients.consumer import Consumer
 from broker.topic.clients.producer import Producer
 from broker.topic.dispatchers.delayed import DELAYED_SIZE

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 from broker.ownership.load.averages import BundleAverages
 from broker.ownership.load.report import BrokerLoad
 from broker.ownership.load.shedding import Cluster, Shed, SheddingSettings
-from broker.settings.config import LOAD_CLASSES
+from broker.settings.groups.load import LOAD_CLASSES
 
 Pick = Callable[[Sequence[str]], str]
 

@@ -24,7 +24,8 @@ from typing import Final, NamedTuple, Protocol
 
 from broker.ownership.load.averages import BundleAverages
 from broker.ownership.load.report import BrokerLoad
-from broker.settings.config import LOAD_CLASSES, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.load import LOAD_CLASSES
 from magnetar_core.runtime.types import MIB
 
 # What is taken off beyond the threshold, as a share of a broker, so that it does not stay at its edge.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from autorecovery.config import IGNORED_SETTINGS as IGNORED_BY_AUTO_RECOVERY
 from autorecovery.config import AutoRecoveryConfig
 from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
 from bookie.config import BookieConfig
@@ -27,21 +28,6 @@ class NodeConfig:
     )
     http_names: tuple[str, ...] = names_setting()
 
-
-# Settings of Apache's auto-recovery that mean nothing here: reads are as many as the node may have under way, and
-# batches have a size of their own.
-IGNORED_BY_AUTO_RECOVERY: Final = frozenset(
-    {
-        "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec",
-        "auditorMaxNumberOfConcurrentOpenLedgerOperations",
-        "inFlightReadEntryNumInLedgerChecker",
-        "rereplicationEntryBatchSize",
-        "rwRereplicateBackoffMs",
-        "storeSystemTimeAsLedgerUnderreplicatedMarkTime",
-        "underreplicatedLedgerRecoveryGracePeriod",
-        "zkReplicationTaskRateLimit",
-    }
-)
 
 # Each reader takes its own settings and leaves those of the others; a name that nobody knows is refused by each.
 _BOOKIE: Final = names_of(BookieConfig) | IGNORED_BY_BOOKIES

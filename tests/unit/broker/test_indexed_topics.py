@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from broker.broker import Broker
-from broker.settings.config import INDEX_INTERCEPTOR
+from broker.settings.groups.ledgers import INDEX_INTERCEPTOR
 from broker.topic.topic import Topic
 from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.position import EARLIEST

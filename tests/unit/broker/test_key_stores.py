@@ -11,7 +11,7 @@ import pulsar
 import pytest
 
 from broker.security.broker_client import BrokerClient
-from broker.settings.config import KEY_STORE_PLUGIN
+from broker.settings.groups.broker_client import KEY_STORE_PLUGIN
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security.tls.contexts import certificate_pem, client_context, key_pem
 from magnetar_core.security.tls.files import TlsFiles

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.settings.config import INDEX_INTERCEPTOR
+from broker.settings.groups.ledgers import INDEX_INTERCEPTOR
 from broker.topic.publishing.deduplication import Deduplication, Verdict
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand

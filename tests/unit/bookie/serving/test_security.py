@@ -76,7 +76,7 @@ def offering(authority: Authority, **changes: Any) -> BookieConfig:
         CONFIG,
         tls_provider_factory=APACHE_FACTORY,
         tls_certificate=str(own / "tls.crt"),
-        tls_key_store=str(own / "tls.key"),
+        tls_key=str(own / "tls.key"),
         **changes,
     )
 
@@ -85,7 +85,7 @@ def with_roles(authority: Authority, *roles: str) -> BookieConfig:
     return offering(
         authority,
         tls_client_authentication=True,
-        tls_trust_store=str(authority.certificate),
+        tls_trusted=str(authority.certificate),
         auth_factory=ROLES,
         authorized_roles=roles,
     )

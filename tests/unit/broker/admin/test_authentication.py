@@ -18,7 +18,7 @@ from broker.admin.server import AdminServer
 from broker.security.authorization import Operation
 from broker.security.broker_client import BrokerClient
 from broker.security.doors import port_context
-from broker.settings.config import CLIENT_PLUGINS
+from broker.settings.groups.broker_client import CLIENT_PLUGINS
 from magnetar_core.security.basic import apr1
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.tls.contexts import usual_context
@@ -211,7 +211,7 @@ async def test_https_and_requests_to_brokers_have_protocols_and_suites_of_their_
     side = await world.side(
         **tls(authority), tls_protocols=("TLSv1.3",), web_tls_protocols=("TLSv1.2",), web_tls_ciphers=(suite,),
         broker_client_tls=True, broker_client_trusted=str(authority.certificate),
-        broker_client_tls_protocols=("TLSv1.2",),
+        broker_client_protocols=("TLSv1.2",),
     )  # fmt: skip
     shown = []
     for files in (side.broker.config.port_tls, side.broker.config.web_tls):

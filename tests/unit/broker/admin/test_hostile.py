@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broker.settings.config import PARTITIONS_MAX
+from broker.settings.groups.topics import PARTITIONS_MAX
 from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_admin import ADMIN, world

@@ -18,7 +18,8 @@ from broker.policies.rules import (
     tenant_members,
 )
 from broker.records.json_records import InvalidRecord, to_json
-from broker.settings.config import BUNDLES_MAX, PARTITIONS_MAX
+from broker.settings.groups.cluster import BUNDLES_MAX
+from broker.settings.groups.topics import PARTITIONS_MAX
 from broker.settings.quotas import DispatchRate
 from magnetar_core.bookkeeper.client.deciding.quorum import ENSEMBLE_SIZE_MAX
 from magnetar_core.runtime.types import MIB

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from broker.errors import NotAuthenticated, NotReady
 from broker.security import openid_provider
 from broker.security.doors import Doors, open_doors
-from broker.settings.config import OPENID, BrokerConfig, load_broker_config
+from broker.settings.config import BrokerConfig, load_broker_config
+from broker.settings.groups.authentication import OPENID
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError
 from magnetar_core.security import openid

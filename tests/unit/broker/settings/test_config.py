@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from pathlib import Path
 
 import pytest
@@ -8,20 +9,14 @@ from broker.policies.namespace import NamespacePolicies, new_policies, parse_pol
 from broker.records.json_records import to_json
 from broker.security.authorization import Rules
 from broker.serving.storage import client_config, ledger_config
-from broker.settings import shipped as apache_settings
-from broker.settings.config import (
-    APACHE_SETTINGS_WITHOUT_EFFECT,
-    PERMISSIONS_PROVIDER,
-    PLACEMENT_STRATEGIES,
-    REFUSED_WHEN_ON,
-    SHEDDING_STRATEGIES,
-    BrokerConfig,
-    load_broker_config,
-    parse_listeners,
-)
+from broker.settings.apache.names import NAMES, REFUSED, SHIPPED, WITHOUT_EFFECT
+from broker.settings.config import BrokerConfig, load_broker_config
+from broker.settings.groups.authentication import PERMISSIONS_PROVIDER
+from broker.settings.groups.load import PLACEMENT_STRATEGIES, SHEDDING_STRATEGIES
+from broker.settings.groups.ports import parse_listeners
 from broker.tenancy.changes import initial_nodes
 from magnetar_core.bookkeeper.client.placing.regions import RegionRules
-from magnetar_core.runtime.config import HIDDEN, describe, shown_value
+from magnetar_core.runtime.config import HIDDEN, names_of, shown_value
 from magnetar_core.runtime.types import MIB, ConfigurationError, Corruption
 from tests.support.vectors import load
 
@@ -59,10 +54,9 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_no_setting_has_two_meanings() -> None:
-    ours = {name for name, _, _ in describe(BrokerConfig)}
-    assert not ours & APACHE_SETTINGS_WITHOUT_EFFECT
-    assert not ours & REFUSED_WHEN_ON.keys()
-    assert not APACHE_SETTINGS_WITHOUT_EFFECT & REFUSED_WHEN_ON.keys()
+    lists = [names_of(BrokerConfig), REFUSED.keys(), SHIPPED.keys(), WITHOUT_EFFECT]
+    for one, other in itertools.combinations(lists, 2):
+        assert not one & other
 
 
 def test_the_largest_message_fits_into_a_frame_to_bookies() -> None:
@@ -303,20 +297,20 @@ def test_the_time_limits_of_ledgers_are_in_force() -> None:
 
 
 def test_settings_that_are_not_here_are_taken_with_the_values_that_apache_ships() -> None:
-    for name, accepted in apache_settings.SHIPPED.items():
-        for value in accepted:
+    for name, accepted in SHIPPED.items():
+        for value in accepted.values:
             load_broker_config({name: value})
 
 
-@pytest.mark.parametrize("name", sorted(apache_settings.SHIPPED))
+@pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_with_other_values_they_are_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name}=(other|\*+): this broker does not have the setting"):
         load_broker_config({name: "other"})
 
 
 def test_a_setting_of_another_load_manager_is_refused_with_whose_it_is() -> None:
-    left = {one for one in apache_settings.SHIPPED if one.startswith(("loadBalance", "loadManager"))}
-    assert left == apache_settings.OTHER_LOAD_MANAGERS.keys(), "all others take effect"
+    left = {one for one in SHIPPED if one.startswith(("loadBalance", "loadManager"))}
+    assert left == {name for name, listed in SHIPPED.items() if listed.comment}, "all others take effect"
     with pytest.raises(
         ConfigurationError, match="one of ExtensibleLoadManagerImpl and this load manager is as Modular"
     ):
@@ -342,21 +336,13 @@ def test_the_speed_of_the_network_may_be_left_empty_as_apache_ships_it() -> None
 
 def test_each_setting_that_apache_s_broker_tells_is_known_or_refused_by_name() -> None:
     told = load("http/017-get-admin-v2-brokers-configuration-runtime.json")["response"]["json"]
-    own = {name for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata
-           for name in (field.metadata["name"], *field.metadata["aliases"])}  # fmt: skip
-    known = own | APACHE_SETTINGS_WITHOUT_EFFECT | REFUSED_WHEN_ON.keys() | apache_settings.SHIPPED.keys()
-    assert told.keys() - known == set()
-
-
-def test_what_is_shipped_is_not_also_a_setting_of_this_broker() -> None:
-    own = {field.metadata["name"] for field in dataclasses.fields(BrokerConfig) if "name" in field.metadata}
-    assert apache_settings.SHIPPED.keys() & (own | REFUSED_WHEN_ON.keys() | APACHE_SETTINGS_WITHOUT_EFFECT) == set()
+    assert told.keys() - names_of(BrokerConfig) - NAMES == set()
 
 
 def test_the_page_about_compatibility_names_each_setting_that_is_refused() -> None:
     page = (Path(__file__).parents[4] / "docs/compatibility.md").read_text(encoding="utf-8")
     section = page.partition("## What is refused")[2].partition("\n## ")[0]
-    assert {name for name in REFUSED_WHEN_ON if f"`{name}`" not in section} == set()
+    assert {name for name in REFUSED if f"`{name}`" not in section} == set()
 
 
 def test_a_type_of_subscriptions_that_does_not_exist_is_told() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.settings.config import PROVIDERS
+from broker.settings.groups.authentication import PROVIDERS
 from magnetar.processes.standalone_settings import StandaloneSettings, read_standalone_settings
 from magnetar_core.runtime.types import ConfigurationError
 

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
-from magnetar_core.runtime.config import describe, load, parse_properties, setting
+from magnetar_core.runtime.config import Group, load, parse_properties, setting
 from magnetar_core.runtime.types import ConfigurationError
 
 
@@ -67,8 +67,57 @@ def test_a_number_that_is_whole_with_apache_may_be_a_fraction_and_is_shown_as_wr
         load(Rounds, {"interval": "0"})
 
 
-def test_settings_describe_themselves() -> None:
-    assert ("bookiePort", "3181", "port of the storage protocol") in list(describe(Example))
+def test_a_value_that_is_not_among_the_choices_is_refused_with_them() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Chosen:
+        color: str = setting("color", "red", help="of the page", choices=("red", "blue"))
+        sizes: tuple[int, ...] = setting("sizes", (), help="taken", choices=(1, 2), why="others do not fit")
+
+    assert load(Chosen, {"color": "blue", "sizes": "2,1"}).sizes == (2, 1)
+    with pytest.raises(ConfigurationError) as raised:
+        load(Chosen, {"color": "Blue", "sizes": "1,3"})
+    assert str(raised.value).splitlines() == [
+        "color=Blue: expected one of red, blue",
+        "sizes=3: expected some of 1, 2; others do not fit",
+    ]
+
+
+def test_a_configuration_has_the_rules_of_all_its_groups() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Low(Group):
+        low: int = setting("low", 0, help="the lower one")
+
+        def problems(self) -> Iterator[str]:
+            yield from super().problems()
+            if self.low == 1:
+                yield "low is odd"
+
+    @dataclass(frozen=True, kw_only=True)
+    class High(Low):
+        high: int = setting("high", 2, help="the higher one")
+
+        def problems(self) -> Iterator[str]:
+            yield from super().problems()
+            if self.low > self.high:
+                yield "low is above high"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Group):
+        other: int = setting("other", 3, help="another one")
+
+        def problems(self) -> Iterator[str]:
+            yield from super().problems()
+            if self.other == 1:
+                yield "other is odd"
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Whole(Other, High, Low):
+        """Settings in the order of their groups, the last one first."""
+
+    assert [field.name for field in fields(Whole)] == ["low", "high", "other"]
+    with pytest.raises(ConfigurationError) as raised:
+        load(Whole, {"low": "1", "high": "0", "other": "1"})
+    assert str(raised.value).splitlines() == ["low is odd", "low is above high", "other is odd"]
 
 
 def test_an_older_name_means_the_same_setting() -> None:

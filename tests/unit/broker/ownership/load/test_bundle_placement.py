@@ -18,7 +18,8 @@ from broker.ownership.load.bundle_placement import (
 )
 from broker.ownership.load.report import BrokerLoad, BundleLoad
 from broker.ownership.load.shedding import Cluster, Shed, shedding_settings
-from broker.settings.config import PLACEMENT_STRATEGIES, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.load import PLACEMENT_STRATEGIES
 
 NS = "public/default"
 

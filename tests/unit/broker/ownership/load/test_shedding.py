@@ -18,7 +18,8 @@ from broker.ownership.load.shedding import (
     Weights,
     shedding_settings,
 )
-from broker.settings.config import SHEDDING_STRATEGIES, BrokerConfig
+from broker.settings.config import BrokerConfig
+from broker.settings.groups.load import SHEDDING_STRATEGIES
 from magnetar_core.runtime.types import MIB
 
 NS = "public/default"

@@ -1,0 +1,34 @@
+"""Settings of Apache's brokers that this one does not have. No IO but that of an import.
+
+    refused.conf           features; refused when they are switched on, since somebody relies on them
+    shipped.conf           accepted at the values that Apache ships
+    without_effect.conf    accepted with any value: they tune a Java process
+
+So Apache's `broker.conf` can be used as it is, and nothing that it asks for is left out without a word.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from magnetar_core.runtime.apache_lists import read_list
+
+REFUSED: Final = read_list(__package__, "refused.conf")
+SHIPPED: Final = read_list(__package__, "shipped.conf")
+WITHOUT_EFFECT: Final = read_list(__package__, "without_effect.conf").keys()
+
+NAMES: Final = frozenset(REFUSED.keys() | SHIPPED.keys() | WITHOUT_EFFECT)
+
+
+def problems(values: Mapping[str, str]) -> Iterator[str]:
+    """One for each of *values* that is of such a setting and is not accepted."""
+    for name, listed in REFUSED.items():
+        if name in values and not listed.has(values[name]):
+            yield f"{name}={values[name]}: {listed.comment}"
+    for name, value in values.items():
+        if name not in SHIPPED or SHIPPED[name].has(value):
+            continue
+        accepted, comment = SHIPPED[name]
+        shown = " or ".join(one or "nothing" for one in sorted(accepted))
+        told = "=*****" if name.endswith("Password") else f"={value}"
+        why = comment and f", {comment}"
+        yield f"{name}{told}: this broker does not have the setting{why}; leave it at what Apache ships, {shown}"

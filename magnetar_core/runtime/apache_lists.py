@@ -1,0 +1,37 @@
+"""Lists of Apache's settings in files of Apache's own format, beside the modules that read them.
+
+    # A comment belongs to each setting below it, up to the next empty line.
+    name=value
+
+The only IO is that of an import: a list is a part of the program, and is read once.
+"""
+
+from importlib.resources import files
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    """A setting on a list, with the values that stand there: a name may stand in several lines."""
+
+    values: tuple[str, ...]
+    comment: str
+
+    def has(self, value: str) -> bool:
+        return value.strip().lower() in (one.lower() for one in self.values)
+
+
+def read_list(package: str, file: str) -> dict[str, Listed]:
+    """The settings in a *file* of *package*, by name."""
+    listed: dict[str, Listed] = {}
+    comment = ""
+    for line in files(package).joinpath(file).read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            comment = f"{comment} {line.removeprefix('#').strip()}".strip()
+        elif not line:
+            comment = ""
+        else:
+            name, separator, value = line.partition("=")
+            assert separator, f"{package}/{file}: {line!r} is not name=value"
+            before = listed[name].values if name in listed else ()
+            listed[name] = Listed((*before, value), comment)
+    return listed
