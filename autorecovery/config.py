@@ -1,4 +1,4 @@
-"""Settings of auto-recovery, under the names that Apache's `bookkeeper.conf` gives them."""
+"""Settings of auto-recovery, under the names that Apache's `bookkeeper.conf` gives them. No IO."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

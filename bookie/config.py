@@ -1,4 +1,4 @@
-"""The settings of a bookie, under Apache's names."""
+"""The settings of a bookie, under Apache's names. No IO."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long operations take, stage by stage. No clock: times are parameters, in seconds.
+"""How long operations take, stage by stage. No clock: times are parameters, in seconds. No IO.
 
     add      ── queue ──▶ write ──▶ sync ──▶ report         one journal group; all adds of a chunk of a socket share it
     read     ── queue ──▶ read                              cold reads; reads from memory count as 0 ms

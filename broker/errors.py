@@ -1,4 +1,4 @@
-"""What a client can be refused with, and the code that says so on the wire.
+"""What a client can be refused with, and the code that says so on the wire. No IO.
 
 BrokerError                     UnknownError
  ├─ InvalidTopicName            the name breaks the rules

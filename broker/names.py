@@ -1,4 +1,4 @@
-"""Names that clients send, and the bundles over which the topics of a namespace are distributed.
+"""Names that clients send, and the bundles over which the topics of a namespace are distributed. No IO.
 
     cluster, tenant, namespace    1 to 255 letters of the alphabet, digits and -=:._ (`managed_ledger.topic_name`)
     topic                         1 to 1,024 bytes without `/`; not `.` or `..`

@@ -1,4 +1,4 @@
-"""Which entries were acknowledged one by one, as ranges.
+"""Which entries were acknowledged one by one, as ranges. No IO.
 
     ledger 5:  ····XXXX··X·····      ranges (5:3, 5:7] and (5:9, 5:10]
 

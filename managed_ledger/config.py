@@ -1,4 +1,4 @@
-"""Settings of one managed ledger. The broker fills them from its own settings and the namespace's policies."""
+"""Settings of one managed ledger. The broker fills them from its own settings and the namespace's policies. No IO."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an operation on a managed ledger can fail with.
+"""What an operation on a managed ledger can fail with. No IO.
 
 ManagedLedgerError
 ├── ManagedLedgerFenced       another owner took over: drop the topic, acknowledge nothing more

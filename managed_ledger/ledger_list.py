@@ -1,4 +1,4 @@
-"""The ledgers of a topic as one endless sequence of positions.
+"""The ledgers of a topic as one endless sequence of positions. No IO.
 
     5:0 … 5:99 │ 9:0 … 9:49 │ 12:0 … 12:6 ·      12 is open: 12:6 is the last confirmed entry
 

@@ -1,4 +1,4 @@
-"""A message's place in a topic: printable, parseable, comparable; the same place as in Pulsar's own clients."""
+"""A message's place in a topic: printable, parseable, comparable; the same place as in Pulsar's own clients. No IO."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What an entry of a topic holds, as bytes and values.
+"""What an entry of a topic holds, as bytes and values. No IO.
 
     ┌──────────────────────────────────────┐
     │ 0x0e02 │ size (4) │ BrokerEntryMeta  │   only where the broker is set up to add it

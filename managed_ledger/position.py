@@ -1,4 +1,4 @@
-"""A place in a topic: which ledger, which entry."""
+"""A place in a topic: which ledger, which entry. No IO."""
 
 from typing import Final, NamedTuple
 

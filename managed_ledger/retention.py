@@ -1,4 +1,4 @@
-"""When to roll over to a new ledger, and which old ledgers may go.
+"""When to roll over to a new ledger, and which old ledgers may go. No IO.
 
 The rules are those of Apache's `ManagedLedgerImpl`.
 """

@@ -1,4 +1,4 @@
-"""The answers of the bookie's HTTP admin as JSON values. No IO.
+"""The answers of the bookie's HTTP admin as JSON values.
 
 Apache's shapes have Apache's member names; ours have the names of our values in camelCase, so that one call of
 `plain` turns any of them into JSON.

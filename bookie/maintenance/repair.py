@@ -1,4 +1,4 @@
-"""The source of lost entries: the copies on other bookies."""
+"""The source of lost entries: the copies on other bookies. No IO."""
 
 from collections.abc import Iterator
 from typing import Protocol

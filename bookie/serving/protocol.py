@@ -1,4 +1,4 @@
-"""The interface between a connection and the protocols on it.
+"""The interface between a connection and the protocols on it. No IO.
 
 `Connection` passes frames in and takes answers; `ProtocolV2` and `ProtocolV3` turn frames into answers. A protocol
 knows its connection only as a `Peer`, a connection knows its protocol only as a `WireProtocol`.

@@ -1,4 +1,4 @@
-"""A cache of entries that were read from entry logs: requested entries and those after them (read-ahead).
+"""A cache of entries that were read from entry logs: requested entries and those after them (read-ahead). No IO.
 
 The oldest entries are evicted first. Readers of a ledger move forwards, so the entry fetched longest ago was used
 already, or never will be. Least-recently-used order would cost a move on every hit.

@@ -1,4 +1,4 @@
-"""Entries that are in the journal, or on their way there, and not in an entry log yet.
+"""Entries that are in the journal, or on their way there, and not in an entry log yet. No IO.
 
 There are two halves: one takes entries, the other is being flushed. Reads use both.
 

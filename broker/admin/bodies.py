@@ -13,7 +13,7 @@ from managed_ledger.errors import IncompatibleSchema, InvalidPosition
 from managed_ledger.ledgers.shadows import SHADOW_SOURCE
 from managed_ledger.position import EARLIEST, LATEST, Position, named_position
 from managed_ledger.schemas.compatibility import Schema, SchemaType, split_key_value
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 NO_SHADOWS: Final = "Shadow topics are not served by this broker; consume the topic from another subscription instead"
 

@@ -1,4 +1,4 @@
-"""The caller for which this broker asks another one: its name goes with what is asked for it.
+"""The caller for which this broker asks another one: its name goes with what is asked for it. No IO.
 
 A broker shows its own credentials to another one, which are those of a super user. Without more a caller could have
 things done by which it is refused itself.

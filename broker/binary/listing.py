@@ -1,4 +1,4 @@
-"""Lists of topics as clients ask for them: which names match, and a hash to see whether a list has changed."""
+"""Lists of topics as clients ask for them: which names match, and a hash to see whether a list has changed. No IO."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Which broker serves a topic: the Protocol that a broker asks, and its values.
+"""Which broker serves a topic: the Protocol that a broker asks, and its values. No IO.
 
 Rules the rest of the broker relies on:
 

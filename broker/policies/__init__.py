@@ -1,1 +1,1 @@
-"""What namespaces and topics are allowed, and how they are set up: Apache's records, their rules and values. No IO."""
+"""What namespaces and topics are allowed, and how they are set up: Apache's records, their rules and values."""

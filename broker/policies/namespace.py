@@ -1,4 +1,4 @@
-"""The records of namespaces and clusters in the metadata store: JSON with Apache's members.
+"""The records of namespaces and clusters in the metadata store: JSON with Apache's members. No IO.
 
 Members that this broker does not know are kept when a record is written again.
 """

@@ -1,4 +1,4 @@
-"""Records in the metadata store that are one JSON object in one node: clusters, tenants, namespaces, partitions.
+"""Records in the metadata store that are one JSON object in one node: clusters, tenants, namespaces, partitions. No IO.
 
 Rules:
 

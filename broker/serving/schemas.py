@@ -12,7 +12,7 @@ from managed_ledger.errors import IncompatibleSchema as RegistryRefused
 from managed_ledger.errors import ManagedLedgerError
 from managed_ledger.messages_pb2 import KeyValue
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy
-from managed_ledger.schemas.registry import StoredSchema, version_bytes, version_of
+from managed_ledger.schemas.stored import StoredSchema, version_bytes, version_of
 from managed_ledger.topic_name import TopicName
 
 

@@ -1,4 +1,4 @@
-"""The settings of a broker, under Apache's names (`broker.conf`, `standalone.conf`).
+"""The settings of a broker, under Apache's names (`broker.conf`, `standalone.conf`). No IO.
 
 `BrokerConfig` inherits from its groups, so that each setting is a field of the one value that a broker's parts share
 (`config.service_port`), and its checks are the sum of the groups' rules. (A value for each group would make every use

@@ -1,4 +1,4 @@
-"""What the pure parts of a topic use of its shells: cursors, ledgers, time, connections. Protocols only.
+"""What the pure parts of a topic use of its shells: cursors, ledgers, time, connections. Protocols only. No IO.
 
 The pure parts import these Protocols instead of the classes that implement them.
 """

@@ -1,4 +1,4 @@
-"""Requests of connections to a topic, and the topic as connections use it. Values and a Protocol only."""
+"""Requests of connections to a topic, and the topic as connections use it. Values and a Protocol only. No IO."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol

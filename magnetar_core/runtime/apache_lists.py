@@ -3,7 +3,7 @@
     # A comment belongs to each setting below it, up to the next empty line.
     name=value
 
-The only IO is that of an import: a list is a part of the program, and is read once.
+No IO but that of an import: a list is a part of the program, and is read once.
 """
 
 from importlib.resources import files

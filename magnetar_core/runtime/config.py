@@ -1,4 +1,4 @@
-"""Configuration is a value, checked once, completely.
+"""Configuration is a value, checked once, completely. No IO.
 
 A setting is a field of a frozen dataclass; its name in files is Apache's (`journalDirectory`), given by
 `setting(...)`. Files have the form of Apache's `*.conf`: `name=value` lines, `#` comments. This module

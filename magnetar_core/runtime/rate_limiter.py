@@ -1,4 +1,4 @@
-"""Limits the rate of background work. No clock: the time is a parameter, the wait is the result."""
+"""Limits the rate of background work. No clock: the time is a parameter, the wait is the result. No IO."""
 
 
 class RateLimiter:

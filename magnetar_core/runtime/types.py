@@ -1,4 +1,4 @@
-"""Types that every package uses: buffers, size units, the base of all errors and the class for damaged data."""
+"""Types that every package uses: buffers, size units, the base of all errors and the class for damaged data. No IO."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache

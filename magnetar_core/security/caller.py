@@ -1,4 +1,5 @@
-"""Who asks: the result of authentication, as it goes from a port to whoever decides what is allowed. Values only."""
+"""Who asks: the result of authentication, as it goes from a port to whoever decides what is allowed. Values only.
+No IO."""
 
 from typing import Final, NamedTuple
 

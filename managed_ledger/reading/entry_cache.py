@@ -1,4 +1,4 @@
-"""Recent entries by position, bounded in bytes, for tailing consumers.
+"""Recent entries by position, bounded in bytes, for tailing consumers. No IO.
 
 Entries are added in runs of consecutive ids and evicted oldest first, over all ledgers. A buffer that is a view keeps
 the whole chunk alive in which it was received. Neighbouring entries share their chunk, so the count of payload bytes is

@@ -1,4 +1,4 @@
-"""Where topics and cursors stand in the metadata store. (docs/formats/metadata.md)"""
+"""Where topics and cursors stand in the metadata store. (docs/formats/metadata.md) No IO."""
 
 from typing import Final
 from urllib.parse import quote_plus, unquote_plus

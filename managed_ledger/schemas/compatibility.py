@@ -1,4 +1,4 @@
-"""Whether a topic's schema may change from one definition to another. (As Apache's `SchemaCompatibilityCheck`.)
+"""Whether a topic's schema may change from one definition to another. (As Apache's `SchemaCompatibilityCheck`.) No IO.
 
 Compatibility of Avro (and of JSON schemas, which are Avro records) is schema resolution: can data that were written
 with one schema be read with the other?

@@ -37,6 +37,7 @@ from managed_ledger.schemas.compatibility import (
     check_valid,
     same_schema,
 )
+from managed_ledger.schemas.stored import StoredSchema, decode
 
 log = logging.getLogger(__name__)
 
@@ -53,16 +54,6 @@ CACHED_MAX: Final = 2_000
 CACHED_BYTES_MAX: Final = 32 * MIB
 
 
-class StoredSchema(NamedTuple):
-    """One version of a schema. A deletion is a version, too: a tombstone without definition."""
-
-    version: int
-    schema: Schema
-    timestamp_ms: int
-    user: str
-    deleted: bool
-
-
 # The digest beside a version without a definition: a primitive type, or a deletion. Apache's brokers write no digest
 # beside a deletion; this one writes the digest of no bytes.
 _NO_DEFINITION: Final = (b"", hashlib.sha256(b"").digest())
@@ -74,16 +65,6 @@ class SchemaPlace(NamedTuple):
     version: int
     ledger_id: int
     entry_id: int
-
-
-def version_bytes(version: int) -> bytes:
-    """A version as it stands in commands and message metadata: 8 bytes, big-endian."""
-    return version.to_bytes(8, "big", signed=True)
-
-
-def version_of(data: bytes) -> int | None:
-    """The version that *data* means; None for no bytes. Old clients send 64 bytes, of which the first 8 count."""
-    return int.from_bytes(data[:8], "big", signed=True) if len(data) >= 8 else None
 
 
 # Definitions that are larger than this together are compared on another thread. What stands in so few bytes has some
@@ -289,7 +270,7 @@ class SchemaRegistry:
         except BookKeeperError as error:
             raise StorageUnavailable(f"schema {schema_id} version {entry.version}: {error}") from error
         assert stored[0].entry_id == entry_id, (stored[0].entry_id, entry_id)
-        decoded = _decode(schema_id, entry.version, bytes(stored[0].payload))
+        decoded = decode(schema_id, entry.version, bytes(stored[0].payload))
         if len(self._cache) >= CACHED_MAX or self._cached_bytes + len(decoded.schema.data) > CACHED_BYTES_MAX:
             self._cache.clear()
             self._cached_bytes = 0
@@ -363,13 +344,3 @@ class SchemaRegistry:
     async def _drop(self, ledger_id: int) -> None:
         with contextlib.suppress(BookKeeperError):
             await self._bookkeeper.delete_ledger(ledger_id)
-
-
-def _decode(schema_id: str, version: int, data: bytes) -> StoredSchema:
-    try:
-        info = SchemaInfo.FromString(SchemaEntry.FromString(data).schema_data)
-        kind = SchemaType(info.type - 1)
-    except (DecodeError, ValueError) as error:
-        raise Corruption(f"version {version} of schema {schema_id} cannot be decoded: {error}") from None
-    properties = tuple((item.key, item.value) for item in info.props)
-    return StoredSchema(version, Schema(kind, info.schema, properties), info.timestamp, info.user, info.deleted)

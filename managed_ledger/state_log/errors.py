@@ -1,4 +1,4 @@
-"""What an operation on a replicated state log can fail with.
+"""What an operation on a replicated state log can fail with. No IO.
 
 StateLogError
 ├── NotLeader              another node leads, or none does

@@ -29,7 +29,7 @@ from connectors.spark.values.kinds import fields_of, kind_of, values_of
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.messages_pb2 import ZLIB
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from tests.abuse import adversaries, inputs
 from tests.unit.connectors.spark.entries import TOPIC, batch, message, single
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from connectors.spark.task.rows import RowBuilder
 from connectors.spark.values.records import AvroValues, columns_of
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from tests.unit.connectors.spark.entries import TOPIC, add, batch, message, plain
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)

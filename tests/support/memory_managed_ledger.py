@@ -35,7 +35,7 @@ from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.reading import Entry
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, Strategy, check_compatible, check_valid, same_schema
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from managed_ledger.writing.appending import AppendListener, NoListener
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 

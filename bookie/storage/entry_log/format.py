@@ -1,4 +1,4 @@
-"""An entry log, as bytes.
+"""An entry log, as bytes. No IO.
 
     header   ┌───────────┬─────────────┬───────────────────┬───────────────────┬───────┐
              │ "BKLO" (4)│ version (4) │ map's offset (8)  │ ledgers in it (4) │ zeros │   1,024 bytes; the offset is 0

@@ -1,4 +1,4 @@
-"""What the parts of a connection know of its client. Values only."""
+"""What the parts of a connection know of its client. Values only. No IO."""
 
 from typing import NamedTuple
 

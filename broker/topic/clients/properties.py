@@ -1,4 +1,5 @@
 """What clients tell of themselves when they make producers, consumers and subscriptions: kept as long as these are.
+No IO.
 
 Rules:
 

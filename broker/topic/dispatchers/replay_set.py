@@ -1,4 +1,4 @@
-"""Positions that wait to be delivered again, lowest first."""
+"""Positions that wait to be delivered again, lowest first. No IO."""
 
 from bisect import bisect_left, insort
 from collections import Counter

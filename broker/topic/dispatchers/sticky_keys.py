@@ -1,4 +1,4 @@
-"""Which consumer of a Key_Shared subscription a key belongs to.
+"""Which consumer of a Key_Shared subscription a key belongs to. No IO.
 
 A key's hash comes from Murmur3 (32 bits, seed 0, sign dropped), and is never 0. How, depends on the selector, which
 maps the hash to a consumer:

@@ -1,4 +1,5 @@
 """How fast something may go on: tokens that come in with the time, for messages and for bytes. No clock, no timers.
+No IO.
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""The backlog quotas of a topic: whether one is used up, and what is passed over then. No IO but reads of the ledger.
+"""The backlog quotas of a topic: whether one is used up, and what is passed over then. It reads the ledger.
 
 destination_storage     bytes behind the slowest durable subscription
 message_age             seconds since the oldest message was published that it has not acknowledged; by the producer's

@@ -19,7 +19,8 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, Metada
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
 from managed_ledger.records.paths import ROOT, decode
 from managed_ledger.schemas.compatibility import SchemaType
-from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
+from managed_ledger.schemas.registry import SchemaRegistry
+from managed_ledger.schemas.stored import StoredSchema
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)

@@ -44,7 +44,8 @@ from managed_ledger.ledgers.topic_record import stored_record
 from managed_ledger.messages import parse_metadata
 from managed_ledger.position import signed
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
-from managed_ledger.schemas.registry import SchemaRegistry, StoredSchema
+from managed_ledger.schemas.registry import SchemaRegistry
+from managed_ledger.schemas.stored import StoredSchema
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)

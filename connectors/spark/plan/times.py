@@ -1,4 +1,4 @@
-"""Where in a topic the messages of a time stand: by the records of its ledgers, then by a search among entries.
+"""Where in a topic the messages of a time stand: by the records of its ledgers, then by a search among entries. No IO.
 
 A message's publish time is its producer's clock, so a topic is ordered by it only about. The search believes that no
 publish time is more than the *slack* away from the moment at which the broker stored the message; these moments are

@@ -33,7 +33,7 @@ from managed_ledger.messages import (
     is_batch,
 )
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
-from managed_ledger.schemas.registry import version_of
+from managed_ledger.schemas.stored import version_of
 
 RECORD_BATCH_BYTES_MAX: Final = 8 * MIB
 """What the JVM gets at a time: twice what a task gathers, so that a batch that is a little larger is not cut."""

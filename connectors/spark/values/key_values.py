@@ -23,7 +23,7 @@ from connectors.spark.values.records import Decode, Values
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.schemas.compatibility import SchemaType, split_key_value
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 _SIZE: Final = struct.Struct(">i")
 _ENCODING: Final = "kv.encoding.type"

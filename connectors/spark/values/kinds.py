@@ -27,7 +27,7 @@ from connectors.spark.values.records import (
 )
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 _KINDS: Final[Mapping[SchemaType, str]] = {
     SchemaType.AVRO: "avro",

@@ -32,7 +32,7 @@ from connectors.spark.batches.columnar import Messages
 from connectors.spark.values.limits import ProtobufLimits
 from connectors.spark.values.records import Decode
 from magnetar_core.runtime.types import ConfigurationError, Corruption
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 Convert = Callable[[Any], Any]
 

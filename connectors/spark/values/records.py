@@ -30,7 +30,7 @@ from connectors.spark.values.limits import AvroLimits, JsonLimits
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 Decode = Callable[[bytes], dict[str, Any]]
 

@@ -11,7 +11,7 @@ from connectors.spark.values.kinds import fields_of, kind_of, values_of
 from connectors.spark.values.records import PlainValues, Values, nullable_field
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 if TYPE_CHECKING:
     from connectors.spark.plan.cluster import FrozenTopic

@@ -1,4 +1,4 @@
-"""Where the time of a task went, lap after lap. The clock comes in as a function."""
+"""Where the time of a task went, lap after lap. The clock comes in as a function. No IO."""
 
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a row of a DataFrame is sent as."""
+"""What a row of a DataFrame is sent as. No IO."""
 
 from typing import NamedTuple
 

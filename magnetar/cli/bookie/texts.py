@@ -1,4 +1,4 @@
-"""Texts that several commands show."""
+"""Texts that several commands show. No IO."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,5 @@
 """Names that users of pulsar-admin, rpk or kubectl type: other names of our commands, and hints where to find the rest.
+No IO.
 
 A name that means one of our commands runs that command. A name of something that is done in another way, or that does
 not exist here, is answered with a hint; the tests type every command that a hint names.

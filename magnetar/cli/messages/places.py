@@ -1,4 +1,4 @@
-"""Places in a topic: read from any form that users type, and shown in one form."""
+"""Places in a topic: read from any form that users type, and shown in one form. No IO."""
 
 import re
 from datetime import datetime

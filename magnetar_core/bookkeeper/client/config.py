@@ -1,4 +1,4 @@
-"""Settings of the BookKeeper client, under the names that Apache's broker and client give them."""
+"""Settings of the BookKeeper client, under the names that Apache's broker and client give them. No IO."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

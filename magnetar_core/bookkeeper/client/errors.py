@@ -1,4 +1,4 @@
-"""The errors that an operation on a ledger can raise.
+"""The errors that an operation on a ledger can raise. No IO.
 
     BookKeeperError
      ├─ RemoteError             a bookie refused; the class tells why, with its code in both wire protocols

@@ -1,4 +1,4 @@
-"""Room for large byte strings that is used again when nobody looks at it any more. No IO.
+"""Room for large byte strings that is used again when nobody looks at it any more.
 
 Memory that a process touches for the first time costs about as much as the copy into it: the system clears each page
 when it is touched. So a process that reads for a while takes the same buffers in turn.

@@ -1,4 +1,5 @@
 """Which adds of a ledger were slow, and which bookies they waited for. No clock: the caller passes times, in seconds.
+No IO.
 
     append ── queue (each bookie) ──▶ socket ──▶ answer (each bookie) ──▶ quorum, in order ──▶ acknowledged
 

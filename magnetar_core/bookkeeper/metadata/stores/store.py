@@ -1,4 +1,4 @@
-"""The one interface of the metadata tree, which holds the records of ledgers, bookies and topics.
+"""The one interface of the metadata tree, which holds the records of ledgers, bookies and topics. No IO.
 
 Implementations: `MemoryStore` (memory.py), `EmbeddedStore` (embedded.py, RocksDB in this process), `ZooKeeperStore`
 (zookeeper.py, Apache's own layout). tests/conformance runs one suite over all of them.

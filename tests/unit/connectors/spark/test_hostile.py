@@ -30,7 +30,7 @@ from magnetar_core.runtime.types import MIB, ConfigurationError, Corruption
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZLIB, ZSTD
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from tests.unit.connectors.spark.entries import (
     ALL_METADATA,
     TOPIC,

@@ -18,7 +18,7 @@ from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZLIB
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import version_bytes
+from managed_ledger.schemas.stored import version_bytes
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, metadata_of, single
 from tests.unit.connectors.spark.task.test_rows import chunk
 from tests.unit.connectors.spark.test_reading import record

@@ -13,7 +13,7 @@ from connectors.spark.plan.cluster import FrozenTopic, freeze
 from connectors.spark.values.value_columns import ValueColumns
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.test_reading import record
 from tests.unit.connectors.spark.values.test_key_values import key_value, pair

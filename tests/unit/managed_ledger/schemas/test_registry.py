@@ -10,7 +10,8 @@ from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown, Store
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
-from managed_ledger.schemas.registry import SchemaRegistry, apart, version_bytes, version_of
+from managed_ledger.schemas.registry import SchemaRegistry, apart
+from managed_ledger.schemas.stored import version_bytes, version_of
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
 

@@ -15,7 +15,7 @@ from connectors.spark.values.kinds import fields_of, kind_of, values_of
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.records.records_pb2 import SchemaEntry, SchemaInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema, version_bytes
+from managed_ledger.schemas.stored import StoredSchema, version_bytes
 from tests.support.vectors import b64, load
 from tests.unit.connectors.spark.entries import TOPIC, add, batch, message, plain, single
 from tests.unit.connectors.spark.values.test_records import avro, field, record

@@ -19,7 +19,7 @@ from connectors.spark.values.protobuf_values import descriptor_of
 from connectors.spark.values.value_columns import _kind
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 from tests.unit.connectors.spark.entries import TOPIC, add, plain, single
 from tests.unit.connectors.spark.values.test_key_values import entries_of_vectors, stored_of_vectors
 

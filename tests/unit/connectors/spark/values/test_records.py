@@ -15,7 +15,7 @@ from connectors.spark.task.rows import RowBuilder
 from connectors.spark.values.records import AvroValues, JsonValues, PrimitiveValues, Values, columns_of, primitive_type
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema, version_bytes
+from managed_ledger.schemas.stored import StoredSchema, version_bytes
 from tests.support.vectors import b64, load
 from tests.unit.connectors.spark.entries import TOPIC, add, batch, message, plain, single
 

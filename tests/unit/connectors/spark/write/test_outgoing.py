@@ -20,7 +20,7 @@ from connectors.spark.write.message import Outgoing
 from connectors.spark.write.outgoing import Columns
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.schemas.compatibility import Schema, SchemaType
-from managed_ledger.schemas.registry import StoredSchema
+from managed_ledger.schemas.stored import StoredSchema
 
 BASE = {"service.url": "pulsar://x:6650", "topic": "t"}
 
