@@ -10,9 +10,9 @@ from typing import Any
 
 from broker.binary.flow import OUTBOX_HIGH_BYTES, Arrivals, ClientFlow
 from broker.errors import BrokerError
-from broker.topic.ports import Outbox, Spawn
+from broker.topic.ports import NOT_KNOWN, NextBroker, Outbox, Spawn
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import command
+from broker.wire.frames import NO_ID, command
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class Answers:
     def error(self, request_id: int, code: int, text: str) -> None:
         """Tell the client that a request was refused; *code* is a ServerError of the protocol."""
         self._flow.write(error_frame(request_id, code, text))
+
+    async def is_alive(self) -> bool:
+        """Ask the client (PING) and wait for a sign of life; a connection that gives none is closed."""
+        # Who asks this wants the place of a producer or consumer: those of a closed connection may have to leave yet.
+        return await self._outbox.is_alive() and not self._flow.is_closed
 
     def later(
         self,
@@ -110,3 +115,14 @@ def success_frame(request_id: int) -> bytes:
 def error_frame(request_id: int, code: int, text: str) -> bytes:
     """The frame that refuses a request with *code*, a ServerError of the protocol."""
     return command(_T.ERROR, request_id=request_id, error=code, message=text)
+
+
+def close_frame(kind: int, next_broker: NextBroker = NOT_KNOWN, **client: int) -> bytes:
+    """The frame that says that the broker has closed the producer or consumer *client*."""
+    return command(
+        kind,
+        request_id=NO_ID,
+        assignedBrokerServiceUrl=next_broker.service_url or None,
+        assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
+        **client,
+    )

@@ -24,14 +24,12 @@ from broker.binary.admission.guard import AccessPort, Guard
 from broker.binary.admission.handshake import Doors, Login, facts_of
 from broker.binary.answers import Answers, error_frame
 from broker.binary.consumers import ConnectionConsumers, ConsumerBroker
-from broker.binary.flow import OUTBOX_HIGH_BYTES, READ_ROOM_BYTES, ClientFlow, FlowPort
+from broker.binary.flow import OUTBOX_HIGH_BYTES, ClientFlow, FlowPort
 from broker.binary.lookups import LookupBroker, Lookups
 from broker.binary.producers import ConnectionProducers, ProducerBroker
 from broker.binary.watches import ConnectionWatches, WatchBroker
 from broker.errors import BrokerError
 from broker.settings.config import BrokerConfig
-from broker.topic.clients.consumer import Consumer
-from broker.topic.clients.producer import Producer
 from broker.topic.clients.properties import KeptBytes
 from broker.topic.ports import Outbox, Spawn
 from broker.wire import pulsar_pb2 as wire
@@ -89,7 +87,7 @@ class BrokerPort(FlowPort, ProducerBroker, ConsumerBroker, LookupBroker, WatchBr
 
 
 class Connection:
-    """The broker's side of one connection; also the sink of its producers and consumers (`broker.topic.ports.Sink`)."""
+    """The broker's side of one connection."""
 
     def __init__(
         self,
@@ -106,11 +104,6 @@ class Connection:
         self.address = address
         self.state = State.START
         self.flow = ClientFlow(broker, outbox)
-        # Called for every message and receipt: the flow's own methods, so that no call stands in between. They hold the
-        # flow and not the connection.
-        self.write = self.flow.write
-        self.write_message = self.flow.write_message
-        self.on_published = self.flow.on_published
         self._config = broker.config
         self._outbox = outbox
         self._spawn = spawn
@@ -120,13 +113,13 @@ class Connection:
         self._answers = Answers(self.flow, outbox, spawn, address, broker.arrivals)
         kept = broker.kept_properties.of_connection()
         self._producers = ConnectionProducers(broker, self._answers, self.flow, guard, kept)
-        self._consumers = ConnectionConsumers(broker, self._answers, self.flow, guard, kept)
+        self.consumers = ConnectionConsumers(broker, self._answers, self.flow, guard, kept)
         self._watches = ConnectionWatches(broker, self._answers, self.flow, guard, outbox, spawn)
         lookups = Lookups(broker, self._answers, guard)
         self._steps: Generator[None, None, None] | None = None
         """What is left of a command that takes more than a turn."""
         # In the order of _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES.
-        self._parts = (self._answers, self._producers, self._consumers, lookups, self._watches)
+        self._parts = (self._answers, self._producers, self.consumers, lookups, self._watches)
 
     @property
     def work_name(self) -> str:
@@ -212,13 +205,9 @@ class Connection:
         if found is not None:
             part, handle = found
             self._steps = handle(self._parts[part], body)
-        elif kind == _T.PRODUCER:
-            self._producers.on_producer(body, self, self._client)
-        elif kind == _T.AUTH_RESPONSE:
-            self._on_auth_response(body)
         else:
-            assert kind == _T.SUBSCRIBE
-            self._consumers.on_subscribe(body, self, self._client)
+            assert kind == _T.AUTH_RESPONSE
+            self._on_auth_response(body)
 
     def _on_connect(self, connect: wire.CommandConnect) -> None:
         # A client that goes through a proxy also names the broker it wants. That is this one: nothing to check.
@@ -265,7 +254,7 @@ class Connection:
             return None
         found = self._login.check()
         if isinstance(found, bytes):
-            self.write(found)
+            self.flow.write(found)
             return None
         return found
 
@@ -285,7 +274,7 @@ class Connection:
         )
         if not self._is_own:
             self._answers.source = caller.source(self.address)
-        self.write(
+        self.flow.write(
             command(
                 _T.CONNECTED,
                 server_version=SERVER_VERSION,
@@ -309,7 +298,7 @@ class Connection:
         self._steps = None
         self.flow.on_lost(self)
         self._watches.on_lost()
-        return self._leave(self._producers.on_lost(), self._consumers.on_lost())
+        return self._leave(self._producers.on_lost(), self.consumers.on_lost())
 
     @staticmethod
     def _leave(*parts: Generator[None, None, None]) -> Generator[None, None, None]:
@@ -322,52 +311,13 @@ class Connection:
         had_room = flow.has_room_to_read
         flow.count_unsent(unsent_bytes, self)
         if not had_room and flow.has_room_to_read:
-            self._consumers.pump()
+            self.consumers.pump()
         if flow.is_paused or unsent_bytes > OUTBOX_HIGH_BYTES:
             flow.throttle()
 
     def recount(self) -> None:
         """Count anew what the client has not taken; the socket reports nothing while it drains."""
         self.on_flushed(self._outbox.unsent_bytes)
-
-    # -------------------------------------------------------------------------------- out (Sink)
-
-    # Dispatch asks these for every message, so they read the counts in place. `write`, `write_message` and
-    # `on_published` are the flow's.
-
-    @property
-    def room_bytes(self) -> int:
-        flow = self.flow
-        room_bytes = OUTBOX_HIGH_BYTES - flow.unsent_bytes - flow.reserved_bytes
-        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0
-
-    @property
-    def is_writable(self) -> bool:
-        flow = self.flow
-        return not flow.is_closed and flow.unsent_bytes + flow.reserved_bytes < OUTBOX_HIGH_BYTES
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.flow.unsent_bytes and not self.flow.reserved_bytes
-
-    def reserve(self, size_bytes: int) -> None:
-        flow = self.flow
-        had_room = flow.has_room_to_read
-        flow.reserve(size_bytes)
-        if not had_room and flow.has_room_to_read:
-            self._consumers.pump()
-
-    async def is_alive(self) -> bool:
-        # Who asks this wants the place of a producer or consumer: those of a closed connection may have to leave yet.
-        return await self._outbox.is_alive() and self.state is not State.CLOSED
-
-    def on_producer_closed(self, producer: object) -> None:
-        assert isinstance(producer, Producer), "only producers are closed as such"
-        self._producers.on_closed_by_broker(producer)
-
-    def on_consumer_closed(self, consumer: object) -> None:
-        assert isinstance(consumer, Consumer), "only consumers are closed as such"
-        self._consumers.on_closed_by_broker(consumer)
 
 
 _TRANSACTION_REQUESTS: Final = (
@@ -390,7 +340,9 @@ _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], Generator[None, No
     _T.LOOKUP: (_LOOKUPS, Lookups.on_lookup),
     _T.PARTITIONED_METADATA: (_LOOKUPS, Lookups.on_partitions),
     _T.GET_TOPICS_OF_NAMESPACE: (_LOOKUPS, Lookups.on_topics_of_namespace),
+    _T.PRODUCER: (_PRODUCERS, ConnectionProducers.on_producer),
     _T.CLOSE_PRODUCER: (_PRODUCERS, ConnectionProducers.on_close_producer),
+    _T.SUBSCRIBE: (_CONSUMERS, ConnectionConsumers.on_subscribe),
     _T.FLOW: (_CONSUMERS, ConnectionConsumers.on_flow),
     _T.ACK: (_CONSUMERS, ConnectionConsumers.on_ack),
     _T.REDELIVER_UNACKNOWLEDGED_MESSAGES: (_CONSUMERS, ConnectionConsumers.on_redeliver),
@@ -406,6 +358,5 @@ _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], Generator[None, No
     **dict.fromkeys(_TRANSACTION_REQUESTS, (_ANSWERS, Answers.refuse_transactions)),
 }
 
-# All that a client may send once it is connected, but SEND. PRODUCER and SUBSCRIBE also need the connection itself, as
-# the sink of what they make.
-_TAKEN: Final = frozenset({*_HANDLERS, _T.PRODUCER, _T.SUBSCRIBE, _T.AUTH_RESPONSE})
+# All that a client may send once it is connected, but SEND.
+_TAKEN: Final = frozenset({*_HANDLERS, _T.AUTH_RESPONSE})

@@ -23,21 +23,20 @@ from typing import Final, Protocol
 
 from broker.binary.admission.client_facts import ClientFacts, Coming
 from broker.binary.admission.guard import Guard
-from broker.binary.answers import Answers, error_frame, success_frame
-from broker.binary.flow import ClientFlow
+from broker.binary.answers import Answers, close_frame, error_frame, success_frame
+from broker.binary.flow import OUTBOX_HIGH_BYTES, READ_ROOM_BYTES, ClientFlow
 from broker.errors import BrokerError, MetadataFailure, NotReady
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
-from broker.topic.clients.consumer import Consumer, ConsumerSubscription
-from broker.topic.clients.leaving import tell_closed
+from broker.topic.clients.consumer import AckSet, Consumer, ConsumerSubscription
 from broker.topic.clients.properties import KeptBytes, Properties, check_size
 from broker.topic.dispatchers.sticky_keys import check_ranges
-from broker.topic.ports import Sink
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest, TopicPort
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, command
-from magnetar_core.runtime.types import Cancellable
+from broker.wire.frames import NO_ID, MessageHeads, command, without_broker_metadata, without_checksum
+from magnetar_core.runtime.types import Buffer, Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages_pb2 import MessageIdData
 from managed_ledger.position import Position, named_position, signed
@@ -58,6 +57,9 @@ ACK_WORDS_LIKE_AN_ID: Final = 50
 EARLY_CLOSED_MAX: Final = 1_000
 TELL_AGAIN_MS: Final = 1_000
 
+# The first protocol version whose clients understand the checksum in front of an entry.
+CHECKSUM_VERSION: Final = 11
+
 _T: Final = wire.BaseCommand
 
 
@@ -75,11 +77,36 @@ class ConsumerBroker(Protocol):
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None: ...
 
 
-class ConnectionConsumers:
-    """Consumers by their id, with their topics.
+class Deliveries(MessageHeads):
+    """The entries that one consumer gets, as MESSAGE frames."""
 
-    It does not keep the connection (the sink of its consumers is given with the request): a lost connection would
-    wait for the garbage collector if each knew the other.
+    __slots__ = ("_flow", "_keeps_broker_metadata", "_keeps_checksum")
+
+    def __init__(self, flow: ClientFlow, client: ClientFacts, consumer_id: int, partition: int) -> None:
+        super().__init__(consumer_id, partition)
+        self._flow = flow
+        self._keeps_checksum = client.protocol_version >= CHECKSUM_VERSION
+        self._keeps_broker_metadata = client.keeps_broker_metadata
+
+    def deliver(
+        self, consumer: Consumer, position: Position, entry: Buffer, messages: int, redeliveries: int, ack_set: AckSet
+    ) -> int:
+        """Send an entry (`broker.topic.clients.consumer.Deliver`)."""
+        if not self._keeps_broker_metadata:
+            entry = without_broker_metadata(entry)
+        if not self._keeps_checksum:
+            entry = without_checksum(entry)
+        size_bytes = len(entry)
+        epoch = consumer.epoch if consumer.sends_epoch else None
+        head = self.head(position[0], position[1], size_bytes, redeliveries, ack_set, epoch)
+        self._flow.write_message(head, entry)
+        return size_bytes
+
+
+class ConnectionConsumers:
+    """Consumers by their id, with their topics; the sink of these consumers.
+
+    It does not keep the connection: a lost one would wait for the garbage collector if each knew the other.
     """
 
     __slots__ = ("_answers", "_broker", "_closed_early", "_consumers", "_first", "_flow", "_guard", "_kept", "_topics")
@@ -112,8 +139,49 @@ class ConnectionConsumers:
                 return
             subscription.resume(groups[subscription])
 
-    def on_subscribe(self, request: wire.CommandSubscribe, sink: Sink, client: ClientFacts) -> None:
-        """SUBSCRIBE: make a consumer whose messages go to *sink*."""
+    # Dispatch asks these three for every message, so they read the counts in place.
+
+    @property
+    def room_bytes(self) -> int:
+        """How much may be read for the client now."""
+        flow = self._flow
+        room_bytes = OUTBOX_HIGH_BYTES - flow.unsent_bytes - flow.reserved_bytes
+        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client may be sent something now."""
+        flow = self._flow
+        return not flow.is_closed and flow.unsent_bytes + flow.reserved_bytes < OUTBOX_HIGH_BYTES
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the client has taken all, and nothing is read for it."""
+        return not self._flow.unsent_bytes and not self._flow.reserved_bytes
+
+    def reserve(self, size_bytes: int) -> None:
+        """So many bytes are being read for the client or, if negative, are no longer."""
+        flow = self._flow
+        had_room = flow.has_room_to_read
+        flow.reserve(size_bytes)
+        if not had_room and flow.has_room_to_read:
+            self.pump()
+
+    async def is_alive(self) -> bool:
+        """Whether the client gives a sign of life."""
+        return await self._answers.is_alive()
+
+    def on_active_change(self, consumer: Consumer, is_active: bool) -> None:
+        """Tell the client whether *consumer* is the active one."""
+        self._answers.write(command(_T.ACTIVE_CONSUMER_CHANGE, consumer_id=consumer.consumer_id, is_active=is_active))
+
+    def on_end_of_topic(self, consumer: Consumer) -> None:
+        """Tell the client that nothing more comes for *consumer*, unless it disconnects at that."""
+        if self._guard.client.hears_the_end:
+            self._answers.write(command(_T.REACHED_END_OF_TOPIC, consumer_id=consumer.consumer_id))
+
+    def on_subscribe(self, request: wire.CommandSubscribe) -> None:
+        """SUBSCRIBE: make a consumer."""
         self._is_asked_for(request.consumer_id)
         existing = self._consumers.get(request.consumer_id)
         if isinstance(existing, Consumer):
@@ -144,13 +212,10 @@ class ConnectionConsumers:
                 del self._consumers[request.consumer_id]
             return None if coming.is_cancelled else error_frame(request.request_id, code, text)
 
-        self._answers.later(
-            lambda: self._make_consumer(request, coming, sink, client), failed, "subscribe", arrives=True
-        )
+        self._answers.later(lambda: self._make_consumer(request, coming), failed, "subscribe", arrives=True)
 
-    async def _make_consumer(
-        self, request: wire.CommandSubscribe, coming: Coming, sink: Sink, client: ClientFacts
-    ) -> bytes | None:
+    async def _make_consumer(self, request: wire.CommandSubscribe, coming: Coming) -> bytes | None:
+        client = self._guard.client
         name = await self._guard.topic(request.topic, Operation.CONSUME, request.subscription)
         check_client_name(request.consumer_name, "consumer")
         topic = await self._broker.topic_for_consumer(name, create=request.force_topic_creation)
@@ -159,25 +224,22 @@ class ConnectionConsumers:
             await self._broker.check_consumer_schema(name, request.schema)
         shared = request.keySharedMeta
         consumer = Consumer(
-            sink,
+            self,
+            Deliveries(self._flow, client, request.consumer_id, name.partition).deliver,
             request.consumer_id,
             request.consumer_name or self._broker.consumer_name(),
             partition=name.partition,
             priority_level=request.priority_level,
-            protocol_version=client.protocol_version,
-            keeps_broker_metadata=client.keeps_broker_metadata,
             epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,
             hash_ranges=[(item.start, item.end) for item in shared.hashRanges],
             metadata=Properties(request.metadata, self._kept, _named(request)),
             address=client.address,
             client_version=client.version,
             connected_since_ms=self._broker.now_ms(),
-            hears_the_end=client.hears_the_end,
             read_compacted=request.read_compacted,
             takes_any_schema=takes_any_schema,
             caller=client.caller,
         )
-        consumer.is_known = False
         subscription = await topic.subscribe(
             SubscribeRequest(
                 consumer,
@@ -206,7 +268,6 @@ class ConnectionConsumers:
         assert self._consumers.get(request.consumer_id) is coming, "the id of a consumer that is being made is taken"
         self._consumers[request.consumer_id] = consumer
         self._topics[request.consumer_id] = topic
-        consumer.is_known = True
         return success_frame(request.request_id)
 
     def _consumer(self, consumer_id: int) -> Consumer | None:
@@ -227,7 +288,7 @@ class ConnectionConsumers:
 
     def _tell_closed_again(self, consumer_id: int) -> None:
         del self._closed_early[consumer_id]
-        self._answers.write(command(_T.CLOSE_CONSUMER, consumer_id=consumer_id, request_id=NO_ID))
+        self._answers.write(close_frame(_T.CLOSE_CONSUMER, consumer_id=consumer_id))
 
     def _is_asked_for(self, consumer_id: int) -> None:
         """The client knows what became of its former consumer with that id."""
@@ -301,7 +362,7 @@ class ConnectionConsumers:
         async def work() -> bytes:
             consumer, topic = await self._require(request.consumer_id, Operation.UNSUBSCRIBE)
             await topic.unsubscribe(consumer, force=request.force)
-            self.on_closed_by_broker(consumer)
+            self._forget(consumer)
             return success_frame(request.request_id)
 
         def failed(code: int, text: str) -> None:
@@ -316,8 +377,7 @@ class ConnectionConsumers:
             return
         if consumer.subscription is not None and consumer not in consumer.subscription.consumers:
             self._topics[consumer.consumer_id].detach_consumer(consumer)
-            tell_closed(consumer)
-            self.on_closed_by_broker(consumer)
+            self.on_closed(consumer)
 
     def on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
         """CLOSE_CONSUMER; one that is being made is cancelled (rule 1)."""
@@ -423,8 +483,15 @@ class ConnectionConsumers:
             raise MetadataFailure("Consumer not found")
         return consumer, self._topics[consumer_id]
 
-    def on_closed_by_broker(self, consumer: Consumer) -> None:
-        """The broker closed *consumer* and has told the client."""
+    def on_closed(self, consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None:
+        """The broker closed *consumer*: tell the client, which goes on at *next_broker*. A client that does not know it
+        yet learns that by the answer to its request."""
+        if self._consumers.get(consumer.consumer_id) is consumer:
+            self._answers.write(close_frame(_T.CLOSE_CONSUMER, next_broker, consumer_id=consumer.consumer_id))
+            self._forget(consumer)
+
+    def _forget(self, consumer: Consumer) -> None:
+        """*consumer* is closed, and the client knows, or will."""
         consumer_id = consumer.consumer_id
         if self._consumers.get(consumer_id) is consumer:
             del self._consumers[consumer_id]

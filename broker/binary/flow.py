@@ -19,8 +19,10 @@ from typing import Final, Protocol
 
 from broker.memory_budget import Holder, MemoryBudget
 from broker.settings.config import BrokerConfig
+from broker.topic.clients.producer import Producer
 from broker.topic.ports import Outbox
 from broker.topic.rates.throttling import HOLD_STEP_MS, PublishHold
+from broker.wire.frames import send_receipt
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Cancellable
 
 # Requests of one connection that have no answer yet; each takes 6 KB. Above this number the socket is not read until
@@ -135,7 +137,7 @@ class ClientFlow:
 
     # -------------------------------------------------------------------------------- out
 
-    # Both are called for every receipt and message: they count in place instead of calling the budget.
+    # The last two are called for every receipt and message: they count in place instead of calling others.
 
     def write(self, frame: bytes) -> None:
         """Send *frame*; nothing is sent once the connection is closed."""
@@ -144,6 +146,17 @@ class ClientFlow:
             self.unsent_bytes += size_bytes
             self._broker.reads.used_bytes += size_bytes
             self._outbox.write(frame)
+
+    def on_stored(
+        self, producer: Producer, sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
+    ) -> None:
+        """Send the receipt of a message (`broker.topic.clients.producer.ProducerSink`)."""
+        if not self.is_closed:
+            receipt = send_receipt(producer.producer_id, sequence_id, highest, ledger_id, entry_id)
+            self.unsent_bytes += len(receipt)
+            self._broker.reads.used_bytes += len(receipt)
+            self._outbox.write(receipt)
+        self.on_published(size_bytes)
 
     def write_message(self, head: bytes, entry: Buffer) -> None:
         """Send a frame whose parts are *head* and *entry*, without joining them."""
@@ -194,9 +207,9 @@ class ClientFlow:
         self._publish_bytes += size_bytes
         self._broker.publishes.used_bytes += size_bytes
 
-    def on_published(self, count: int, size_bytes: int) -> None:
-        """*count* sends are answered, or need no answer any more. Called for every message."""
-        self._publishes -= count
+    def on_published(self, size_bytes: int) -> None:
+        """A send is answered, or needs no answer any more. Called for every message."""
+        self._publishes -= 1
         self._publish_bytes -= size_bytes
         publishes = self._broker.publishes
         publishes.used_bytes -= size_bytes

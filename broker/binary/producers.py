@@ -21,13 +21,13 @@ Rules:
 8. No close is sent to an id whose request is not answered: the answer says what became of the producer.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from functools import partial
 from typing import Final, Protocol
 
-from broker.binary.admission.client_facts import ClientFacts, Coming
+from broker.binary.admission.client_facts import Coming
 from broker.binary.admission.guard import Guard
-from broker.binary.answers import Answers, error_frame
+from broker.binary.answers import Answers, close_frame, error_frame
 from broker.binary.flow import ClientFlow
 from broker.binary.held_sends import HeldSends
 from broker.errors import BrokerError, NotReady, ProducerFenced
@@ -35,15 +35,16 @@ from broker.memory_budget import MemoryBudget
 from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.settings.config import BrokerConfig
-from broker.topic.clients.producer import Producer, ProducerTopic
+from broker.topic.clients.producer import Producer, ProducerTopic, PublishPort
 from broker.topic.clients.properties import KeptBytes, Properties, check_size
-from broker.topic.ports import Sink
+from broker.topic.ports import NextBroker
+from broker.topic.publishing.deduplication import highest_of
 from broker.topic.rates.throttling import PublishHold
 from broker.topic.requests import Attached, ProducerRequest, TopicPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, Send, checksum_verdict, command, metadata_bytes, send_receipt
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-from magnetar_core.runtime.types import Cancellable, Corruption
+from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import (
     ORDINARY_METADATA_BYTES,
     batch_problem,
@@ -60,15 +61,11 @@ _T: Final = wire.BaseCommand
 WAIT_AGAIN_MS: Final = 1_000
 
 
-class ProducerBroker(Protocol):
+class ProducerBroker(PublishPort, Protocol):
     """The broker, as the producers of a connection use it. All coroutines raise BrokerError."""
 
     config: BrokerConfig
     set_aside: MemoryBudget
-
-    def now_ms(self) -> int: ...
-
-    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
 
     async def topic_for_producer(self, topic: TopicName) -> TopicPort: ...
 
@@ -76,23 +73,16 @@ class ProducerBroker(Protocol):
 
     async def producer_schema(self, topic: TopicName, schema: wire.Schema | None) -> bytes: ...
 
-    def publish_room(self, topic: ProducerTopic) -> tuple[float, float] | None: ...
-
-    def count_published(
-        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
-    ) -> None: ...
-
 
 class ConnectionProducers:
-    """Producers by their id, and the messages that one chunk of the socket brought for them.
+    """Producers by their id, whose sink this is, and the messages that one chunk of the socket brought for them.
 
-    It does not keep the connection (the sink of its producers is given with the request): a lost connection would
-    wait for the garbage collector if each knew the other.
+    It does not keep the connection: a lost one would wait for the garbage collector if each knew the other.
     """
 
     __slots__ = (
         "_answers", "_attached", "_broker", "_closed_ms", "_flow", "_guard", "_held", "_kept", "_passing", "_producers",
-        "_room", "_waiting", "run",
+        "_room", "_waiting", "on_stored", "on_unanswered", "run",
     )  # fmt: skip
 
     def __init__(
@@ -105,6 +95,9 @@ class ConnectionProducers:
         self._broker = broker
         self._answers = answers
         self._flow = flow
+        # Called for every message: the flow's own methods, so that no call stands in between.
+        self.on_stored = flow.on_stored
+        self.on_unanswered = flow.on_published
         self._guard = guard
         self._kept = kept
         self._held = HeldSends(broker, flow, self._go_on, self.publish_run)
@@ -117,8 +110,8 @@ class ConnectionProducers:
         self._closed_ms: dict[int, int] = {}
         """When we closed a producer that its client may not know to be closed yet."""
 
-    def on_producer(self, request: wire.CommandProducer, sink: Sink, client: ClientFacts) -> None:
-        """PRODUCER: make a producer whose receipts go to *sink*."""
+    def on_producer(self, request: wire.CommandProducer) -> None:
+        """PRODUCER: make a producer."""
         existing = self._producers.get(request.producer_id)
         if isinstance(existing, Producer):
             self._answer_again(request, existing)
@@ -134,7 +127,7 @@ class ConnectionProducers:
             self._answers.error(request.request_id, error.code, str(error))
             return
         self._closed_ms.pop(request.producer_id, None)
-        self._make(request, sink, client)
+        self._make(request)
 
     def _answer_again(self, request: wire.CommandProducer, producer: Producer) -> None:
         """Rule 7."""
@@ -147,7 +140,7 @@ class ConnectionProducers:
             self._waiting[request.producer_id] = request
         self._answers.write(_producer_success(request.request_id, producer, attached))
 
-    def _make(self, request: wire.CommandProducer, sink: Sink, client: ClientFacts, *, pause_ms: int = 0) -> None:
+    def _make(self, request: wire.CommandProducer, *, pause_ms: int = 0) -> None:
         coming = self._producers[request.producer_id] = Coming()
 
         def failed(code: int, text: str) -> bytes | None:
@@ -157,18 +150,15 @@ class ConnectionProducers:
 
         def begin() -> None:
             if not coming.is_cancelled:
-                self._answers.later(
-                    lambda: self._make_producer(request, coming, sink, client), failed, "producer", arrives=True
-                )
+                self._answers.later(lambda: self._make_producer(request, coming), failed, "producer", arrives=True)
 
         if pause_ms:
             self._broker.call_later(pause_ms, begin)
         else:
             begin()
 
-    async def _make_producer(
-        self, request: wire.CommandProducer, coming: Coming, sink: Sink, client: ClientFacts
-    ) -> bytes | None:
+    async def _make_producer(self, request: wire.CommandProducer, coming: Coming) -> bytes | None:
+        client = self._guard.client
         name = await self._guard.topic(request.topic, Operation.PRODUCE)
         check_client_name(request.producer_name, "producer")
         if request.initial_subscription_name:
@@ -177,7 +167,7 @@ class ConnectionProducers:
         schema_version = await self._broker.producer_schema(name, _schema_of(request))
         producer = Producer(
             topic,
-            sink,
+            self,
             request.producer_id,
             request.producer_name or await self._broker.producer_name(),
             epoch=request.epoch,
@@ -216,7 +206,7 @@ class ConnectionProducers:
             if self._producers.get(producer.producer_id) is producer:
                 del self._attached[producer.producer_id]
                 last = self._waiting.pop(producer.producer_id)
-                self._make(last, sink, client, pause_ms=WAIT_AGAIN_MS)
+                self._make(last, pause_ms=WAIT_AGAIN_MS)
 
         attached = await topic.attach_producer(
             ProducerRequest(
@@ -308,7 +298,7 @@ class ConnectionProducers:
         """With what was set aside."""
         if isinstance(held, int):
             self.publish_run()
-            producer.topic.close_producer(producer, held)
+            self._close(producer, held)
         else:
             self.on_send(held, producer)
 
@@ -368,15 +358,39 @@ class ConnectionProducers:
             if self._held and producer.topic in self._held:
                 self._held.add(producer, request.request_id)
             else:
-                producer.topic.close_producer(producer, request.request_id)
+                self._close(producer, request.request_id)
             return
         if producer is not None:
             producer.is_cancelled = True
         self._answers.success(request.request_id)
 
-    def on_closed_by_broker(self, producer: Producer) -> None:
-        """The broker closed *producer* and has told the client."""
+    def _close(self, producer: Producer, request_id: int) -> None:
+        producer.topic.close_producer(producer, lambda: self._answers.success(request_id))
+
+    def on_refused(
+        self, producer: Producer, sequence_id: int, highest: int, error: BrokerError, size_bytes: int
+    ) -> None:
+        """Tell the client that a message of *producer* is not stored."""
+        self._answers.write(
+            command(
+                _T.SEND_ERROR,
+                producer_id=producer.producer_id,
+                sequence_id=highest_of(sequence_id, highest) % 2**64,
+                error=error.code,
+                message=str(error),
+            )
+        )
+        self._flow.on_published(size_bytes)
+
+    async def is_alive(self) -> bool:
+        """Whether the client gives a sign of life."""
+        return await self._answers.is_alive()
+
+    def on_closed(self, producer: Producer, next_broker: NextBroker) -> None:
+        """The broker closes *producer*: tell the client, which goes on at *next_broker* (rule 8)."""
         producer_id = producer.producer_id
+        if producer.is_known:
+            self._answers.write(close_frame(_T.CLOSE_PRODUCER, next_broker, producer_id=producer_id))
         if self._producers.get(producer_id) is producer:
             del self._producers[producer_id]
             self._attached.pop(producer_id, None)

@@ -1,8 +1,8 @@
 """One Consume call: a consumer of a subscription whose client speaks gRPC.
 
-    Subscription ──entry──▶ GrpcConsumer.send ──Delivery──▶ queue ──frames──▶ client
-          ▲                                                                      │
-          └────── permits, acks, nacks, seeks ◀──────────────────────────────────┘
+    Subscription ──entry──▶ queue ──deliveries──▶ client
+          ▲                                          │
+          └────── permits, acks, nacks, seeks ◀──────┘
 
 Rules:
 
@@ -20,7 +20,7 @@ Rules:
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from broker.broker import Broker
 from broker.errors import BrokerError
@@ -28,12 +28,12 @@ from broker.grpc.acks import ack_of, ack_of_parts, acks_of, cumulative_ack_of
 from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
-from broker.topic.clients.consumer import Consumer, ConsumerSubscription
+from broker.topic.clients.consumer import AckSet, Consumer, ConsumerSubscription
+from broker.topic.ports import NextBroker
 from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import parse_frame
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 from magnetar_core.security.caller import TRUSTED, Caller
 from magnetar_core.topics import topics_pb2 as api
@@ -66,7 +66,6 @@ IDS_MAX: Final = 20_000
 # Acks of one request that are worked on in one turn of the loop, some 7 µs each.
 IDS_PER_TURN: Final = 2_000
 
-_T = wire.BaseCommand
 KINDS: Final = {
     api.EXCLUSIVE: wire.CommandSubscribe.Exclusive,
     api.SHARED: wire.CommandSubscribe.Shared,
@@ -74,27 +73,6 @@ KINDS: Final = {
     api.KEY_SHARED: wire.CommandSubscribe.Key_Shared,
 }
 _IN_ORDER: Final = (api.EXCLUSIVE, api.FAILOVER)
-
-
-class GrpcConsumer(Consumer):
-    """A consumer whose entries become deliveries."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: "ConsumeCall", name: str, **facts: Any) -> None:
-        super().__init__(call, 0, name, **facts)
-        self.call = call
-
-    def send(
-        self,
-        position: Position,
-        entry: Buffer,
-        messages: int,
-        redelivery_count: int = 0,
-        ack_set: Sequence[int] | None = None,
-    ) -> None:
-        self._count_sent(messages, redelivery_count, len(entry))
-        self.call.deliver(WaitingEntry(self, position, entry, messages, redelivery_count, ack_set))
 
 
 class ConsumeCall:
@@ -135,10 +113,12 @@ class ConsumeCall:
         """For the watch over the loop."""
         return f"Consume of {self._topic.name} over gRPC, client {self._address}, {self._caller.work_name}"
 
-    def _new_consumer(self, name: str) -> GrpcConsumer:
+    def _new_consumer(self, name: str) -> Consumer:
         request = self._open
-        return GrpcConsumer(
+        return Consumer(
             self,
+            self.deliver,
+            0,
             name,
             partition=self._topic.name.partition,
             priority_level=request.priority,
@@ -173,11 +153,11 @@ class ConsumeCall:
                     self._skip = start, request.start_id.batch_index + (not request.start_inclusive)
                 elif not request.start_inclusive:
                     self._skip = start, 2**31
-        await self._topic.subscribe(self._subscribe_request(start))
+        await self._attach(start)
 
-    def _subscribe_request(self, start: Position | None) -> SubscribeRequest:
+    async def _attach(self, start: Position | None) -> None:
         request = self._open
-        return SubscribeRequest(
+        wanted = SubscribeRequest(
             self.consumer,
             request.subscription,
             KINDS[request.type],
@@ -188,12 +168,18 @@ class ConsumeCall:
             KeySharedPolicy(bool(request.sticky_ranges), request.allow_out_of_order),
             {},
         )
+        await self._topic.subscribe(wanted)
+        self.consumer.deliver = self.deliver  # a queued entry is not sent yet: that is no span of a traced topic
 
     # -------------------------------------------------------------------------------- deliveries
 
-    def deliver(self, waiting: WaitingEntry) -> None:
-        """Queue an entry."""
-        self._queue(waiting, len(waiting.entry))
+    def deliver(
+        self, consumer: Consumer, position: Position, entry: Buffer, messages: int, redeliveries: int, ack_set: AckSet
+    ) -> int:
+        """Queue an entry (`broker.topic.clients.consumer.Deliver`)."""
+        size_bytes = len(entry)
+        self._queue(WaitingEntry(consumer, position, entry, messages, redeliveries, ack_set), size_bytes)
+        return size_bytes
 
     async def _unpack(self, waiting: WaitingEntry) -> UnpackedEntry:
         """Raises Corruption naming the entry."""
@@ -343,26 +329,18 @@ class ConsumeCall:
         if size_bytes < 0 and self.is_writable and self.consumer.subscription is not None:
             self.subscription.resume((self.consumer,))
 
-    def write(self, frame: bytes) -> None:
-        body, _ = parse_frame(memoryview(frame)[4:])
-        if body.type == _T.CLOSE_CONSUMER and not self._is_seeking:
-            self.end(moved(str(self._topic.name)))
-
-    def write_message(self, head: bytes, entry: Buffer) -> None:
-        raise AssertionError("entries come by GrpcConsumer.send")
-
     async def is_alive(self) -> bool:
         return not self.is_ended
 
-    def on_published(self, count: int, size_bytes: int) -> None:
-        raise AssertionError("this is no producer")
-
-    def on_producer_closed(self, producer: object) -> None:
-        raise AssertionError("this is no producer")
-
-    def on_consumer_closed(self, consumer: object) -> None:
+    def on_closed(self, consumer: Consumer, next_broker: NextBroker) -> None:
         if not self._is_seeking:
             self.end(moved(str(self._topic.name)))
+
+    def on_active_change(self, consumer: Consumer, is_active: bool) -> None:
+        pass  # clients of the topic API are not told
+
+    def on_end_of_topic(self, consumer: Consumer) -> None:
+        pass  # as above
 
     def end(self, reason: Refused | None) -> None:
         """The call is over; the first reason counts."""
@@ -518,7 +496,7 @@ class ConsumeCall:
             self._left.clear()
             self._skip = skip
             self.consumer = self._new_consumer(self.consumer.name)
-            await self._topic.subscribe(self._subscribe_request(position))
+            await self._attach(position)
         except BrokerError as error:
             self.end(refusal(str(self._topic.name), error))
             raise

@@ -19,8 +19,8 @@ from broker.broker import Broker
 from broker.errors import BrokerError, NotAllowed, NotReady
 from broker.grpc.callers import authenticate, caller_of, is_secure, source_of
 from broker.grpc.consume import Consumers, last_id
-from broker.grpc.grouping import GroupLimits
 from broker.grpc.publish import Publisher
+from broker.grpc.publishing.grouping import GroupLimits
 from broker.grpc.requests import Requests
 from broker.grpc.secure_port import server_credentials
 from broker.grpc.status import Refused, Status, refusal
@@ -66,12 +66,9 @@ class GrpcServer:
         config = broker.config
         self._broker = broker
         self._requests = Requests()
-        self._publisher = Publisher(
-            broker,
-            self._requests,
-            GroupLimits(config.grpc_group_messages_max, min(config.grpc_group_bytes_max, config.max_message_bytes)),
-            config.grpc_group_delay_ms / 1000,
-        )
+        bytes_max = min(config.grpc_group_bytes_max, config.max_message_bytes)
+        limits = GroupLimits(config.grpc_group_messages_max, bytes_max, config.grpc_group_delay_ms)
+        self._publisher = Publisher(broker, self._requests, limits)
         self._consumers = Consumers(broker, self._requests)
         broker.on_permissions_changed.append(self._publisher.recheck)
         self._server: Any = None

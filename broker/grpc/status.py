@@ -48,7 +48,6 @@ _BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
     NotAuthorized: (Status.PERMISSION_DENIED, "ask an administrator of the tenant for the permission"),
     TooManyRequests: (Status.RESOURCE_EXHAUSTED, _RETRY),
 }
-_BY_CODE: Final = {kind.code: answer for kind, answer in _BY_CLASS.items()}
 
 
 class Refused(MagnetarError):
@@ -66,12 +65,6 @@ def refusal(topic: str, error: BrokerError) -> Refused:
             code, way_out = _BY_CLASS[kind]
             return Refused(code, _text(topic, str(error), way_out))
     return Refused(Status.INTERNAL, _text(topic, str(error), "see the broker's log"))
-
-
-def refusal_of_code(topic: str, code: int, text: str) -> Refused:
-    """The same for an error code of the binary protocol."""
-    status, way_out = _BY_CODE.get(code, (Status.INTERNAL, "see the broker's log"))
-    return Refused(status, _text(topic, text, way_out))
 
 
 def moved(topic: str) -> Refused:

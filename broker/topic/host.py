@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 
 from broker.memory_budget import MemoryBudget
-from broker.topic.ports import Entries, Sink
+from broker.topic.ports import Entries, Room
 from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.tasks import FAILED, Failed, Tasks, attempt, report_failure
@@ -38,7 +38,7 @@ class TopicHost:
         self._reads.wait(waiter, resume)
 
     def fetch(
-        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, room: Room | None
     ) -> None:
         if self.is_closed:
             if isinstance(work, Coroutine):
@@ -46,8 +46,8 @@ class TopicHost:
             return
         # Reserved here and not in the task, so that a second subscription in the same turn of the loop sees it.
         self._reads.take(size_bytes)
-        if sink is not None:
-            sink.reserve(size_bytes)
+        if room is not None:
+            room.reserve(size_bytes)
         task = self._tasks.spawn(attempt(f"{self._name}: a read", work), "read")
 
         def on_read(task: "asyncio.Task[Entries | Failed]") -> None:
@@ -55,8 +55,8 @@ class TopicHost:
             entries = FAILED if task.cancelled() else task.result()
             if not self.is_closed:
                 done(None if isinstance(entries, Failed) else entries)
-            if sink is not None:
-                sink.reserve(-size_bytes)
+            if room is not None:
+                room.reserve(-size_bytes)
 
         task.add_done_callback(on_read)
 

@@ -132,11 +132,11 @@ class Host(Protocol):
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
 
     def fetch(
-        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: "Sink | None"
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, room: "Room | None"
     ) -> None:
         """Wait for a cold read of at most *size_bytes*; then call `done(entries)`, or `done(None)` if it failed.
 
-        The bytes are reserved meanwhile, also at *sink* if all entries of the read go to that one connection.
+        The bytes are reserved meanwhile, also in *room* if all entries of the read go to that one connection.
         """
         ...
 
@@ -159,8 +159,8 @@ class Host(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """The connection of a consumer or producer."""
+class Room(Protocol):
+    """What may be sent to a connection now. All its consumers share it."""
 
     @property
     def is_writable(self) -> bool:
@@ -169,8 +169,8 @@ class Sink(Protocol):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be read for it now; 0 or below: none, or too few to be worth a read. It is told to dispatch
-        (`Subscription.pump`) when there are enough again."""
+        """Bytes that may be read for it now; 0 or below: none, or too few to be worth a read. It has its consumers
+        dispatch (`Subscription.resume`) when there are enough again."""
         ...
 
     @property
@@ -180,26 +180,6 @@ class Sink(Protocol):
 
     def reserve(self, size_bytes: int) -> None:
         """*size_bytes* are being read for it; negative when such a read has ended."""
-        ...
-
-    def write(self, frame: bytes) -> None: ...
-
-    def write_message(self, head: bytes, entry: Buffer) -> None: ...
-
-    async def is_alive(self) -> bool:
-        """Ask the peer (PING) and wait for a sign of life; a connection that gives none is closed."""
-        ...
-
-    def on_published(self, count: int, size_bytes: int) -> None:
-        """*count* messages of *size_bytes* in all were answered, or will not be answered any more."""
-        ...
-
-    def on_producer_closed(self, producer: object) -> None:
-        """The broker closed *producer*; its client was told."""
-        ...
-
-    def on_consumer_closed(self, consumer: object) -> None:
-        """The broker closed *consumer*; its client was told."""
         ...
 
 

@@ -7,7 +7,6 @@ from broker.topic.clients.consumer import Consumer, ConsumerSubscription
 from broker.topic.clients.producer import Producer, ProducerTopic
 from broker.topic.reading.subscription import KeySharedPolicy
 from managed_ledger.position import Position
-from managed_ledger.topic_name import TopicName
 
 
 class ProducerRequest(NamedTuple):
@@ -51,9 +50,6 @@ class SubscribeRequest(NamedTuple):
 
 class TopicPort(ProducerTopic, Protocol):
     """A topic, as a connection uses it (`broker.topic.topic.Topic`)."""
-
-    @property
-    def name(self) -> TopicName: ...
 
     async def attach_producer(self, request: ProducerRequest) -> Attached: ...
 

@@ -28,11 +28,11 @@ from broker.names import check_client_name, is_internal_subscription, is_reserve
 from broker.settings.config import BrokerConfig
 from broker.settings.quotas import DispatchRate
 from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, ConsumerSubscription
-from broker.topic.clients.leaving import Steps, by_turns, tell_closed
+from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.properties import check_bytes
 from broker.topic.compaction.compacted_view import CompactedView
 from broker.topic.limits import TopicLimits, has_room_for_host
-from broker.topic.ports import Host, NextBroker
+from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import DispatchThrottle, SubscribeThrottle
 from broker.topic.reading.positions import position_at_ms, reader_start
@@ -284,8 +284,7 @@ class Subscriptions:
         """Close *consumer* from the side of the broker; its client looks the topic up again."""
         if consumer.subscription is None:
             return
-        tell_closed(consumer)
-        consumer.sink.on_consumer_closed(consumer)
+        consumer.sink.on_closed(consumer, NOT_KNOWN)
         self.detach(consumer)
 
     def _drop_if_unused(self, subscription: Subscription) -> None:

@@ -344,9 +344,9 @@ class Topic:
                 if subscription.is_durable:
                     await self.expire(name, found.quota.limit_s)
 
-    def close_producer(self, producer: Producer, request_id: int) -> None:
-        """A client closes its producer; the request is answered once all messages that it sent are."""
-        self._producers.close_when_answered(producer, request_id)
+    def close_producer(self, producer: Producer, done: Callable[[], None]) -> None:
+        """A client closes its producer, which is *done* once all messages that it sent are answered."""
+        self._producers.close_when_answered(producer, done)
 
     def detach_producer(self, producer: Producer) -> None:
         """*producer* has left; the producer that waits longest for exclusive access gets it."""

@@ -9,10 +9,10 @@ There is a span for an entry, not for each message of a batch.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
+from broker.topic.clients.consumer import Consumer, Deliver
 from broker.topic.clients.producer import Producer
-from broker.topic.ports import Sink
 from broker.topic.publishing.publishing import Pending
 from broker.topic.reading.subscription import Subscription
 from broker.topic.requests import SubscribeRequest
@@ -21,6 +21,7 @@ from broker.topic.trace_context import Facts, Span, Tracing, parent_of
 from broker.wire.frames import Send
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.errors import ManagedLedgerError
+from managed_ledger.position import Position
 
 # Traced entries of a topic that storage has not answered, some 1 KB each. A producer may have 1,000 under way; what was
 # answered at once as a duplicate is never asked for again and goes when others come.
@@ -104,33 +105,20 @@ class TracedTopic(Topic):
             "messaging.destination.subscription.name": request.subscription,
             "messaging.consumer.name": consumer.name,
         }
-        consumer.sink = cast(Sink, _TracingSink(consumer.sink, self._tracing, facts))
+        consumer.deliver = _traced(consumer.deliver, self._tracing, facts)
         return await super().subscribe(request)
 
 
-class _TracingSink:
-    """A consumer's connection that tells of the traced entries which are sent to it."""
+def _traced(deliver: Deliver, tracing: Tracing, facts: Facts) -> Deliver:
+    """*deliver*, which also tells of the traced entries."""
 
-    def __init__(self, sink: Sink, tracing: Tracing, facts: Facts) -> None:
-        self._sink = sink
-        self._tracing = tracing
-        self._facts = facts
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sink, name)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same connection, whose room counts once for all of its consumers."""
-        return isinstance(other, _TracingSink) and self._sink == other._sink
-
-    def __hash__(self) -> int:
-        return hash(self._sink)
-
-    def write_message(self, head: bytes, entry: Buffer) -> None:
+    def traced(consumer: Consumer, position: Position, entry: Buffer, *more: Any) -> int:
         parent = parent_of(entry)
         if not parent:
-            self._sink.write_message(head, entry)
-            return
-        span = self._tracing.start("dispatch", parent, self._facts)
-        self._sink.write_message(head, entry)
+            return deliver(consumer, position, entry, *more)
+        span = tracing.start("dispatch", parent, facts)
+        size_bytes = deliver(consumer, position, entry, *more)
         span.end()
+        return size_bytes
+
+    return traced

@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "entries are read for a client that has room for one or two of them",
-        "broker/binary/connection.py",
+        "broker/binary/consumers.py",
         "        return room_bytes if room_bytes >= READ_ROOM_BYTES else 0\n",
         "        return room_bytes\n",
         ("tests/unit/broker/test_memory_budget.py",),
@@ -1671,9 +1671,9 @@ MUTANTS = (
     ),
     Mutant(
         "a request of the topic API is stored whole, whatever the rate says",
-        "broker/grpc/publish.py",
-        "            count = _fitting(messages, *room)",
-        "            count = len(messages)",
+        "broker/grpc/publishing/writer.py",
+        "            messages = messages[: _fitting(messages, *room)]\n",
+        "            pass\n",
         (f"{UNIT}/grpc/test_limits.py", "-k", "publish_rate"),
     ),
     Mutant(
@@ -1686,7 +1686,7 @@ MUTANTS = (
     Mutant(
         "who waits for exclusive access is forgotten by an unload",
         "broker/binary/producers.py",
-        "                self._make(last, sink, client, pause_ms=WAIT_AGAIN_MS)",
+        "                self._make(last, pause_ms=WAIT_AGAIN_MS)",
         "                pass",
         (*WHOLE, "-k", "after_an_unload"),
     ),
@@ -1707,14 +1707,14 @@ MUTANTS = (
     # -- who asks again on a connection that stays
     Mutant(
         "a client is told that a consumer is closed which it does not know yet",
-        "broker/topic/clients/leaving.py",
-        "    if not consumer.is_known:\n        return\n",
-        "",
+        "broker/binary/consumers.py",
+        "        if self._consumers.get(consumer.consumer_id) is consumer:\n",
+        "        if True:\n",
         (*ASKED_AGAIN, "-k", "a_close_of_a_consumer"),
     ),
     Mutant(
         "a client is told that a producer is closed which it does not know yet",
-        "broker/topic/publishing/producers.py",
+        "broker/binary/producers.py",
         "        if producer.is_known:\n",
         "        if True:\n",
         (*ASKED_AGAIN, "-k", "a_close_of_a_producer"),

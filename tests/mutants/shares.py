@@ -41,8 +41,8 @@ MUTANTS: Final = (
         "broker/binary/producers.py",
         "            if self._held and producer.topic in self._held:\n"
         "                self._held.add(producer, request.request_id)\n"
-        "            else:\n                producer.topic.close_producer(producer, request.request_id)\n",
-        "            producer.topic.close_producer(producer, request.request_id)\n",
+        "            else:\n                self._close(producer, request.request_id)\n",
+        "            self._close(producer, request.request_id)\n",
         _HELD,
     ),
     Mutant(
@@ -492,16 +492,16 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the Publish calls of one role take all memory",
-        "broker/grpc/publish.py",
-        "        if self.bytes > ROLE_SHARE * self.budget.limit_bytes:\n            self.has_room.clear()\n",
+        "broker/grpc/publishing/stream.py",
+        "        if self.bytes > ROLE_SHARE * self.budget.limit_bytes:\n            self.is_full = True\n",
         "",
         _STREAMS,
     ),
     Mutant(
         "a Publish call with nothing under way is read although memory is used up",
-        "broker/grpc/publish.py",
-        "        if self._budget.is_full and not self.ended.is_set():\n",
-        "        if self._budget.is_full and self.bytes and not self.ended.is_set():\n",
+        "broker/grpc/publishing/stream.py",
+        "        if self._has_turn or not (budget.is_full or",
+        "        if self._has_turn or not ((budget.is_full and self.bytes) or",
         _STREAMS,
     ),
     Mutant(

@@ -39,13 +39,12 @@ from broker.settings.config import BrokerConfig
 from broker.settings.quotas import DispatchRate, GroupRates, PublishRate
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.shared import SharedDispatcher
+from broker.topic.ports import NextBroker
 from broker.topic.rates.resource_group import ResourceGroup
 from broker.topic.reading.subscription import KeySharedPolicy, Subscription
 from broker.topic.requests import SubscribeRequest
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import parse_frame
-from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import Buffer
@@ -96,37 +95,38 @@ class Client:
         self.done: dict[Position, set[int]] = {}
         """Messages of batches that were acknowledged one by one."""
         self.is_gone = False
-        self.consumer = Consumer(self, number, f"c{number}")
+        self.consumer = Consumer(self, self.deliver, number, f"c{number}")
 
-    def write(self, frame: bytes) -> None:
-        command = parse_frame(memoryview(frame)[4:])[0]
-        if command.type == BaseCommand.CLOSE_CONSUMER:
-            self.is_gone = True
-        elif command.type == BaseCommand.ACTIVE_CONSUMER_CHANGE and command.active_consumer_change.is_active:
-            self.entries.clear()  # everything unacknowledged comes again
-
-    def write_message(self, head: bytes, entry: Buffer) -> None:
-        message = parse_frame(memoryview(head)[4:])[0].message
-        position = Position(message.message_id.ledgerId, message.message_id.entryId)
+    def deliver(
+        self,
+        consumer: Consumer,
+        position: Position,
+        entry: Buffer,
+        messages: int,
+        redelivery_count: int,
+        ack_set: Sequence[int] | None,
+    ) -> int:
         size = parse_metadata(entry).num_messages_in_batch
-        words = message.ack_set
         self.sizes[position] = size
         self.entries.append(position)
         for index in range(size):
-            if not words or words[0] >> index & 1:
+            if not ack_set or ack_set[0] >> index & 1:
                 self.received.append((position, index))
+        return len(entry)
 
     def reserve(self, size_bytes: int) -> None: ...
 
     async def is_alive(self) -> bool:
         return not self.is_gone
 
-    def on_published(self, count: int, size_bytes: int) -> None: ...
-
-    def on_producer_closed(self, producer: object) -> None: ...
-
-    def on_consumer_closed(self, consumer: object) -> None:
+    def on_closed(self, consumer: Consumer, next_broker: NextBroker) -> None:
         self.is_gone = True
+
+    def on_active_change(self, consumer: Consumer, is_active: bool) -> None:
+        if is_active:
+            self.entries.clear()  # everything unacknowledged comes again
+
+    def on_end_of_topic(self, consumer: Consumer) -> None: ...
 
 
 @dataclass

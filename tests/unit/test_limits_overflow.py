@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,8 +19,8 @@ from broker.binary.listing import filter_topics
 from broker.binary.server import WRITE_BUFFER_MAX_BYTES
 from broker.errors import InvalidTopicName, TooManyRequests
 from broker.grpc.consume_call import NACK_DELAY_MS_MAX
-from broker.grpc.grouping import Run
-from broker.grpc.publish import COPIES, ROLE_SHARE, Share, Stream
+from broker.grpc.publishing.grouping import Run
+from broker.grpc.publishing.stream import COPIES, ROLE_SHARE, Share, Stream
 from broker.memory_budget import LOOK_S, MemoryBudget
 from broker.names import parse_topic
 from broker.serving.storage import MARK_DELETE_S_MAX, ledger_config
@@ -50,7 +51,6 @@ from tests.support.bookie_disks import stored_entry
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_files import MemoryFiles
 from tests.support.serving import BookieMachines, Wire
-from tests.support.waiting import take_turns
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
 from tests.unit.broker.raw_client import RawClient
@@ -273,54 +273,61 @@ async def test_topics_are_closed_so_many_at_a_time(world: BrokerInMemory, monkey
 
 
 @pytest.mark.parametrize("limit", ["STREAM_MESSAGES_MAX", "STREAM_BYTES_MAX"])
-async def test_a_publish_call_is_not_read_while_too_much_is_unanswered(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(f"broker.grpc.publish.{limit}", 10)
-    stream = Stream(b"", False, -1, Share(MemoryBudget(1 << 20, lambda *_: None)))  # type: ignore[arg-type]
+def test_a_publish_call_is_not_read_while_too_much_is_unanswered(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(f"broker.grpc.publishing.stream.{limit}", 10)
+    stream = Stream(b"", False, -1, Share(MemoryBudget(1 << 20, ManualClock().call_later)), lambda: None)
     stream.on_taken(10, 10)
-    assert stream.has_room.is_set()
+    assert stream.may_read()
     stream.on_taken(1, 1)
-    assert not stream.has_room.is_set()
+    assert not stream.may_read()
     stream.on_stored(Run(stream, 0, 6), None, 6)
-    assert not stream.has_room.is_set()
+    assert not stream.may_read()
     stream.on_stored(Run(stream, 6, 1), None, 1)
-    assert stream.has_room.is_set()
+    assert stream.may_read()
 
 
-async def test_publish_calls_of_a_role_leave_memory_to_others() -> None:
-    clock = ManualClock()
-    budget = MemoryBudget(1_000, clock.call_later)
+def test_publish_calls_of_a_role_leave_memory_to_others() -> None:
+    budget = MemoryBudget(1_000, ManualClock().call_later)
     share = Share(budget)
-    one, same, other = (Stream(b"", False, -1, of) for of in (share, share, Share(budget)))
+    woken: list[int] = []
+    one, same, other = (
+        Stream(b"", False, -1, of, partial(woken.append, number))
+        for number, of in enumerate((share, share, Share(budget)))
+    )
     half = int(ROLE_SHARE * 1_000) // COPIES
-    for stream in (one, same, other):
-        await stream.until_room()
     one.on_taken(1, half + 1)
-    waiting = [asyncio.create_task(stream.until_room()) for stream in (one, same)]
-    await take_turns()
-    assert not any(task.done() for task in waiting), "nor is a call that has nothing under way itself"
-    await other.until_room()
+    assert not one.may_read()
+    assert not same.may_read(), "nor is a call that has nothing under way itself"
+    assert other.may_read()
+    assert woken == []
     one.on_refused(Run(one, 0, 1), "", half + 1)
-    await asyncio.gather(*waiting)
+    assert set(woken) == {0, 1}
+    assert one.may_read()
+    assert same.may_read()
     same.on_taken(1, half + 1)
-    waiting = [asyncio.create_task(one.until_room())]
-    await take_turns()
+    assert not one.may_read()
+    woken.clear()
     same.end(None)
-    await asyncio.gather(*waiting)
+    assert set(woken) == {0, 1}
+    assert one.may_read()
+    assert same.may_read(), "it is over, and who waits has to see that"
     assert budget.used_bytes == 0
 
 
-async def test_a_publish_call_is_not_read_while_all_clients_have_too_much_under_way() -> None:
+def test_a_publish_call_is_not_read_while_all_clients_have_too_much_under_way() -> None:
     clock = ManualClock()
     budget = MemoryBudget(1_000, clock.call_later)
     budget.take(1_000)  # for clients of the binary port
-    waiting = asyncio.create_task(Stream(b"", False, -1, Share(budget)).until_room())
-    await take_turns()
-    assert not waiting.done(), "a call that has nothing under way would bring one more"
+    woken: list[None] = []
+    stream = Stream(b"", False, -1, Share(budget), lambda: woken.append(None))
+    assert not stream.may_read(), "a call that has nothing under way would bring one more"
     budget.give(1_000)
+    assert not stream.may_read(), "others may wait before it"
     clock.advance(LOOK_S)
-    await waiting
+    assert woken == [None]
+    assert stream.may_read()
+    budget.take(1_000)
+    assert not stream.may_read(), "its turn was for one request"
 
 
 async def test_a_nack_waits_a_day_at_most(client: AsyncClient) -> None:

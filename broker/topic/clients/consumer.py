@@ -1,18 +1,14 @@
 """One attached consumer: its permits, its counters, and how an entry is sent to it. No IO."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.topic.ports import Sink
+from broker.topic.ports import NextBroker, Room
 from broker.topic.rates.averages import Rates
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import MessageHeads, without_broker_metadata, without_checksum
 from magnetar_core.runtime.types import Buffer
 from magnetar_core.security.caller import TRUSTED, Caller
 from managed_ledger.position import Position
-
-# The first protocol version whose clients understand the checksum in front of an entry.
-CHECKSUM_VERSION: Final = 11
 
 # Limit of the permits: a client that keeps sending FLOW must not make the counter grow for ever.
 PERMITS_MAX: Final = 2**31 - 1
@@ -98,15 +94,42 @@ class ConsumerSubscription(Protocol):
         ...
 
 
+class ConsumerSink(Room, Protocol):
+    """Where a topic tells of its consumers: the connection that they share."""
+
+    async def is_alive(self) -> bool:
+        """Ask the peer (PING) and wait for a sign of life; a connection that gives none is closed."""
+        ...
+
+    def on_closed(self, consumer: "Consumer", next_broker: NextBroker) -> None:
+        """The broker has closed *consumer*, whose client may go on at *next_broker*."""
+        ...
+
+    def on_active_change(self, consumer: "Consumer", is_active: bool) -> None:
+        """Whether *consumer* gets all entries of its Failover subscription now."""
+        ...
+
+    def on_end_of_topic(self, consumer: "Consumer") -> None:
+        """The topic is terminated, and holds nothing more for *consumer*."""
+        ...
+
+
+AckSet = Sequence[int] | None
+"""What is not acknowledged of a batch, as the words of a Java BitSet; None: all of it, or the entry is not a batch."""
+
+Deliver = Callable[["Consumer", Position, Buffer, int, int, AckSet], int]
+"""Sends an entry to the client of a consumer: its position, the entry as it is stored, the permits that it costs, how
+often it was delivered before, and what is not acknowledged of its batch. Returns the bytes that were sent.
+
+Called for each entry, so a connection may have one for each consumer, with what is the same for all its entries."""
+
+
 class Consumer:
     """A consumer on a connection. Permits count messages; a batch is never cut, so they may fall below zero."""
 
     __slots__ = (
         "_bytes_noted",
         "_entries_noted",
-        "_heads",
-        "_keeps_broker_metadata",
-        "_keeps_checksum",
         "_messages_noted",
         "acked_messages",
         "address",
@@ -116,12 +139,11 @@ class Consumer:
         "client_version",
         "connected_since_ms",
         "consumer_id",
+        "deliver",
         "entries_out",
         "epoch",
         "hash_ranges",
-        "hears_the_end",
         "is_blocked",
-        "is_known",
         "last_acked_ms",
         "last_consumed_ms",
         "last_flow_ms",
@@ -146,26 +168,25 @@ class Consumer:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: ConsumerSink,
+        deliver: Deliver,
         consumer_id: int,
         name: str,
         *,
         partition: int = -1,
         priority_level: int = 0,
-        protocol_version: int = 21,
-        keeps_broker_metadata: bool = False,
         epoch: int | None = None,
         hash_ranges: Sequence[tuple[int, int]] = (),
         metadata: Mapping[str, str] | None = None,
         address: str = "",
         client_version: str = "",
         connected_since_ms: int = 0,
-        hears_the_end: bool = False,
         read_compacted: bool = False,
         takes_any_schema: bool = False,
         caller: Caller = TRUSTED,
     ) -> None:
         self.sink = sink
+        self.deliver = deliver
         self.consumer_id = consumer_id
         self.name = name
         self.partition = partition
@@ -181,12 +202,9 @@ class Consumer:
         self.address = address
         self.client_version = client_version
         self.connected_since_ms = connected_since_ms
-        self.hears_the_end = hears_the_end
         # As whom its client is authenticated: asked again when permissions change.
         self.caller = caller
         self.was_told_the_end = False
-        self.is_known = True
-        """Whether its client was told that it is there. Until then the answer to its request says what became of it."""
         self.subscription: ConsumerSubscription | None = None
         self.permits = 0
         self.unacked_messages = 0
@@ -210,9 +228,6 @@ class Consumer:
         self._entries_noted = 0
         self._messages_noted = 0
         self._bytes_noted = 0
-        self._heads = MessageHeads(consumer_id, partition)
-        self._keeps_checksum = protocol_version >= CHECKSUM_VERSION
-        self._keeps_broker_metadata = keeps_broker_metadata
 
     def __repr__(self) -> str:
         return f"Consumer(consumerId={self.consumer_id}, consumerName={self.name}, address={self.address})"
@@ -231,38 +246,15 @@ class Consumer:
         self.permits = min(self.permits + permits, PERMITS_MAX)
 
     def send(
-        self,
-        position: Position,
-        entry: Buffer,
-        messages: int,
-        redelivery_count: int = 0,
-        ack_set: Sequence[int] | None = None,
+        self, position: Position, entry: Buffer, messages: int, redelivery_count: int = 0, ack_set: AckSet = None
     ) -> None:
         """Send the entry at *position*, which costs *messages* permits."""
-        if not self._keeps_broker_metadata:
-            entry = without_broker_metadata(entry)
-        if not self._keeps_checksum:
-            entry = without_checksum(entry)
-        size = len(entry)
-        self._count_sent(messages, redelivery_count, size)
-        head = self._heads.head(
-            position[0],
-            position[1],
-            size,
-            redelivery_count,
-            ack_set,
-            self.epoch if self.sends_epoch else None,
-        )
-        self.sink.write_message(head, entry)
-
-    def _count_sent(self, messages: int, redelivery_count: int, size_bytes: int) -> None:
-        """Count an entry that is sent and costs *messages* permits."""
         self.permits -= messages
         self.entries_out += 1
         self.messages_out += messages
         if redelivery_count:
             self.redelivered_messages += messages
-        self.bytes_out += size_bytes
+        self.bytes_out += self.deliver(self, position, entry, messages, redelivery_count, ack_set)
 
     @property
     def counted(self) -> Counted:

@@ -11,8 +11,6 @@ from typing import Final
 
 from broker.topic.clients.consumer import Consumer
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, command
 
 # Clients of a topic that are told in one turn of the loop that they are closed: some 10 µs each, and a hundred topics
 # may be closed at a time.
@@ -48,8 +46,7 @@ class Leaving:
             if consumer in self._consumers:  # rule 2
                 self.remove(consumer)
                 has_left(consumer)
-                tell_closed(consumer, next_broker)
-                consumer.sink.on_consumer_closed(consumer)
+                consumer.sink.on_closed(consumer, next_broker)
                 yield
 
 
@@ -58,18 +55,3 @@ def by_turns(steps: Iterable[None]) -> Steps:
     for number, _ in enumerate(steps, 1):
         if not number % TOLD_PER_TURN:
             yield
-
-
-def tell_closed(consumer: Consumer, next_broker: NextBroker = NOT_KNOWN) -> None:
-    """Tell the client of *consumer* that it is closed, unless it was never told that it is there."""
-    if not consumer.is_known:
-        return
-    consumer.sink.write(
-        command(
-            wire.BaseCommand.CLOSE_CONSUMER,
-            consumer_id=consumer.consumer_id,
-            request_id=NO_ID,
-            assignedBrokerServiceUrl=next_broker.service_url or None,
-            assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
-        )
-    )

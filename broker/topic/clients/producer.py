@@ -1,14 +1,17 @@
 """One attached producer: its pending messages, its counters and its connection. No IO."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from broker.topic.ports import Sink
+from broker.errors import BrokerError
+from broker.topic.ports import NextBroker
 from broker.topic.rates.averages import Rates
 from broker.topic.rates.resource_group import Membership
-from broker.topic.rates.throttling import PublishThrottle
+from broker.topic.rates.throttling import PublishHold, PublishThrottle
 from broker.wire.frames import Send
+from magnetar_core.runtime.types import Cancellable
 from magnetar_core.security.caller import TRUSTED, Caller
+from managed_ledger.topic_name import TopicName
 
 
 class ProducerTopic(Protocol):
@@ -16,6 +19,9 @@ class ProducerTopic(Protocol):
 
     publish_throttle: PublishThrottle
     membership: Membership
+
+    @property
+    def name(self) -> TopicName: ...
 
     @property
     def is_persistent(self) -> bool:
@@ -26,12 +32,58 @@ class ProducerTopic(Protocol):
         """Store a run of messages, in order; answers come later."""
         ...
 
-    def close_producer(self, producer: "Producer", request_id: int) -> None: ...
+    def close_producer(self, producer: "Producer", done: Callable[[], None]) -> None:
+        """Close it when all messages that it sent are answered; then call *done*."""
+        ...
 
     def detach_producer(self, producer: "Producer") -> None: ...
 
     def last_sequence_id(self, name: str) -> int:
         """The highest id that is stored under a producer's name; -1 if none is, or without deduplication."""
+        ...
+
+
+class PublishPort(Protocol):
+    """The broker, as those use it who take messages in."""
+
+    def now_ms(self) -> int: ...
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Cancellable: ...
+
+    def publish_room(self, topic: ProducerTopic) -> tuple[float, float] | None: ...
+
+    def count_published(
+        self, topic: ProducerTopic, messages: int, size_bytes: int, hold: Callable[[PublishHold], None]
+    ) -> None: ...
+
+
+class ProducerSink(Protocol):
+    """Where a topic tells of its producers: their connection. Of each message it tells once, by the first three."""
+
+    def on_stored(
+        self, producer: "Producer", sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
+    ) -> None:
+        """A message of *producer* is stored as that entry; NO_ID as both ids: it was before. *highest*: the sequence id
+        of a batch's last message."""
+        ...
+
+    def on_refused(
+        self, producer: "Producer", sequence_id: int, highest: int, error: BrokerError, size_bytes: int
+    ) -> None:
+        """A message of *producer* is not stored."""
+        ...
+
+    def on_unanswered(self, size_bytes: int) -> None:
+        """A message gets no answer: its producer is closed, or is going to be."""
+        ...
+
+    def on_closed(self, producer: "Producer", next_broker: NextBroker) -> None:
+        """The broker closes *producer*, whose client may go on at *next_broker*."""
+        ...
+
+    def is_alive(self) -> bool | Awaitable[bool]:
+        """Whether the peer gives a sign of life, where it has to be asked (PING); a connection that gives none is
+        closed."""
         ...
 
 
@@ -69,7 +121,7 @@ class Producer:
     def __init__(
         self,
         topic: ProducerTopic,
-        sink: Sink,
+        sink: ProducerSink,
         producer_id: int,
         name: str,
         *,
@@ -105,8 +157,8 @@ class Producer:
         self.encrypts = False
         # Messages that storage has not answered yet.
         self.pending = 0
-        # The request that closes this producer once nothing is pending.
-        self.closing: int | None = None
+        # What its client waits for: this producer is closed, once nothing is pending.
+        self.closing: Callable[[], None] | None = None
         self.is_closed = False
         # Whether its client was told that it is there. Until then the answer to its request says what became of it.
         self.is_known = True

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import Consumer
-from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
+from broker.topic.ports import CursorPort, Entries, EntryLike, Room
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageMetadata
@@ -119,8 +119,9 @@ class Dispatcher(Protocol):
         """What should be read now: bytes that the consumers have room for, at least one entry. None: nothing."""
         ...
 
-    def sink_of_reads(self) -> Sink | None:
-        """The one connection that gets all entries of a read; None if entries that no consumer takes are read again."""
+    def room_of_reads(self) -> Room | None:
+        """That of the one connection which gets all entries of a read; None if entries that no consumer takes are read
+        again."""
         ...
 
     def on_entries(self, read: Read, entries: Entries) -> None: ...

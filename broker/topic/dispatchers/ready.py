@@ -14,8 +14,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
-from broker.topic.clients.consumer import Consumer
-from broker.topic.ports import Sink
+from broker.topic.clients.consumer import Consumer, ConsumerSink
 
 # Consumers that are looked at to find how much may be read: with more of them than entries of a read, each takes one.
 LOOKED_AT_MAX: Final = 100
@@ -102,7 +101,7 @@ class ReadyConsumers:
         at most LOOKED_AT_MAX."""
         met: list[Consumer] = []
         busy: list[Consumer] = []
-        sinks: set[Sink] = set()
+        sinks: set[ConsumerSink] = set()
         for level in self._levels:
             for consumer in self._queues[level]:
                 sink = consumer.sink

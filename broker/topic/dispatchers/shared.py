@@ -12,7 +12,7 @@ from broker.topic.dispatchers.delayed import LONGEST_STEP_MS, DelayedMessages
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
 from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.dispatchers.replay_set import ReplaySet
-from broker.topic.ports import CursorPort, Entries, EntryLike, Sink
+from broker.topic.ports import CursorPort, Entries, EntryLike, Room
 from broker.topic.unacked import UnackedShare
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import Position
@@ -194,7 +194,7 @@ class SharedDispatcher:
             return None
         return Read(None, entries_max, bytes_max)
 
-    def sink_of_reads(self) -> Sink | None:
+    def room_of_reads(self) -> Room | None:
         return None  # entries that no consumer can take now are put into the replay set and read again
 
     def _replay_read(self, entries_max: int, bytes_max: int) -> Read | None:

@@ -7,9 +7,7 @@ from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of, is_chunk
-from broker.topic.ports import CursorPort, Entries, Sink
-from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import command
+from broker.topic.ports import CursorPort, Entries, Room
 from managed_ledger.position import Position
 
 
@@ -46,7 +44,7 @@ class SingleActiveDispatcher:
         consumer.sends_epoch = consumer.epoch is not None
         self._ordered.add(consumer)
         if not self._choose() and self._is_failover:
-            tell_active(consumer, False)
+            consumer.sink.on_active_change(consumer, False)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self._ordered:
@@ -73,7 +71,7 @@ class SingleActiveDispatcher:
         self._cursor.rewind()
         if self._is_failover:
             for consumer in self.consumers:
-                tell_active(consumer, consumer is self.active)
+                consumer.sink.on_active_change(consumer, consumer is self.active)
 
     def wake(self, consumer: Consumer) -> None:
         pass  # there is one to look at
@@ -98,7 +96,7 @@ class SingleActiveDispatcher:
         entries_max = self._average.entries_for(active.permits, self.limits.read_entries_max)
         return Read(None, entries_max, min(self.limits.read_bytes_max, room_bytes))
 
-    def sink_of_reads(self) -> Sink | None:
+    def room_of_reads(self) -> Room | None:
         return None if self.active is None else self.active.sink
 
     def on_entries(self, read: Read, entries: Entries) -> None:
@@ -145,10 +143,3 @@ class SingleActiveDispatcher:
 
     def reset(self) -> None:
         pass
-
-
-def tell_active(consumer: Consumer, is_active: bool) -> None:
-    """Tell the client of *consumer* whether it is the active one."""
-    consumer.sink.write(
-        command(wire.BaseCommand.ACTIVE_CONSUMER_CHANGE, consumer_id=consumer.consumer_id, is_active=is_active)
-    )

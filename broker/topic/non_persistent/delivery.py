@@ -22,7 +22,6 @@ from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
 from broker.topic.dispatchers.ready import ReadyConsumers
-from broker.topic.dispatchers.single_active import tell_active
 from broker.topic.dispatchers.sticky_keys import sticky_key
 
 # Messages that one subscription knows by their uuid between two chunks, some 200 bytes each. Clients put ten together
@@ -70,7 +69,7 @@ class OneActive:
     def add(self, consumer: Consumer) -> None:
         self._ordered.add(consumer)
         if not self._choose() and self._is_failover:
-            tell_active(consumer, False)
+            consumer.sink.on_active_change(consumer, False)
 
     def remove(self, consumer: Consumer) -> None:
         if consumer in self._ordered:
@@ -88,7 +87,7 @@ class OneActive:
             return False
         if self._is_failover:
             for consumer in self.consumers:
-                tell_active(consumer, consumer is self.active)
+                consumer.sink.on_active_change(consumer, consumer is self.active)
         return True
 
     def consumer_for(self, facts: Facts) -> Consumer | None:

@@ -14,7 +14,7 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.errors import (
@@ -29,7 +29,7 @@ from broker.errors import (
 from broker.policies.namespace import NamespacePolicies
 from broker.settings.config import BrokerConfig
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription
-from broker.topic.clients.leaving import Steps, by_turns, tell_closed
+from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.dispatchers.dispatcher import facts_of
 from broker.topic.limits import has_room_for_host, limits_of
@@ -42,7 +42,7 @@ from broker.topic.rates.throttling import PublishThrottle
 from broker.topic.reading.subscription import check_type
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.subscriptions import check_name, check_new_name
-from broker.wire.frames import Send, send_receipt
+from broker.wire.frames import Send
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import Bell, Tasks, in_turns
 from managed_ledger.position import LATEST, Position
@@ -107,21 +107,22 @@ class NonPersistentTopic:
         before = (self.messages_out, self.bytes_out) if group is not None else (0, 0)
         for producer, send in run:
             size = len(send.entry)
-            if not self.is_closed:  # rule 2
-                self.entries_in += 1
-                self.messages_in += send.num_messages
-                self.bytes_in += size
-                producer.messages_in += send.num_messages
-                producer.bytes_in += size
-                if not producer.is_closed:
-                    producer.sink.write(
-                        send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, *POSITION)
-                    )
-                if subscriptions:
-                    facts = facts_of(Entry(*POSITION, send.entry))
-                    for subscription in subscriptions:
-                        subscription.deliver(send.entry, facts)
-            producer.sink.on_published(1, size)
+            if self.is_closed:  # rule 2
+                producer.sink.on_unanswered(size)
+                continue
+            self.entries_in += 1
+            self.messages_in += send.num_messages
+            self.bytes_in += size
+            producer.messages_in += send.num_messages
+            producer.bytes_in += size
+            if producer.is_closed:
+                producer.sink.on_unanswered(size)
+            else:
+                producer.sink.on_stored(producer, send.sequence_id, send.highest_sequence_id, *POSITION, size)
+            if subscriptions:
+                facts = facts_of(Entry(*POSITION, send.entry))
+                for subscription in subscriptions:
+                    subscription.deliver(send.entry, facts)
         if group is not None:
             group.count_dispatched(self.messages_out - before[0], self.bytes_out - before[1])
 
@@ -144,8 +145,8 @@ class NonPersistentTopic:
             # An initial subscription that the producer asks for has nothing to keep: it is not made.
             return await producers.admit(request, _NO_SEQUENCE_ID, self._check_open)
 
-    def close_producer(self, producer: Producer, request_id: int) -> None:
-        self._producers.close_when_answered(producer, request_id)
+    def close_producer(self, producer: Producer, done: Callable[[], None]) -> None:
+        self._producers.close_when_answered(producer, done)
 
     def detach_producer(self, producer: Producer) -> None:
         """*producer* has left; the producer that waits longest for exclusive access gets it."""
@@ -238,8 +239,7 @@ class NonPersistentTopic:
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
         """Close *consumer* from the side of the broker; its client looks the topic up again."""
-        tell_closed(consumer)
-        consumer.sink.on_consumer_closed(consumer)
+        consumer.sink.on_closed(consumer, NOT_KNOWN)
         self.detach_consumer(consumer)
 
     async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:

@@ -18,8 +18,6 @@ from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.publishing.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.topic.requests import Attached, ProducerRequest
-from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, command
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, in_turns
 from managed_ledger.topic_name import TopicName
@@ -108,7 +106,9 @@ class Producers:
         client that comes back with a name of its own must not wait for its own old connection."""
         other = self.by_name.get(producer.name)
         if other is not None and other.sink is not producer.sink and not _succeeds(producer, other):
-            await other.sink.is_alive()
+            is_alive = other.sink.is_alive()
+            if not isinstance(is_alive, bool):
+                await is_alive
 
     def make_room(self, producer: Producer, limits: TopicLimits) -> None:
         """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host.
@@ -188,17 +188,18 @@ class Producers:
 
     # ----------------------------------------------------------------------------------- leaving
 
-    def close_when_answered(self, producer: Producer, request_id: int) -> None:
-        """A client closes its producer; the request is answered once all messages that it sent are."""
-        producer.closing = request_id
+    def close_when_answered(self, producer: Producer, done: Callable[[], None]) -> None:
+        """A client closes its producer, which is *done* once all messages that it sent are answered."""
+        producer.closing = done
         if not producer.pending:
             self._finish_close(producer)
 
     def _finish_close(self, producer: Producer) -> None:
-        request_id, producer.closing = producer.closing, None
+        done, producer.closing = producer.closing, None
+        assert done is not None, f"nobody waits for the close of {producer}"
         if not producer.is_closed:
             self.detach(producer)
-            producer.sink.write(command(wire.BaseCommand.SUCCESS, request_id=request_id))
+            done()
 
     def on_all_answered(self, producer: Producer) -> None:
         """*producer* has nothing pending any more, and it is closed or its client waits for the close."""
@@ -237,17 +238,7 @@ class Producers:
         if producer.closing is not None:  # its client asks for just that; what is not answered will not be
             self._finish_close(producer)
             return
-        if producer.is_known:
-            producer.sink.write(
-                command(
-                    wire.BaseCommand.CLOSE_PRODUCER,
-                    producer_id=producer.producer_id,
-                    request_id=NO_ID,
-                    assignedBrokerServiceUrl=next_broker.service_url or None,
-                    assignedBrokerServiceUrlTls=next_broker.service_url_tls or None,
-                )
-            )
-        producer.sink.on_producer_closed(producer)
+        producer.sink.on_closed(producer, next_broker)
         self.detach(producer)
 
     def _fence(self, waiters: list[Producer]) -> Steps:

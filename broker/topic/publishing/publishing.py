@@ -8,19 +8,19 @@ Rules:
 
 1. Receipts leave in the order in which entries became durable, and only while the ownership allows it
    (`may_acknowledge`). Receipts that are withheld wait, and all later ones behind them, until `release`.
-2. For each message `Sink.on_published` is called exactly once, when it is answered or will not be: a connection has a
-   limit of pending messages.
+2. Of each message the sink of its producer is told exactly once: that it is stored, that it is refused, or that there
+   is no answer. A connection has a limit of pending messages.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from broker.errors import BrokerError, MetadataFailure, NotAllowed, StorageFailure, TopicTerminated
 from broker.ownership.rules import Ownership
 from broker.topic.clients.producer import Producer
-from broker.topic.publishing.deduplication import Deduplication, Verdict, highest_of
+from broker.topic.publishing.deduplication import Deduplication, Verdict
 from broker.topic.publishing.entry_metadata import EntryMetadata
-from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import NO_ID, Send, command, send_receipt
+from broker.wire.frames import NO_ID, Send
 from magnetar_core.runtime.data.buckets import LATENCY_BOUNDS, SIZE_BOUNDS, Buckets
 from magnetar_core.runtime.data.distribution import Distribution
 from magnetar_core.runtime.types import Buffer, Corruption
@@ -130,31 +130,20 @@ class Publishing:
             if problem is None:
                 found.append((producer, send))
                 continue
-            number = highest_of(send.sequence_id, send.highest_sequence_id)
-            producer.sink.write(_send_error(producer, number, wire.NotAllowedError, problem))
-            producer.sink.on_published(1, len(send.entry))
+            _refuse(producer, send, NotAllowed(problem))
         return found
 
     def pass_over(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Store nothing of *run*: its producers are being disconnected; they reconnect and send the messages again."""
         for producer, send in run:
-            producer.sink.on_published(1, len(send.entry))
+            producer.sink.on_unanswered(len(send.entry))
 
     def _answer_repeated(self, producer: Producer, send: Send, verdict: Verdict) -> None:
         if verdict is Verdict.DUPLICATE and self._ownership.may_acknowledge():
-            producer.sink.write(
-                send_receipt(producer.producer_id, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID)
-            )
+            size = len(send.entry)
+            producer.sink.on_stored(producer, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID, size)
         else:  # the client reconnects and sends it again
-            producer.sink.write(
-                _send_error(
-                    producer,
-                    highest_of(send.sequence_id, send.highest_sequence_id),
-                    wire.PersistenceError,
-                    "the first copy of this message is still being stored",
-                )
-            )
-        producer.sink.on_published(1, len(send.entry))
+            _refuse(producer, send, StorageFailure("the first copy of this message is still being stored"))
 
     # ------------------------------------------------------------------------------- answers of storage
 
@@ -198,10 +187,10 @@ class Publishing:
             producer.bytes_in += size
             self.messages_in += messages
             self.bytes_in += size
-            sink = producer.sink
-            if not producer.is_closed:
-                sink.write(send_receipt(producer.producer_id, sequence_id, highest, ledger_id, entry_id))
-            sink.on_published(1, size)
+            if producer.is_closed:
+                producer.sink.on_unanswered(size)
+            else:
+                producer.sink.on_stored(producer, sequence_id, highest, ledger_id, entry_id, size)
             if not producer.pending and (producer.is_closed or producer.closing is not None):
                 self._producers.on_all_answered(producer)
         return True
@@ -215,7 +204,7 @@ class Publishing:
 
     def refuse(self, contexts: Sequence[Pending], error: ManagedLedgerError) -> None:
         """These entries will never be stored here; their producers are told why."""
-        code = wire.NotAllowedError if isinstance(error, EntryRefused) else wire.TopicTerminatedError
+        reason = NotAllowed(str(error)) if isinstance(error, EntryRefused) else TopicTerminated(str(error))
         if self.deduplication is not None and isinstance(error, EntryRefused):
             for pending in contexts:
                 if pending.is_recorded:
@@ -224,20 +213,26 @@ class Publishing:
                     )
         for pending in contexts:
             producer = pending.producer
-            if not producer.is_closed:
-                highest = highest_of(pending.sequence_id, pending.highest_sequence_id)
-                producer.sink.write(_send_error(producer, highest, code, str(error)))
-        self.forget(contexts)
+            if producer.is_closed:
+                producer.sink.on_unanswered(pending.size_bytes)
+            else:
+                producer.sink.on_refused(
+                    producer, pending.sequence_id, pending.highest_sequence_id, reason, pending.size_bytes
+                )
+            self._note_answered(producer)
 
     def forget(self, contexts: Sequence[Pending]) -> None:
         """These entries get no answer: their producers are disconnected, or the topic is closed."""
         for pending in contexts:
-            producer = pending.producer
-            assert producer.pending > 0, f"{producer} has nothing pending"
-            producer.pending -= 1
-            producer.sink.on_published(1, pending.size_bytes)
-            if not producer.pending and (producer.is_closed or producer.closing is not None):
-                self._producers.on_all_answered(producer)
+            pending.producer.sink.on_unanswered(pending.size_bytes)
+            self._note_answered(pending.producer)
+
+    def _note_answered(self, producer: Producer) -> None:
+        """A message of *producer* is answered, or will not be."""
+        assert producer.pending > 0, f"{producer} has nothing pending"
+        producer.pending -= 1
+        if not producer.pending and (producer.is_closed or producer.closing is not None):
+            self._producers.on_all_answered(producer)
 
     def forget_withheld(self) -> None:
         """Drop the withheld receipts: none leaves any more."""
@@ -267,9 +262,7 @@ def encrypted(run: Sequence[tuple[Producer, Send]]) -> list[tuple[Producer, Send
         if _is_encrypted(send.entry):
             found.append((producer, send))
             continue
-        number = highest_of(send.sequence_id, send.highest_sequence_id)
-        producer.sink.write(_send_error(producer, number, wire.MetadataError, "Messages must be encrypted"))
-        producer.sink.on_published(1, len(send.entry))
+        _refuse(producer, send, MetadataFailure("Messages must be encrypted"))
     return found
 
 
@@ -280,14 +273,8 @@ def _is_encrypted(entry: Buffer) -> bool:
         return False
 
 
-def _send_error(producer: Producer, sequence_id: int, error: int, message: str) -> bytes:
-    return command(
-        wire.BaseCommand.SEND_ERROR,
-        producer_id=producer.producer_id,
-        sequence_id=sequence_id % 2**64,
-        error=error,
-        message=message,
-    )
+def _refuse(producer: Producer, send: Send, error: BrokerError) -> None:
+    producer.sink.on_refused(producer, send.sequence_id, send.highest_sequence_id, error, len(send.entry))
 
 
 def _delivers_at_ms(entry: Buffer) -> int:

@@ -34,7 +34,6 @@ from broker.topic.rates.averages import Rates
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import DispatchThrottle
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import command
 from magnetar_core.runtime.types import Cancellable
 from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import BATCH_MESSAGES_MAX
@@ -473,10 +472,10 @@ class Subscription:
                 if group is not None and not group.may_dispatch(self, self.pump):
                     return
                 read = self._within_rates(read, now_ms, group)
-            sink = dispatcher.sink_of_reads()
+            room = dispatcher.room_of_reads()
             room_bytes = self._host.read_room_bytes
             if room_bytes <= 0:
-                if sink is None or not sink.is_idle:  # rule 5
+                if room is None or not room.is_idle:  # rule 5
                     self._host.when_read_room(self, self.pump)
                     self.waits_for_room = True
                     return
@@ -491,7 +490,7 @@ class Subscription:
             if not isinstance(found, Sequence):
                 self._is_reading = True
                 self.is_replaying = read.first is not None
-                self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, sink)
+                self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, room)
                 return
             self._on_entries(dispatcher, read, found)
             if not found and read.first is None:
@@ -659,14 +658,13 @@ class Subscription:
             consumer.take_rates(now_ms)
 
     def tell_the_end(self) -> None:
-        """Tell consumers, each once, that the terminated topic holds nothing more for them, where their client does not
-        disconnect at that."""
+        """Tell consumers, each once, that the terminated topic holds nothing more for them."""
         if self.cursor.backlog() or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):
             return
         for consumer in self.consumers:
-            if consumer.hears_the_end and not consumer.was_told_the_end:
+            if not consumer.was_told_the_end:
                 consumer.was_told_the_end = True
-                consumer.sink.write(command(wire.BaseCommand.REACHED_END_OF_TOPIC, consumer_id=consumer.consumer_id))
+                consumer.sink.on_end_of_topic(consumer)
 
     @property
     def unacked_messages(self) -> int:

@@ -3,11 +3,11 @@
 import asyncio
 import socket
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from broker.binary.consumers import ConnectionConsumers
 from broker.binary.flow import OUTBOX_HIGH_BYTES, OUTBOX_LOW_BYTES, OUTBOX_PAUSE_BYTES, READ_ROOM_BYTES
 from broker.memory_budget import LOOK_S, RESUME_BELOW, RESUMED_AT_ONCE, STEP_S, MemoryBudget
 from broker.settings.config import BrokerConfig
@@ -350,31 +350,30 @@ def test_a_connection_is_read_again_as_soon_as_its_answers_are_below_the_high_ma
     outbox.pause_reading = lambda: calls.append("pause")  # type: ignore[method-assign]
     outbox.resume_reading = lambda: calls.append("resume")  # type: ignore[method-assign]
     outbox.write = lambda buffer: None  # type: ignore[method-assign]
-    connection.write_message(b"", bytes(2 * OUTBOX_HIGH_BYTES))
+    connection.flow.write_message(b"", bytes(2 * OUTBOX_HIGH_BYTES))
     connection.on_flushed(OUTBOX_HIGH_BYTES + 1)
     assert calls == ["pause"]
-    assert not connection.is_writable
+    assert not connection.consumers.is_writable
     connection.on_flushed((OUTBOX_HIGH_BYTES + OUTBOX_LOW_BYTES) // 2)
     assert calls == ["pause", "resume"]
-    assert connection.is_writable
+    assert connection.consumers.is_writable
 
 
-def test_entries_are_read_for_a_client_when_half_of_its_room_is_free() -> None:
+def test_entries_are_read_for_a_client_when_half_of_its_room_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, outbox = connected()
     pumped: list[int] = []
-    consumers: Any = SimpleNamespace(pump=lambda: pumped.append(connection.room_bytes))
-    connection._consumers = consumers
+    monkeypatch.setattr(ConnectionConsumers, "pump", lambda consumers: pumped.append(consumers.room_bytes))
     outbox.write = lambda buffer: None  # type: ignore[method-assign]
     connection.on_flushed(0)
-    assert connection.room_bytes == OUTBOX_HIGH_BYTES
-    connection.write_message(b"", bytes(OUTBOX_PAUSE_BYTES + 1))
-    assert connection.room_bytes == 0, "some is left, but not enough to be worth a read"
-    assert connection.is_writable, "what was read before is still sent"
+    assert connection.consumers.room_bytes == OUTBOX_HIGH_BYTES
+    connection.flow.write_message(b"", bytes(OUTBOX_PAUSE_BYTES + 1))
+    assert connection.consumers.room_bytes == 0, "some is left, but not enough to be worth a read"
+    assert connection.consumers.is_writable, "what was read before is still sent"
     connection.on_flushed(OUTBOX_PAUSE_BYTES + 1)
     assert pumped == []
     connection.on_flushed(OUTBOX_LOW_BYTES)
     assert pumped == [OUTBOX_HIGH_BYTES - OUTBOX_LOW_BYTES]
-    connection.reserve(READ_ROOM_BYTES)
-    assert connection.room_bytes == 0
-    connection.reserve(-READ_ROOM_BYTES)
+    connection.consumers.reserve(READ_ROOM_BYTES)
+    assert connection.consumers.room_bytes == 0
+    connection.consumers.reserve(-READ_ROOM_BYTES)
     assert len(pumped) == 2, "a read has ended, and what it brought was less"

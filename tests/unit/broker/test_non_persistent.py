@@ -8,6 +8,7 @@ from typing import Any
 import pulsar
 import pytest
 
+from broker.binary.consumers import ConnectionConsumers
 from broker.errors import NotAllowed
 from broker.ownership.rules import BrokerAddress
 from broker.topic.non_persistent.topic import NonPersistentTopic
@@ -228,7 +229,9 @@ async def test_policies_of_the_namespace_hold(world: BrokerInMemory, raw: RawCli
     assert await raw.refused() == wire.ConsumerBusy
 
 
-async def test_a_dead_consumer_does_not_keep_its_own_successor_away(world: BrokerInMemory, raw: RawClient) -> None:
+async def test_a_dead_consumer_does_not_keep_its_own_successor_away(
+    world: BrokerInMemory, raw: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await raw.subscribe(TOPIC)
     topic = world.broker.non_persistent.by_name[NAME]
     (dead,) = topic.subscriptions["s"].consumers
@@ -237,7 +240,7 @@ async def test_a_dead_consumer_does_not_keep_its_own_successor_away(world: Broke
         topic.detach_consumer(dead)
         return False
 
-    dead.sink.is_alive = found_dead  # type: ignore[method-assign]
+    monkeypatch.setattr(ConnectionConsumers, "is_alive", lambda consumers: found_dead())
     other = await RawClient.connect(world.broker.port)
     await other.subscribe(TOPIC)
     assert topic.subscriptions["s"].consumers != [dead]

@@ -86,9 +86,9 @@ def test_too_many_sends_stop_the_reading_until_half_are_answered() -> None:
     publish(flow, 1, 1)
     assert not socket.reads()
     for _ in range(5):
-        flow.on_published(1, 1)
+        flow.on_published(1)
     assert not socket.reads()
-    flow.on_published(1, 1)
+    flow.on_published(1)
     assert socket.reads()
 
 

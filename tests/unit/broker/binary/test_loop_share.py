@@ -161,9 +161,9 @@ async def test_no_client_is_read_while_all_together_have_brought_too_much(world:
 def test_who_has_not_left_yet_gets_nothing_any_more() -> None:
     """Else an entry would go from one consumer of a lost connection to the next, and be counted as delivered again."""
     connection, _ = connected()
-    before = connection.is_writable
+    before = connection.consumers.is_writable
     steps = connection.on_lost()
-    assert (before, connection.is_writable) == (True, False)
+    assert (before, connection.consumers.is_writable) == (True, False)
     assert list(steps) == []
 
 

@@ -33,6 +33,7 @@ from tests.unit.broker.conftest import BrokerInMemory
 from tests.unit.broker.grpc.conftest import open_grpc
 from tests.unit.broker.raw_client import RawClient
 from tests.unit.broker.test_official_client import client as official
+from tests.unit.broker.test_tracing import PARENT, Noted, trace
 
 
 def subscription(world: BrokerInMemory, topic: str = "t", name: str = "s") -> Subscription:
@@ -49,6 +50,17 @@ async def nothing_more(consumer: AsyncConsumer) -> bool:
 
 def texts(messages: list[Message]) -> list[str]:
     return [one.payload.decode() for one in messages]
+
+
+async def test_of_a_traced_message_the_dispatch_is_not_recorded(world: BrokerInMemory, client: AsyncClient) -> None:
+    noted = Noted()
+    trace(world, noted)
+    async with client.consumer("t", "s") as consumer:
+        await client.producer("t").send(b"x", properties={"traceparent": PARENT})
+        consumer.ack(*await take(consumer, 1))
+        await consumer.seek("earliest")
+        await take(consumer, 1)
+    assert [span.name for span in noted.spans] == ["publish", "store"]
 
 
 @pytest.mark.parametrize("index_acks", [True, False])

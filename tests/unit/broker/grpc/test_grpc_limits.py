@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from broker.grpc.consume_call import ConsumeCall
-from broker.grpc.publish import SEQUENCE_ID_MAX
+from broker.grpc.publishing.writer import SEQUENCE_ID_MAX
 from broker.grpc.service import SERVICE, STREAM_WINDOW_BYTES, GrpcServer
 from magnetar.client.async_client import AsyncClient
 from magnetar_core.runtime.process.descriptors import DESCRIPTORS
@@ -40,7 +40,7 @@ def messages(count: int, size: int) -> list[api.Message]:
 async def test_receipts_go_in_several_answers(
     world: BrokerInMemory, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.grpc.publish.RECEIPTS_PER_ANSWER", 3)
+    monkeypatch.setattr("broker.grpc.publishing.stream.RECEIPTS_PER_ANSWER", 3)
     call = await opened(channel, "Publish")
     too_large = messages(1, world.config.max_message_bytes)
     for number in range(10):
@@ -108,7 +108,7 @@ async def test_a_consume_call_that_is_full_goes_on_when_little_is_unsent(
 async def test_of_a_call_that_is_not_read_only_so_much_is_on_its_way(
     world: BrokerInMemory, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr("broker.grpc.publish.STREAM_BYTES_MAX", 60_000)
+    monkeypatch.setattr("broker.grpc.publishing.stream.STREAM_BYTES_MAX", 60_000)
     monkeypatch.setattr("broker.grpc.service.STREAM_WINDOW_BYTES", window)
     server = await open_grpc(world)
     payload = bytes(50_000)

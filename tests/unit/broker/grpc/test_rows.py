@@ -1,6 +1,6 @@
 """What came by gRPC, as rows of the Spark source."""
 
-from broker.grpc.grouping import Group, encode_group
+from broker.grpc.publishing.grouping import Group, encode_group
 from magnetar_core.topics.topics_pb2 import Message
 from tests.unit.connectors.spark.entries import rows_of
 

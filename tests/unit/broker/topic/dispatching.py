@@ -1,21 +1,19 @@
 """A subscription over a ledger in memory, with consumers that remember what they were sent."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher
 from broker.topic.dispatchers.shared import SharedDispatcher
-from broker.topic.ports import CursorPort, Entries, LedgerPort, Sink
+from broker.topic.ports import CursorPort, Entries, LedgerPort, NextBroker, Room
 from broker.topic.rates.resource_group import Membership
 from broker.topic.rates.throttling import DispatchThrottle
 from broker.topic.reading.subscription import KeySharedPolicy, Subscription
 from broker.topic.unacked import UnackedBudget
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import parse_frame
-from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.tasks import Failed, attempt_now
 from magnetar_core.runtime.types import Buffer
@@ -37,6 +35,13 @@ EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
 ROOM_BYTES = 1 << 20
 
 
+class Delivered(NamedTuple):
+    position: Position
+    redelivery_count: int
+    ack_set: list[int]
+    consumer_epoch: int | None
+
+
 class Peer:
     """The connection of one consumer."""
 
@@ -46,28 +51,37 @@ class Peer:
         self.is_idle = True
         self.log = [] if log is None else log  # of all consumers of the bench
         self.got: list[int] = []  # entry ids, in order
-        self.messages: list[wire.CommandMessage] = []
-        self.commands: list[BaseCommand] = []
+        self.messages: list[Delivered] = []
+        self.told: list[str | bool] = []
 
-    def write(self, frame: bytes) -> None:
-        self.commands.append(parse_frame(memoryview(frame)[4:])[0])
-
-    def write_message(self, head: bytes, entry: Buffer) -> None:
-        message = parse_frame(memoryview(head)[4:])[0].message
-        self.messages.append(message)
-        self.got.append(message.message_id.entryId)
-        self.log.append(message.message_id.entryId)
+    def deliver(
+        self,
+        consumer: Consumer,
+        position: Position,
+        entry: Buffer,
+        messages: int,
+        redelivery_count: int,
+        ack_set: Sequence[int] | None,
+    ) -> int:
+        epoch = consumer.epoch if consumer.sends_epoch else None
+        self.messages.append(Delivered(position, redelivery_count, list(ack_set or ()), epoch))
+        self.got.append(position.entry_id)
+        self.log.append(position.entry_id)
+        return len(entry)
 
     def reserve(self, size_bytes: int) -> None: ...
 
     async def is_alive(self) -> bool:
         return True
 
-    def on_published(self, count: int, size_bytes: int) -> None: ...
+    def on_closed(self, consumer: Consumer, next_broker: NextBroker) -> None:
+        self.told.append("closed")
 
-    def on_producer_closed(self, producer: object) -> None: ...
+    def on_active_change(self, consumer: Consumer, is_active: bool) -> None:
+        self.told.append(is_active)
 
-    def on_consumer_closed(self, consumer: object) -> None: ...
+    def on_end_of_topic(self, consumer: Consumer) -> None:
+        self.told.append("end")
 
 
 class FakeHost:
@@ -95,7 +109,7 @@ class FakeHost:
         self.waiting_for_room[waiter] = resume
 
     def fetch(
-        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, sink: Sink | None
+        self, work: Awaitable[Entries], done: Callable[[Entries | None], None], size_bytes: int, room: Room | None
     ) -> None:
         self.fetching.append((work, done))
 
@@ -181,7 +195,7 @@ class Bench:
     ) -> Peer:
         policy = more.pop("policy", KeySharedPolicy())
         peer = Peer(self.log)
-        consumer = Consumer(peer, number, f"c{number}", priority_level=priority, epoch=epoch, **more)
+        consumer = Consumer(peer, peer.deliver, number, f"c{number}", priority_level=priority, epoch=epoch, **more)
         self.subscription.add_consumer(consumer, kind, policy)
         self.peers[number], self.consumers[number] = peer, consumer
         if permits:

@@ -2,21 +2,20 @@
 
 import random
 from bisect import bisect_left
-from typing import cast
 
 import pytest
 
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.active import FAILOVER_POINTS, OrderedConsumers
 from broker.topic.dispatchers.sticky_keys import murmur3
-from broker.topic.ports import Sink
 from tests.unit.broker.topic.dispatching import Peer
 
 TOPIC = "persistent://public/default/t"
 
 
 def of(name: str, priority: int) -> Consumer:
-    return Consumer(cast(Sink, Peer()), 1, name, priority_level=priority)
+    peer = Peer()
+    return Consumer(peer, peer.deliver, 1, name, priority_level=priority)
 
 
 def slowly(consumers: list[Consumer], partition: int) -> Consumer | None:

@@ -449,15 +449,16 @@ class Taking(Peer):
         super().__init__()
         self.chunks: list[str] = []
 
-    def write_message(self, head: bytes, entry: Buffer) -> None:
+    def deliver(self, consumer: Consumer, position: Position, entry: Buffer, *more: Any) -> int:
         metadata = metadata_of(split_entry(entry))
         self.chunks.append(f"{metadata.uuid}{metadata.chunk_id}")
+        return len(entry)
 
 
 def non_persistent(kind: int, permits: Sequence[int]) -> tuple[NonPersistentSubscription, list[Consumer], list[Taking]]:
     subscription = NonPersistentSubscription("s", lambda: 0, topic="non-persistent://public/default/t", partition=-1)
     peers = [Taking() for _ in permits]
-    consumers = [Consumer(peer, number, f"c{number}") for number, peer in enumerate(peers)]
+    consumers = [Consumer(peer, peer.deliver, number, f"c{number}") for number, peer in enumerate(peers)]
     for consumer, count in zip(consumers, permits, strict=True):
         subscription.add_consumer(consumer, kind, KeySharedPolicy())
         subscription.flow(consumer, count)

@@ -148,7 +148,9 @@ async def test_room_of_one_connection_is_read_for_beside_many_without(kind: int)
 def test_turns_go_round_and_the_best_priority_comes_first() -> None:
     ready = ReadyConsumers()
     peer = Peer()
-    first, second, low = (Consumer(peer, number, f"c{number}", priority_level=number // 2) for number in range(3))
+    first, second, low = (
+        Consumer(peer, peer.deliver, number, f"c{number}", priority_level=number // 2) for number in range(3)
+    )
     for consumer in (low, first, second):
         consumer.permits = 10
         ready.add(consumer)
@@ -174,7 +176,7 @@ def test_turns_go_round_and_the_best_priority_comes_first() -> None:
 
 def test_as_many_are_looked_at_as_a_read_needs() -> None:
     ready = ReadyConsumers()
-    consumers = [Consumer(Peer(), number, f"c{number}") for number in range(300)]
+    consumers = [Consumer(peer := Peer(), peer.deliver, number, f"c{number}") for number in range(300)]
     for consumer in consumers:
         consumer.permits = 1
         ready.add(consumer)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.binary.connection import Connection
+from broker.binary.consumers import ConnectionConsumers
+from broker.binary.producers import ConnectionProducers
 from broker.topic.clients.leaving import TOLD_PER_TURN, by_turns
 from broker.topic.non_persistent.topic import NonPersistentTopic
+from broker.topic.ports import NextBroker
 from broker.topic.publishing.producer_access import Access, ProducerAccess
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -46,16 +48,15 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
         turn += 1
         asyncio.get_running_loop().call_soon(next_turn)
 
-    for name in ("on_consumer_closed", "on_producer_closed"):
-        former = getattr(Connection, name)
+    for sink in (ConnectionConsumers, ConnectionProducers):
 
-        def noting(connection: Connection, client: object, former: Any = former) -> None:
+        def noting(sink: Any, client: object, next_broker: NextBroker, former: Any = sink.on_closed) -> None:
             if not turn:
                 next_turn()
             counted[turn] += 1
-            former(connection, client)
+            former(sink, client, next_broker)
 
-        monkeypatch.setattr(Connection, name, noting)
+        monkeypatch.setattr(sink, "on_closed", noting)
     return counted
 
 

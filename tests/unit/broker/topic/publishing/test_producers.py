@@ -10,11 +10,10 @@ import pytest
 from broker.errors import BrokerError, NotReady, ProducerBusy, ProducerFenced, StorageFailure
 from broker.topic.clients.producer import Producer
 from broker.topic.limits import TopicLimits, limits_of
-from broker.topic.ports import Sink
+from broker.topic.ports import NextBroker
 from broker.topic.publishing.producers import Producers
 from broker.topic.requests import Attached, ProducerRequest
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import parse_frame
 from magnetar_core.runtime.tasks import Bell, Tasks
 from managed_ledger.errors import StorageUnavailable
 from managed_ledger.topic_name import TopicName
@@ -30,10 +29,7 @@ class NotingSink:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def write(self, frame: bytes) -> None:
-        self.told.append(parse_frame(memoryview(frame)[4:])[0].type)
-
-    def on_producer_closed(self, producer: object) -> None:
+    def on_closed(self, producer: Producer, next_broker: NextBroker) -> None:
         self.told.append("closed")
 
 
@@ -67,7 +63,7 @@ class Bench:
         self.ready: list[tuple[str, int | None]] = []
 
     def producer(self, name: str, mode: int = wire.Shared, **options: Any) -> Producer:
-        return Producer(cast(Any, None), cast(Sink, NotingSink()), 1, name, access_mode=mode, **options)
+        return Producer(cast(Any, None), cast(Any, NotingSink()), 1, name, access_mode=mode, **options)
 
     async def admit(self, producer: Producer, check_open: Callable[[], None] = lambda: None) -> Attached:
         request = ProducerRequest(
@@ -98,7 +94,7 @@ async def test_a_client_that_comes_back_takes_its_generated_name_from_its_old_co
     await bench.admit(old)
     again = bench.producer("made-up", has_generated_name=True, epoch=2)
     await bench.admit(again)
-    assert told(old) == [wire.BaseCommand.CLOSE_PRODUCER, "closed"]
+    assert told(old) == ["closed"]
     assert bench.producers.by_name == {"made-up": again}
     with pytest.raises(ProducerBusy):
         await bench.admit(bench.producer("made-up", has_generated_name=True, epoch=2))
@@ -156,7 +152,7 @@ async def test_who_waits_longest_is_next(bench: Bench) -> None:
     bench.producers.detach(first)
     await settle()
     assert bench.ready == [("second", 1)]
-    bench.producers.close_when_answered(bench.producers.by_name["second"], request_id=5)
+    bench.producers.close_when_answered(bench.producers.by_name["second"], lambda: None)
     await settle()
     assert bench.ready == [("second", 1), ("third", 2)]
 
@@ -168,7 +164,7 @@ async def test_who_fences_pushes_out_holders_and_waiters(bench: Bench) -> None:
     assert (await bench.admit(bench.producer("boss", FENCING))).epoch == 1
     assert list(bench.producers.by_name) == ["boss"]
     assert bench.ready == [("waiter", None)]
-    assert told(holder) == [wire.BaseCommand.CLOSE_PRODUCER, "closed"]
+    assert told(holder) == ["closed"]
 
 
 async def test_a_name_waits_for_what_was_sent_over_the_topic_api(bench: Bench) -> None:
@@ -194,9 +190,11 @@ async def test_a_producer_is_closed_when_all_it_sent_is_answered(bench: Bench) -
     producer = bench.producer("p")
     await bench.admit(producer)
     producer.pending = 1
-    bench.producers.close_when_answered(producer, request_id=5)
-    assert told(producer) == []
+    answers: list[str] = []
+    bench.producers.close_when_answered(producer, lambda: answers.append("done"))
+    assert answers == []
     producer.pending = 0
     bench.producers.on_all_answered(producer)
-    assert told(producer) == [wire.BaseCommand.SUCCESS]
+    assert answers == ["done"]
+    assert told(producer) == []
     assert bench.producers.by_name == {}

@@ -4,12 +4,12 @@ from typing import Any, cast
 
 import pytest
 
+from broker.errors import BrokerError
 from broker.topic.clients.producer import Producer
-from broker.topic.ports import Sink
 from broker.topic.publishing.deduplication import REFUSED_MAX, Deduplication, Verdict
 from broker.topic.publishing.publishing import Publishing
 from broker.wire import pulsar_pb2 as wire
-from broker.wire.frames import Send, parse_frame
+from broker.wire.frames import Send
 from magnetar_core.runtime.data.distribution import Distribution
 from managed_ledger.errors import EntryRefused, ManagedLedgerTerminated
 
@@ -21,16 +21,19 @@ class NotingSink:
         self.told: list[tuple[Any, ...]] = []
         self.room_given = 0
 
-    def write(self, frame: bytes) -> None:
-        command = parse_frame(memoryview(frame)[4:])[0]
-        if command.type == wire.BaseCommand.SEND_RECEIPT:
-            receipt = command.send_receipt
-            self.told.append(("receipt", receipt.sequence_id, receipt.message_id.entryId))
-        else:
-            assert command.type == wire.BaseCommand.SEND_ERROR
-            self.told.append(("error", command.send_error.sequence_id, command.send_error.error))
+    def on_stored(
+        self, producer: Producer, sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
+    ) -> None:
+        self.told.append(("receipt", sequence_id, entry_id))
+        self.room_given += size_bytes
 
-    def on_published(self, count: int, size_bytes: int) -> None:
+    def on_refused(
+        self, producer: Producer, sequence_id: int, highest: int, error: BrokerError, size_bytes: int
+    ) -> None:
+        self.told.append(("error", sequence_id, error.code))
+        self.room_given += size_bytes
+
+    def on_unanswered(self, size_bytes: int) -> None:
         self.room_given += size_bytes
 
 
@@ -60,7 +63,7 @@ class Bench:
         self.sink = NotingSink()
         self.of_broker = Distribution()
         self.publishing = Publishing(cast(Any, self.session), self.answered, self.of_broker)
-        self.producer = Producer(cast(Any, None), cast(Sink, self.sink), 1, "p")
+        self.producer = Producer(cast(Any, None), cast(Any, self.sink), 1, "p")
         self.entries = 0
 
     def take(self, *sequence_ids: int, at_s: float = 0.0) -> list[Any]:
@@ -222,7 +225,7 @@ def test_so_many_refused_messages_are_remembered() -> None:
 
 def test_a_producer_that_closes_is_reported_with_its_last_answer(bench: Bench) -> None:
     one, other = bench.take(1), bench.take(2)
-    bench.producer.closing = 9
+    bench.producer.closing = lambda: None
     bench.stored(one)
     assert bench.answered.producers == []
     bench.stored(other)

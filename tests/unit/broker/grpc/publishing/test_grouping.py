@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from broker.grpc.grouping import Group, Grouping, GroupLimits, encode_group
+from broker.grpc.publishing.grouping import Group, Grouping, GroupLimits, encode_group
 from broker.settings.config import BrokerConfig
 from magnetar.processes.broker import PortInUse, _reserve_grpc
 from magnetar_core.topics.topics_pb2 import Message

@@ -31,10 +31,11 @@ Lane = tuple[str | None, bool, bytes, bytes]
 
 
 class GroupLimits(NamedTuple):
-    """The sizes at which a group is full."""
+    """The sizes at which a group is full, and how long it may gather messages."""
 
     messages_max: int
     bytes_max: int
+    window_ms: float = 0
 
 
 class Run(NamedTuple):

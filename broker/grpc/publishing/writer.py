@@ -1,0 +1,299 @@
+"""Messages of streams into entries, receipts back to the streams. No IO and no clock.
+
+    stream ─┐                       ┌─ entry ─▶ Topic.publish … on_stored ─┐
+    stream ─┴▶ Writer ─▶ Grouping ──┴─ entry ─▶                            └▶ Run ─▶ stream
+
+A writer is one producer of the topic. A stream that gives a producer name has its own writer; all streams without a
+name share one. A writer's sequence ids name the entries that are under way.
+
+Rules:
+
+1. A receipt goes to a stream only when the topic has confirmed the entry; the meaning is that of the binary port.
+2. What a named producer stored before (its sequence ids say so) is confirmed without storing it again.
+3. What the topic's policies forbid (maxMessageSize, the longest delay) is refused message by message, since streams
+   share entries: a group that is too large for the topic is stored as several entries.
+4. Where a rate is set, so many messages of a request are stored as it lets in, and the others when it lets them in.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from broker.errors import BrokerError, NotAllowed, NotReady
+from broker.grpc.publishing.grouping import Group, Grouping, GroupLimits, Run, encode_group
+from broker.grpc.publishing.stream import Stream
+from broker.topic.clients.producer import Producer, ProducerTopic, PublishPort
+from broker.topic.limits import TopicLimits
+from broker.topic.ports import NextBroker
+from broker.topic.rates.throttling import PublishHold
+from broker.wire.frames import NO_ID, Send
+from magnetar_core.runtime.types import Cancellable, MagnetarError
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.messages import KEY_BYTES_MAX, ORDINARY_METADATA_BYTES, PROPERTIES_MAX
+
+# What stands around the largest message in its entry.
+_METADATA_BYTES: Final = 64
+
+# Sequence ids are signed in the brokers' snapshots, and -1 stands for none.
+SEQUENCE_ID_MAX: Final = 2**63 - 1
+
+CLOSED: Final = NotReady("closed by the broker")
+"""The topic moves, or storage failed for a moment: clients look it up again, and resend what has no receipt."""
+
+
+class BadRequest(MagnetarError):
+    """A request that ends its call."""
+
+
+class WriterTopic(ProducerTopic, Protocol):
+    """A topic, as its writer uses it (`broker.topic.topic.Topic`)."""
+
+    @property
+    def limits(self) -> TopicLimits: ...
+
+
+class Writer:
+    """One producer of a topic, with the entries it has under way; the sink of that producer."""
+
+    def __init__(
+        self, broker: PublishPort, topic: WriterTopic, limits: GroupLimits, name: str, address: str, *, is_named: bool
+    ) -> None:
+        self.topic = topic
+        self.streams: set[Stream] = set()
+        self.is_lost = False
+        self._broker = broker
+        self._window_ms = limits.window_ms
+        self._grouping = Grouping(limits, is_named=is_named)
+        self._is_named = is_named
+        self._next_sequence_id = 0
+        self._under_way: dict[int, Group] = {}
+        self._holds: set[PublishHold] = set()
+        """Rates that are used up."""
+        self._timer: Cancellable | None = None
+        self.producer = Producer(
+            topic,
+            self,
+            0,
+            name,
+            has_generated_name=not is_named,
+            regroups=True,
+            address=address,
+            client_version="magnetar topics.v1",
+            connected_since_ms=broker.now_ms(),
+        )
+
+    @property
+    def work_name(self) -> str:
+        """For the watch over the loop."""
+        return f"Produce to {self.topic.name} over gRPC, client {self.producer.address}"
+
+    # -------------------------------------------------------------------------------- in
+
+    def accepted(
+        self, stream: Stream, request: api.PublishRequest, bytes_max: int
+    ) -> Iterator[tuple[int, list[api.Message], int]]:
+        """The messages of a request that may be stored, in pieces: the sequence id of the first, they, and the bytes of
+        their payloads. The others are refused in between. *bytes_max* is maxMessageSize.
+
+        Raises BadRequest.
+        """
+        messages = list(request.messages)
+        first = request.first_sequence_id
+        if request.HasField("open"):
+            raise BadRequest("`open` comes once, in the first request")
+        if not messages:
+            return
+        if first < stream.next_sequence_id:
+            raise BadRequest(
+                f"sequence id {first} comes after {stream.next_sequence_id - 1}; let them grow, and send again on a "
+                "new call"
+            )
+        if first + len(messages) > SEQUENCE_ID_MAX:
+            raise BadRequest(
+                f"sequence ids end at {SEQUENCE_ID_MAX - 1}, and {len(messages)} messages begin at {first}"
+            )
+        stream.next_sequence_id = first + len(messages)
+        if self._is_named:
+            old = min(max(stream.last_sequence_id + 1 - first, 0), len(messages))
+            if old:  # rule 2
+                stream.duplicate(first, old)
+                messages, first = messages[old:], first + old
+        limit = bytes_max - _METADATA_BYTES
+        begin, size = 0, 0
+        for at, message in enumerate(messages):
+            length = len(message.payload)
+            problem = None
+            if length + 64 > limit and message.ByteSize() > limit:
+                problem = (
+                    f"a message of {message.ByteSize()} bytes is larger than maxMessageSize ({bytes_max}) allows; make "
+                    "it smaller"
+                )
+            elif message.event_time_ms < 0 or message.deliver_at_ms < 0:
+                problem = "event_time_ms and deliver_at_ms count from 1970 on and must not be negative"
+            elif message.ByteSize() - length > ORDINARY_METADATA_BYTES:
+                problem = _metadata_problem(message)
+            if problem is not None:  # checked here: in an entry it would concern all streams with messages in it
+                yield first + begin, messages[begin:at], size
+                stream.refuse(first + at, f"{self.topic.name}: {problem}")
+                begin, size = at + 1, 0
+                continue
+            size += length
+        yield first + begin, messages[begin:], size
+
+    def add(self, stream: Stream, first_sequence_id: int, messages: list[api.Message]) -> int:
+        """Take messages, as many as rates let in now (rule 4); returns how many. Their receipts come within the window
+        and the time that storage takes."""
+        room = self._broker.publish_room(self.topic)
+        if room is not None:
+            messages = messages[: _fitting(messages, *room)]
+        full = self._grouping.add(stream, first_sequence_id, messages, stream.schema_version, stream.mix_keys)
+        if full:
+            self._store(full)
+        if self._timer is None and not self._grouping.is_empty:
+            self._timer = self._broker.call_later(self._window_ms, self._window_is_over)
+        if room is not None:
+            self.flush()
+        return len(messages)
+
+    def _window_is_over(self) -> None:
+        self._timer = None
+        self._store(self._grouping.take_all())
+
+    def flush(self) -> None:
+        """Store the open groups now instead of waiting for more messages."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._window_is_over()
+
+    def _store(self, groups: list[Group]) -> None:
+        if not groups or self.is_lost:
+            return
+        run: list[tuple[Producer, Send]] = []
+        now_ms = self._broker.now_ms()
+        for group in groups:
+            run += [(self.producer, send) for send in self._entries_of(group, now_ms)]
+        self.topic.publish(run)
+        size_bytes = sum(len(send.entry) for _, send in run)
+        self._broker.count_published(
+            self.topic, sum(len(group.messages) for group in groups), size_bytes, self._holds.add
+        )
+
+    def _entries_of(self, group: Group, now_ms: int) -> Iterator[Send]:
+        """*group* as an entry that is under way; as several where the topic takes none that is so large."""
+        first = self._next_sequence_id
+        sequence_ids = list(group.sequence_ids if self._is_named else range(first, first + len(group.messages)))
+        send = encode_group(
+            group, sequence_ids, producer_name=self.producer.name, producer_id=0, publish_time_ms=now_ms
+        )
+        if len(group.messages) > 1 and 0 < self.topic.limits.message_bytes_max < len(send.entry):
+            for half in group.halves():
+                yield from self._entries_of(half, now_ms)
+            return
+        self._next_sequence_id += len(group.messages)
+        self._under_way[sequence_ids[0]] = group
+        yield send
+
+    def wait_ms(self) -> float:
+        """How long the rates of the topic and of the broker let no message in; 0: they do."""
+        if not self._holds or self.is_lost:
+            return 0
+        now_ms = self._broker.now_ms()
+        left_ms = max(one.wait_ms(now_ms) for one in self._holds)
+        if left_ms <= 0:
+            self._holds.clear()
+        return left_ms
+
+    # -------------------------------------------------------------------------------- out (ProducerSink)
+
+    def on_stored(
+        self, producer: Producer, sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
+    ) -> None:
+        group = self._under_way.pop(sequence_id, None)
+        if group is None:
+            return
+        size = len(group.messages)
+        partition = self.topic.name.partition
+        at = 0
+        for run, stream, payload_bytes in _parts(group):
+            first = None
+            if ledger_id != NO_ID:
+                first = api.MessageId(ledger_id=ledger_id, entry_id=entry_id)
+                if partition >= 0:
+                    first.partition = partition
+                if size > 1:
+                    first.batch_index, first.batch_size = at, size
+            stream.on_stored(run, first, payload_bytes)
+            at += run.length
+
+    def on_refused(
+        self, producer: Producer, sequence_id: int, highest: int, error: BrokerError, size_bytes: int
+    ) -> None:
+        if not isinstance(error, NotAllowed):
+            self._lose(error)
+        elif (group := self._under_way.pop(sequence_id, None)) is not None:  # other messages go on
+            for run, stream, payload_bytes in _parts(group):
+                stream.on_refused(run, f"{self.topic.name}: {error}", payload_bytes)
+
+    def on_unanswered(self, size_bytes: int) -> None:
+        pass  # streams count their own messages
+
+    def on_closed(self, producer: Producer, next_broker: NextBroker) -> None:
+        self._lose(CLOSED)
+
+    def is_alive(self) -> bool:
+        return not self.is_lost
+
+    def _lose(self, reason: BrokerError) -> None:
+        """The producer is closed: its streams look the topic up again and resend messages that have no receipt."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._under_way.clear()
+        for stream in list(self.streams):
+            stream.end(reason)
+        if not self.producer.is_closed:
+            self.topic.detach_producer(self.producer)
+
+    def leave(self, stream: Stream) -> None:
+        """*stream* has ended. When it was the last one of this writer, the producer is closed too."""
+        self.streams.discard(stream)
+        if not self.streams and not self.is_lost:
+            if self._is_named and self._timer is not None:  # a stream that broke off: nobody waits for these
+                self._timer.cancel()
+                self._timer = None
+                self._grouping.take_all()
+            else:
+                self.flush()
+            self.is_lost = True
+            self.topic.detach_producer(self.producer)
+
+
+def _metadata_problem(message: api.Message) -> str | None:
+    """As `managed_ledger.messages.fields_problem`."""
+    if len(message.properties) > PROPERTIES_MAX:
+        return f"it has {len(message.properties)} properties, more than {PROPERTIES_MAX}; give it fewer"
+    size_bytes = max(len(message.key.encode()), len(message.ordering_key))
+    if size_bytes > KEY_BYTES_MAX:
+        return f"its key has {size_bytes} bytes, more than {KEY_BYTES_MAX}; give it a shorter one"
+    return None
+
+
+def _fitting(messages: list[api.Message], messages_max: float, bytes_max: float) -> int:
+    """How many of the first *messages* use the room up: one at least."""
+    size = 0
+    for count, message in enumerate(messages, 1):
+        size += len(message.payload)
+        if count > messages_max or size > bytes_max:
+            return count
+    return len(messages)
+
+
+def _parts(group: Group) -> Iterator[tuple[Run, Stream, int]]:
+    """The runs of *group*, each with its stream and the bytes of its payloads."""
+    at = 0
+    for run in group.runs:
+        stream = run.origin
+        assert isinstance(stream, Stream), "streams add messages"
+        yield run, stream, sum(len(one.payload) for one in group.messages[at : at + run.length])
+        at += run.length

@@ -1,0 +1,234 @@
+"""A writer and its streams step by step: what is stored, what is confirmed, and how it ends. No loop, no clock."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.errors import MetadataFailure, NotAllowed
+from broker.grpc.publishing.grouping import GroupLimits
+from broker.grpc.publishing.stream import Share, Stream
+from broker.grpc.publishing.writer import CLOSED, SEQUENCE_ID_MAX, BadRequest, Writer
+from broker.memory_budget import MemoryBudget
+from broker.topic.clients.producer import Producer
+from broker.topic.ports import NOT_KNOWN
+from broker.wire.frames import NO_ID, Send
+from magnetar_core.topics import topics_pb2 as api
+from managed_ledger.topic_name import TopicName
+from tests.support.manual_clock import ManualClock
+
+WINDOW_MS = 5
+BYTES_MAX = 10_000
+
+
+class Topic:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.name = TopicName.parse("t").with_partition(2)
+        self.limits = SimpleNamespace(message_bytes_max=0)
+        self.sends: list[Send] = []
+        self.detached: list[Producer] = []
+
+    def publish(self, run: Sequence[tuple[Producer, Send]]) -> None:
+        self.sends += [send for _, send in run]
+
+    def detach_producer(self, producer: Producer) -> None:
+        producer.is_closed = True
+        self.detached.append(producer)
+
+
+class Hold:
+    """A rate that is used up for so long."""
+
+    left_ms = 70.0
+
+    def wait_ms(self, now_ms: int) -> float:
+        return self.left_ms
+
+
+class Bench:
+    """All writers of a broker, and that broker."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.topic = Topic()
+        self.room: tuple[float, float] | None = None
+        self.hold: Hold | None = None
+        self.budget = MemoryBudget(1 << 20, self.clock.call_later)
+
+    def now_ms(self) -> int:
+        return self.clock.wall_ms()
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Any:
+        return self.clock.call_later(delay_ms / 1000, callback)
+
+    def publish_room(self, topic: object) -> tuple[float, float] | None:
+        return self.room
+
+    def count_published(self, topic: object, messages: int, size_bytes: int, hold: Callable[[Any], None]) -> None:
+        if self.hold is not None:
+            hold(self.hold)
+
+    def writer(self, *, is_named: bool = False) -> Writer:
+        topic = cast(Any, self.topic)
+        return Writer(self, topic, GroupLimits(4, 1_000, WINDOW_MS), "p", "here", is_named=is_named)
+
+    def stream(self, writer: Writer, last_sequence_id: int = -1) -> Stream:
+        stream = Stream(b"", False, last_sequence_id, Share(self.budget), lambda: None)
+        writer.streams.add(stream)
+        return stream
+
+    def send(self, writer: Writer, stream: Stream, first: int, *payloads: bytes) -> int:
+        messages = [api.Message(payload=payload) for payload in payloads]
+        stream.on_taken(len(messages), sum(map(len, payloads)))
+        return writer.add(stream, first, messages)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def receipts(stream: Stream) -> list[tuple[int, int, int]]:
+    """First sequence id, how many, and the place in the batch."""
+    return [
+        (one.first_sequence_id, one.count, one.first_id.batch_index if one.HasField("first_id") else -1)
+        for answer in stream.out
+        for one in answer.receipts
+    ]
+
+
+def refusals(stream: Stream) -> list[tuple[int, str]]:
+    return [(one.first_sequence_id, one.reason) for answer in stream.out for one in answer.refusals]
+
+
+def test_streams_share_an_entry_and_each_gets_its_receipt(bench: Bench) -> None:
+    writer = bench.writer()
+    one, other = bench.stream(writer), bench.stream(writer)
+    bench.send(writer, one, 5, b"a", b"b")
+    bench.send(writer, other, 9, b"c")
+    assert bench.topic.sends == [], "the window is open"
+    bench.clock.advance(WINDOW_MS / 1000)
+    (entry,) = bench.topic.sends
+    assert (entry.sequence_id, entry.num_messages) == (0, 3)
+    assert receipts(one) == receipts(other) == [], "it is not stored yet"
+    writer.on_stored(writer.producer, entry.sequence_id, 2, 7, 8, len(entry.entry))
+    assert (receipts(one), receipts(other)) == ([(5, 2, 0)], [(9, 1, 2)])
+    first = one.out[0].receipts[0].first_id
+    assert (first.ledger_id, first.entry_id, first.partition, first.batch_size) == (7, 8, 2, 3)
+    assert one.is_answered
+    assert bench.budget.used_bytes == 0
+
+
+def test_what_was_stored_before_is_confirmed_without_an_id(bench: Bench) -> None:
+    writer = bench.writer(is_named=True)
+    stream = bench.stream(writer, last_sequence_id=6)
+    request = api.PublishRequest(first_sequence_id=5, messages=[api.Message(payload=b"x")] * 3)
+    assert [(first, len(messages)) for first, messages, _ in writer.accepted(stream, request, BYTES_MAX)] == [(7, 1)]
+    assert receipts(stream) == [(5, 2, -1)]
+    bench.send(writer, stream, 7, b"x")
+    writer.flush()
+    writer.on_stored(writer.producer, 7, 0, NO_ID, NO_ID, 1)
+    assert receipts(stream)[1:] == [(7, 1, -1)]
+
+
+def test_a_message_that_a_policy_forbids_concerns_nobody_else(bench: Bench) -> None:
+    writer = bench.writer()
+    one, other = bench.stream(writer), bench.stream(writer)
+    for stream in (one, other):
+        bench.send(writer, stream, 0, b"x")
+        writer.flush()
+    first, second = bench.topic.sends
+    writer.on_refused(writer.producer, first.sequence_id, 0, NotAllowed("too late"), 1)
+    writer.on_stored(writer.producer, second.sequence_id, 0, 1, 1, 1)
+    assert refusals(one) == [(0, f"{bench.topic.name}: too late")]
+    assert (receipts(other), refusals(other)) == ([(0, 1, 0)], [])
+    assert not writer.is_lost
+    assert one.is_answered
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_producer_that_is_lost_ends_its_streams_with_the_reason(bench: Bench, is_closed: bool) -> None:
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    bench.send(writer, stream, 0, b"x")
+    writer.flush()
+    error = MetadataFailure("Messages must be encrypted")
+    if is_closed:
+        writer.on_closed(writer.producer, NOT_KNOWN)
+    else:
+        writer.on_refused(writer.producer, 0, 0, error, 1)
+    assert stream.reason is (CLOSED if is_closed else error)
+    assert (writer.is_lost, writer.is_alive()) == (True, False)
+    assert bench.topic.detached == [writer.producer]
+    writer.on_stored(writer.producer, 0, 0, 1, 1, 1)
+    writer.leave(stream)
+    assert receipts(stream) == [], "its client sends it again"
+    assert len(bench.topic.detached) == 1
+    assert bench.budget.used_bytes == 0
+
+
+def test_a_group_that_is_too_large_for_the_topic_is_stored_in_halves(bench: Bench) -> None:
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    bench.topic.limits.message_bytes_max = 250
+    bench.send(writer, stream, 0, *[bytes(100)] * 4)
+    assert [send.num_messages for send in bench.topic.sends] == [2, 2]
+    for entry_id, send in enumerate(bench.topic.sends):
+        writer.on_stored(writer.producer, send.sequence_id, 0, 1, entry_id, len(send.entry))
+    assert [(first, count) for first, count, _ in receipts(stream)] == [(0, 2), (2, 2)]
+
+
+def test_as_many_are_taken_as_rates_let_in(bench: Bench) -> None:
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    bench.room, bench.hold = (2, 1_000), Hold()
+    assert bench.send(writer, stream, 0, b"a", b"b", b"c", b"d") == 3, "the one that uses the rate up is taken too"
+    assert [send.num_messages for send in bench.topic.sends] == [3], "without waiting for more"
+    assert writer.wait_ms() == 70
+    bench.hold.left_ms = 0
+    assert writer.wait_ms() == 0
+    bench.room = None
+    assert bench.send(writer, stream, 3, b"d") == 1
+    assert len(bench.topic.sends) == 1, "the window is open"
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (api.PublishRequest(open=api.PublishRequest.Open()), "comes once"),
+        (api.PublishRequest(first_sequence_id=2, messages=[api.Message()]), "comes after 2"),
+        (api.PublishRequest(first_sequence_id=SEQUENCE_ID_MAX, messages=[api.Message()]), "sequence ids end"),
+    ],
+)
+def test_a_request_out_of_order_ends_the_call(bench: Bench, request_: api.PublishRequest, text: str) -> None:
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    stream.next_sequence_id = 3
+    with pytest.raises(BadRequest, match=text):
+        list(writer.accepted(stream, request_, BYTES_MAX))
+
+
+def test_what_cannot_be_stored_is_refused_in_between(bench: Bench) -> None:
+    writer = bench.writer()
+    stream = bench.stream(writer)
+    good, large, early = api.Message(payload=b"x"), api.Message(payload=bytes(BYTES_MAX)), api.Message(event_time_ms=-1)
+    request = api.PublishRequest(messages=[good, large, good, good, early])
+    pieces = [(first, len(messages), size) for first, messages, size in writer.accepted(stream, request, BYTES_MAX)]
+    assert pieces == [(0, 1, 1), (2, 2, 2), (5, 0, 0)]
+    assert [number for number, _ in refusals(stream)] == [1, 4]
+
+
+def test_messages_of_a_named_stream_that_broke_off_are_dropped_and_others_are_stored(bench: Bench) -> None:
+    for is_named in (True, False):
+        writer = bench.writer(is_named=is_named)
+        stream = bench.stream(writer)
+        bench.send(writer, stream, 0, b"x")
+        stream.end(None)
+        writer.leave(stream)
+        assert writer.is_lost
+    assert len(bench.topic.sends) == 1
+    bench.clock.advance(1)
+    assert len(bench.topic.sends) == 1
