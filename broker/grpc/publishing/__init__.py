@@ -1,2 +1,2 @@
 """What becomes of the messages that clients publish over gRPC: decided here, without IO. `broker.grpc.publish` has the
-calls."""
+calls. No IO."""
