@@ -1,22 +1,15 @@
-"""What a drain still has to do, how fast it is, and what cannot be done at all. No IO: records and reports come in.
+"""Numbers of a drain: how many bytes a bookie has, how fast it becomes less. No IO: records come in.
 
-Rules (I72, I74):
-
-1. What is left follows from records: each ledger whose record names the bookie, and each whose record cannot be read.
-2. A ledger is hopeless when no waiting helps: entries of it are on no bookie that is there, its record cannot be read,
-   or all bookies of the cluster that may take entries are in its ensemble already.
-3. The rate is that of the last minutes; without progress in them there is no estimate of the end.
+The rate is that of the last minutes; without progress in them there is no estimate of the end.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from autorecovery.ledgers.checks import fragments
 from autorecovery.ledgers.index import IndexedLedger
-from autorecovery.repair.outcome import Hindrance
-from magnetar_core.bookkeeper.metadata.bookies.lifecycle import DrainView
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 
 # The rate is taken over so long: with less it jumps at each large ledger, with more it shows what was an hour ago.
@@ -25,12 +18,9 @@ _RATE_S: Final = 300.0
 # Two looks at a drain that are kept for the rate lie at least so far apart: 300 of them at most.
 _SAMPLE_S: Final = 1.0
 
-# Ledgers that wait or are hopeless and that a report names; it is read by people, and others are counted.
-_NAMED_MAX: Final = 20
-
 
 def has_no_target(ledger: IndexedLedger, bookie: str, candidates: Collection[str]) -> bool:
-    """Some ensemble that names *bookie* has all of *candidates*, the bookies that may ever take entries (rule 2)."""
+    """Some ensemble that names *bookie* has all of *candidates*, the bookies that may ever take entries."""
     named = (ensemble for ensemble in (*ledger.ensembles, *ledger.trailing) if bookie in ensemble)
     return any(not set(candidates).difference(ensemble, (bookie,)) for ensemble in named)
 
@@ -75,7 +65,7 @@ class Progress:
         return 0.0 if self.last_gain_s is None else now_s - self.last_gain_s
 
     def per_minute(self, now_s: float) -> float:
-        """Ledgers a minute (rule 3)."""
+        """Ledgers a minute."""
         if not self._samples or now_s - self._samples[0][0] < _SAMPLE_S:
             return 0.0
         since_s, done = self._samples[0]
@@ -85,43 +75,3 @@ class Progress:
         """Seconds until nothing is left; None: nobody can say."""
         rate = self.per_minute(now_s)
         return None if not rate else self.left * 60 / rate
-
-
-def view_of(
-    left: Collection[int],
-    unreadable: Mapping[int, str],
-    no_target: Mapping[int, str],
-    problems: Mapping[int, tuple[str, str]],
-) -> DrainView:
-    """*left*: ledgers that are not moved and proved; *problems*: ledger → (kind, text), as workers report them."""
-    hopeless: dict[int, str] = dict(unreadable)
-    waiting: dict[int, str] = {}
-    for ledger_id in left:
-        kind, text = problems.get(ledger_id, ("", ""))
-        if kind == Hindrance.LOST:
-            hopeless[ledger_id] = text
-        elif ledger_id in no_target:
-            hopeless[ledger_id] = no_target[ledger_id]
-        elif kind:
-            waiting[ledger_id] = text
-    return DrainView(len(set(left) | unreadable.keys()), waiting, hopeless)
-
-
-def facts_of(progress: Progress, view: DrainView | None, phase: str, problem: str, now_s: float) -> dict[str, Any]:
-    """What a node reports about a drain, as values of JSON."""
-    eta_s = progress.eta_s(now_s)
-    facts: dict[str, Any] = {
-        "phase": phase,
-        "problem": problem,
-        "ledgers": progress.total,
-        "ledgers_left": progress.left,
-        "bytes": progress.bytes_total,
-        "bytes_left": progress.bytes_left,
-        "ledgers_per_minute": round(progress.per_minute(now_s), 1),
-        "eta_s": None if eta_s is None else round(eta_s),
-    }
-    for name in ("waiting", "hopeless"):
-        ledgers: Mapping[int, str] = {} if view is None else getattr(view, name)
-        facts[name] = len(ledgers)
-        facts[f"{name}_ledgers"] = {str(ledger_id): ledgers[ledger_id] for ledger_id in sorted(ledgers)[:_NAMED_MAX]}
-    return facts

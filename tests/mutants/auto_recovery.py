@@ -12,6 +12,7 @@ _AUDITOR: Final = ("tests/unit/autorecovery/audit/test_auditor.py",)
 _PERIODIC: Final = ("tests/unit/autorecovery/audit/test_periodic.py",)
 _CATALOGUE: Final = ("tests/unit/autorecovery/ledgers/test_catalogue.py",)
 _CHECKS: Final = ("tests/unit/autorecovery/ledgers/test_checks.py",)
+_DRAIN: Final = ("tests/unit/autorecovery/lifecycle/test_drain.py",)
 _DRAINING: Final = ("tests/unit/autorecovery/lifecycle/test_draining.py",)
 _MARKS: Final = ("tests/unit/magnetar_core/bookkeeper/metadata/marks/test_board.py",)
 _SERVER: Final = ("tests/unit/autorecovery/admin/test_server.py",)
@@ -24,10 +25,10 @@ _REPORTS: Final = ("tests/conformance/test_damage_reports.py",)
 MUTANTS: Final = (
     Mutant(
         "a ledger that is moved once more counts as proved",
-        "autorecovery/lifecycle/draining.py",
-        "        self.proved -= ledger_ids\n",
+        "autorecovery/lifecycle/drain.py",
+        "        self.proved -= open_ids  # rule 4\n",
         "",
-        ("tests/unit/autorecovery/lifecycle/test_draining.py", "-k", "once_more"),
+        _DRAIN,
     ),
     Mutant(
         "the writer of an open ledger is not told that its bookie leaves",
@@ -507,7 +508,7 @@ MUTANTS: Final = (
     Mutant(
         "an auditor that takes a drain over does not read the copies of what was moved before",
         "autorecovery/lifecycle/draining.py",
-        "        await drain.kept.add(left)  # rule 1: before the marks\n",
+        "        await followed.kept.add(ledger_ids)  # rule 1: before the marks\n",
         "",
         _DRAINING,
     ),

@@ -4,6 +4,7 @@ from tests.mutants.catalogue import Mutant
 
 CLIENT = "magnetar_core/bookkeeper/client"
 WRITER = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_writer.py",)
+OUTSTANDING = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_outstanding.py",)
 WRITER_SIMULATION = ("tests/simulation/test_writer_sim.py",)
 RECOVERY = ("tests/unit/magnetar_core/bookkeeper/client/deciding/test_recovery.py",)
 QUORUM = ("tests/property/test_quorum.py",)
@@ -27,24 +28,24 @@ MUTANTS = (
     ),
     Mutant(
         "a bookie that refuses a ledger is asked for it again",
-        f"{CLIENT}/write_handle.py",
-        "            self._refusing.add(channel.bookie)\n",
+        f"{CLIENT}/deciding/writer.py",
+        "            self.refusing.add(bookie)\n",
         "            pass\n",
         (*WHOLE, "-k", "newer_than"),
     ),
     Mutant(
         "a ledger that is older than all disks is held",
-        f"{CLIENT}/write_handle.py",
-        "        if not writer.quorum.can_acknowledge_without(never):\n",
+        f"{CLIENT}/deciding/writer.py",
+        "        if not self.quorum.can_acknowledge_without(never):\n",
         "        if False:\n",
         (*WHOLE, "-k", "older_than and sizes0"),
     ),
     Mutant(
         "a bookie that refused while its disk was full never comes back to its ledgers",
-        f"{CLIENT}/write_handle.py",
-        "        if isinstance(error, BookieReadOnly) and channel.bookie in self._pool.directory.writable:\n",
+        f"{CLIENT}/deciding/writer.py",
+        "        if is_writable and isinstance(error, BookieReadOnly):\n",
         "        if isinstance(error, BookieReadOnly):\n",
-        (*WHOLE, "-k", "was_full"),
+        WRITER,
     ),
     # -- whether the ledger is still the writer's
     Mutant(
@@ -103,6 +104,21 @@ MUTANTS = (
         "pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),",
         "free,",
         ISOLATION,
+    ),
+    # -- positions without a bookie
+    Mutant(
+        "a starved writer holds its entries for ever",
+        f"{CLIENT}/deciding/writer.py",
+        "        return self._fail(self._starved_error()) if now_s >= self._starved_until_s else None\n",
+        "        return None\n",
+        WRITER,
+    ),
+    Mutant(
+        "a writer that was starved once fails sooner the next time",
+        f"{CLIENT}/deciding/writer.py",
+        "        self._starved_until_s = None\n        return Acknowledge(confirmed)\n",
+        "        return Acknowledge(confirmed)\n",
+        WRITER,
     ),
     # -- leaving bookies that are about to stop
     Mutant(
@@ -243,8 +259,8 @@ MUTANTS = (
     Mutant(
         "a delayed change begins in the middle of another",
         f"{CLIENT}/deciding/writer.py",
-        "if not self._delayed or self._changing or self.state is not State.OPEN:",
-        "if not self._delayed or self.state is not State.OPEN:",
+        "if not (self._delayed or self._leaving) or self._changing or self.state is not State.OPEN:",
+        "if not (self._delayed or self._leaving) or self.state is not State.OPEN:",
         WRITER_SIMULATION,
     ),
     # -- quorums
@@ -453,8 +469,8 @@ MUTANTS = (
     ),
     Mutant(
         "a bookie that is back is not taken while there is another, which may not be",
-        f"{CLIENT}/write_handle.py",
-        " and self._successors(writer.left_out):",
+        f"{CLIENT}/deciding/writer.py",
+        " and successors(self._left_out):",
         ":",
         CHANGES_IN_REGIONS,
     ),
@@ -464,6 +480,28 @@ MUTANTS = (
         "            if now < lacking:\n",
         "            if now <= lacking:\n",
         PLACEMENT,
+    ),
+    # -- which answer belongs to which request
+    Mutant(
+        "the youngest of equal adds gets the answer",
+        f"{CLIENT}/deciding/outstanding.py",
+        "                        adder = found.pop(0)\n",
+        "                        adder = found.pop()\n",
+        OUTSTANDING,
+    ),
+    Mutant(
+        "an add that is sent again expires with the one that failed",
+        f"{CLIENT}/deciding/outstanding.py",
+        "        self._add_deadlines.clear()\n",
+        "",
+        OUTSTANDING,
+    ),
+    Mutant(
+        "an add whose answer is lost keeps its entry for ever",
+        f"{CLIENT}/deciding/outstanding.py",
+        "            if overtaken < OVERTAKEN_MAX and now_s - alive_s < self._timeout_s:\n",
+        "            if now_s - alive_s < self._timeout_s:\n",
+        OUTSTANDING,
     ),
     # -- large answers
     Mutant(

@@ -38,7 +38,7 @@ def counts_of(seed: int) -> Counter[str]:
     return Counter(
         changes=changes, acknowledged=world.acknowledged + 1, recovered=last > world.acknowledged,
         raced=len(outcomes) > 1, readmitted=world.readmitted, left=world.left, read=world.read,
-        disowned=world.disowned,
+        disowned=world.disowned, held=world.held,
     )  # fmt: skip
 
 
@@ -55,5 +55,6 @@ def test_the_runs_reach_what_they_are_for() -> None:
     assert total["raced"] > 20
     assert total["readmitted"] > 2
     assert total["left"] > 20
+    assert total["held"] > 10
     assert total["read"] > 20
     assert total["disowned"] > 2

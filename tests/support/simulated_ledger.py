@@ -27,6 +27,7 @@ from magnetar_core.bookkeeper.client.deciding.writer import (
     ChangeEnsemble,
     Effect,
     Failed,
+    Held,
     LedgerWriter,
     PendingAdd,
     judge_conflict,
@@ -88,6 +89,9 @@ class SimulatedLedger:
         )
         self.version = 0
         self.acknowledged = -1
+        self.now_s = 0.0
+        """Each step takes a second."""
+        self.held = 0
         self.writer = Writer(self)
         self.recoveries: list[Recovery] = []
         self.seals = 0
@@ -141,6 +145,7 @@ class SimulatedLedger:
 
     def step(self) -> None:
         rng = self.rng
+        self.now_s += 1
         kinds = ["append", "deliver", "drop", "task", "reach", "recover", "repeat", "look", "leave", "exchange"]
         match rng.choices(kinds, [20, 60, 3, 12, 1, 0.7, 3, 3, 1, 6 if self.metadata.is_closed else 0])[0]:
             case "append":
@@ -278,6 +283,8 @@ class _Adder:
                 self.world.tasks.append(lambda: self.change(dict(failed)))
             case Failed(error):
                 self.on_failed(error)
+            case Held():
+                self.world.held += 1
 
     def change(self, failed: dict[int, str]) -> None:
         if not self.machine.is_open():
@@ -303,6 +310,7 @@ class _Adder:
             for add in adds:
                 self.send(index, add)
         self.do(changed.effect)
+        self.do(self.machine.tick(self.world.now_s))
 
     def is_answered(self, index: int, bookie_name: str) -> None:
         """An add is confirmed."""
@@ -324,7 +332,8 @@ class Writer(_Adder):
     def __init__(self, world: SimulatedLedger) -> None:
         self.known = world.metadata
         self.version = world.version
-        machine = LedgerWriter(LEDGER, world.quorum, world.metadata.last_segment.ensemble, CODEC, KEY)
+        ensemble, hold_s = world.metadata.last_segment.ensemble, world.rng.choice((0.0, 20.0))
+        machine = LedgerWriter(LEDGER, world.quorum, ensemble, CODEC, KEY, hold_s=hold_s)
         super().__init__(world, machine, False)
         self.belief: Belief[tuple[int, str]] = Belief(self.sockets())
         self.is_reading = False
@@ -405,17 +414,17 @@ class Writer(_Adder):
 
     def look_at_left_out(self) -> None:
         """Update the reachable bookies, as the shell does when their register changes, and from time to time."""
-        machine, world = self.machine, self.world
-        if not machine.left_out or machine.is_changing or not machine.is_open():
-            return
-        if world.rng.random() < 0.5:
-            self.do(machine.replace_left_out())
-            return
-        for index, name in list(machine.left_out.items()):
-            if world.bookies[name].reachable:
-                self.world.readmitted += 1
-                for add in machine.readmit(index):
-                    self.send(index, add)
+        world = self.world
+        usable = {name for name, bookie in world.bookies.items() if bookie.reachable}
+        # A placement rule may keep every other bookie out.
+        changed = self.machine.fill(usable, lambda left_out: left_out if world.rng.random() < 0.5 else {})
+        world.readmitted += len(changed.resend)
+        for index, adds in changed.resend.items():
+            for add in adds:
+                self.send(index, add)
+        self.do(changed.effect)
+        if self.machine.due_s is not None and world.now_s >= self.machine.due_s:
+            self.do(self.machine.tick(world.now_s))
 
     def leave(self, name: str) -> None:
         """That bookie is about to stop, and says so."""
@@ -493,7 +502,8 @@ class Recovery:
                 world = self.world
                 for first in range(world.quorum.ensemble_size):
                     unfenced = sum(not world.bookies[self.ensemble[i]].fenced for i in world.quorum.write_set(first))
-                    assert unfenced < world.quorum.ack, "recovery reads before coverage"
+                    # Once the ledger is closed, a bookie may have lost its fence again (fault model).
+                    assert unfenced < world.quorum.ack or world.metadata.is_closed, "recovery reads before coverage"
                 machine = LedgerWriter(
                     LEDGER, world.quorum, self.ensemble, CODEC, KEY,
                     last_add_confirmed=last_add_confirmed, recovery=True,

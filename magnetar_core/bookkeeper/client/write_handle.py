@@ -32,14 +32,16 @@ from magnetar_core.bookkeeper.client.deciding.change_limits import LedgerBackoff
 from magnetar_core.bookkeeper.client.deciding.quorum import quorum_of
 from magnetar_core.bookkeeper.client.deciding.writer import (
     Acknowledge,
+    Changed,
     ChangeEnsemble,
     Effect,
     Failed,
+    Held,
+    Leave,
     LedgerWriter,
     PendingAdd,
 )
 from magnetar_core.bookkeeper.client.errors import (
-    BookieReadOnly,
     BookKeeperError,
     ClientClosed,
     LedgerClosed,
@@ -61,10 +63,6 @@ from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Buffer, Corruption, bare, do_nothing
 
 log = logging.getLogger(__name__)
-
-# How often positions without a bookie are checked again. They are also checked whenever the set of registered bookies
-# changes.
-LEFT_OUT_S: Final = 2.0
 
 # A writer that has appended nothing for so long reads the ledger's record again. One small reading in that time costs
 # nothing, and bookies collect what was deleted every quarter of an hour.
@@ -131,6 +129,8 @@ class LedgerWriteHandle:
             master_key(metadata.password),
             last_add_confirmed=last_add_confirmed,
             recovery=recovery,
+            # A recovery fails at once instead of waiting for bookies: its caller tries it again.
+            hold_s=0.0 if recovery else pool.config.hold_adds_s,
             frame_bytes_max=pool.config.frame_bytes_max,
         )
         self._channels = [
@@ -143,15 +143,9 @@ class LedgerWriteHandle:
         self._write_sets = quorum.write_sets
         # Ensemble changes and the close update the record one after the other.
         self._record_lock = asyncio.Lock()
-        # A recovery fails at once instead of waiting for bookies: its caller tries it again.
-        self._may_starve = pool.config.hold_adds_s > 0 and not recovery
         self._backoff = LedgerBackoff()
         # Position → why its bookie failed, for the log.
         self._reasons: dict[int, str] = {}
-        self._refusing: set[str] = set()
-        """Bookies that are writable, and refuse entries of this ledger."""
-        # When a writer without enough bookies fails. None while it has enough; an acknowledgement resets it.
-        self._starved_until_s: float | None = None
         self._notified = last_add_confirmed
         self._notifying = False
         self._failure: BookKeeperError | None = None
@@ -165,9 +159,7 @@ class LedgerWriteHandle:
         """The record is read, to know whether the ledger is still ours."""
         self._is_looking = False
         self._cancel_record_watch: Cancel = do_nothing
-        self._may_leave = False
-        """Whether some bookie of the ensemble is read-only, and nothing was done about it yet."""
-        self._look_for_leaving()
+        self._writer.on_bookies(pool.directory.writable, pool.directory.read_only)
         self._cancel_watch = pool.directory.watch(self._on_bookies)
 
     @property
@@ -237,9 +229,6 @@ class LedgerWriteHandle:
         self._send(run)
         if effect is not None:
             self._do(effect)
-        if self._may_leave:
-            self._may_leave = False
-            self._tasks.spawn(self._leave(self._read_only()), "leaving bookies")
         return first
 
     async def add(self, payload: Buffer) -> int:
@@ -331,11 +320,8 @@ class LedgerWriteHandle:
 
     def on_add_failed(self, channel: AddChannel, entry_ids: list[int], error: BookKeeperError) -> None:
         self._reasons[channel.index] = str(error)
-        if isinstance(error, BookieReadOnly) and channel.bookie in self._pool.directory.writable:
-            self._refusing.add(channel.bookie)
-        effect = self._writer.on_failed(channel.index, channel.bookie, entry_ids, error)
-        if effect is not None:
-            self._do(effect)
+        is_writable = channel.bookie in self._pool.directory.writable
+        self._do(self._writer.on_failed(channel.index, channel.bookie, entry_ids, error, is_writable))
 
     # Whose ledger it is
 
@@ -391,7 +377,7 @@ class LedgerWriteHandle:
                 self._is_looking = False  # what is changed from here on is looked at again
                 is_asked = await self._record.check(synced=False)
             if is_asked:
-                await self._leave(self._present())
+                await self._leave(self._writer.present)
         except LedgerFenced:
             pass  # a recovery is under way; its end rings again
         except LedgerClosed as error:
@@ -437,12 +423,16 @@ class LedgerWriteHandle:
             if channel.index not in skipped:
                 channel.connection.send_adds(channel, ledger_id, runs[channel.index])
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: Effect | None) -> None:
         match effect:
             case Acknowledge():
                 self._notify_soon()
             case ChangeEnsemble(failed):
                 self._tasks.spawn(self._change_ensemble(dict(failed)), "ensemble change")
+            case Leave(leaving):
+                self._tasks.spawn(self._leave(leaving), "leaving bookies")
+            case Held(error):
+                log.warning("%s; its entries are held for %g s", error, self._pool.config.hold_adds_s)
             case Failed(error):
                 self._stop(error)
 
@@ -490,16 +480,14 @@ class LedgerWriteHandle:
             self._changed(replacements, f"bookies {left} are left", "they take no entries")
 
     def _fail(self, error: BookKeeperError | MetadataError | Corruption) -> None:
-        failure = self._writer.fail(as_client_error(error, self.ledger_id))
-        if failure is not None:
-            self._stop(failure.error)
+        self._do(self._writer.fail(as_client_error(error, self.ledger_id)))
 
     def _changed(self, replacements: Mapping[int, str], what: str, reason: str) -> None:
         """The record has the new ensemble. *what* and *reason* are for the log."""
         writer = self._writer
         if not writer.is_open():
             return
-        changed = writer.on_ensemble_changed(replacements, may_starve=self._may_starve)
+        changed = writer.on_ensemble_changed(replacements)
         if self._watch is not None:
             self._watch.changed(frozenset(replacements), self._now())
         log.info(
@@ -511,38 +499,41 @@ class LedgerWriteHandle:
             ", ".join(writer.left_out.values()) or "none",
             reason,
         )
+        self._carry_out(changed)
+        writer.on_bookies(self._pool.directory.writable, self._pool.directory.read_only)
+        self._tick()
+
+    def _carry_out(self, changed: Changed) -> None:
         for index, adds in changed.resend.items():
             self._resend(index, adds)
-        if changed.effect is not None:
-            self._do(changed.effect)
-        self._look_for_leaving()
-        self._schedule_left_out()
-
-    def _read_only(self) -> dict[int, str]:
-        """Bookies of the ensemble that are read-only, by position."""
-        read_only = self._pool.directory.read_only
-        return {index: bookie for index, bookie in self._present().items() if bookie in read_only}
-
-    def _present(self) -> dict[int, str]:
-        """The bookies to which entries go, by position."""
-        left_out = self._writer.left_out
-        return {index: bookie for index, bookie in enumerate(self._writer.ensemble) if index not in left_out}
-
-    def _look_for_leaving(self) -> None:
-        """A recovery stays: it is over soon, and remembers its changes only."""
-        self._may_leave = not self._recovery and not self._pool.directory.read_only.isdisjoint(self._writer.ensemble)
+        self._do(changed.effect)
 
     def _on_bookies(self) -> None:
         """Bookies have come, gone or changed their mode."""
-        self._refusing &= self._pool.directory.writable  # others refuse everything for a while
-        self._look_for_leaving()
-        self._retry_left_out()
+        self._writer.on_bookies(self._pool.directory.writable, self._pool.directory.read_only)
+        self._fill()
+
+    def _fill(self) -> None:
+        if self._writer.left_out:
+            usable = self._pool.directory.writable - self._pool.unreachable
+            self._carry_out(self._writer.fill(usable, self._successors))
+
+    def _tick(self) -> None:
+        now_s = self._now()
+        self._do(self._writer.tick(now_s))
+        if self._writer.due_s is not None and self._left_out_timer is None and self._writer.is_open():
+            self._left_out_timer = self._pool.clock.call_later(self._writer.due_s - now_s, self._on_left_out_timer)
+
+    def _on_left_out_timer(self) -> None:
+        self._left_out_timer = None
+        self._fill()
+        self._tick()
 
     def _successors(self, failed: Mapping[int, str]) -> dict[int, str]:
         """Bookies that may take the positions of *failed*, as far as there are any."""
         writer, pool = self._writer, self._pool
         stay = [bookie for at, bookie in enumerate(writer.ensemble) if at not in failed]
-        free = pool.directory.writable - pool.unreachable - self._refusing - set(failed.values())
+        free = pool.directory.writable - pool.unreachable - writer.refusing - set(failed.values())
         return choose_replacements(
             pool.usable(free, self.metadata.custom_metadata, len(writer.ensemble), stay),
             writer.ensemble,
@@ -580,50 +571,6 @@ class LedgerWriteHandle:
         self._channels[index] = channel
         connection.send_adds(channel, self.ledger_id, adds)
 
-    def _schedule_left_out(self) -> None:
-        self._fail_if_starved()
-        if self._writer.left_out and self._left_out_timer is None and self._writer.is_open():
-            self._left_out_timer = self._pool.clock.call_later(LEFT_OUT_S, self._on_left_out_timer)
-
-    def _fail_if_starved(self) -> None:
-        """A writer without enough bookies holds pending entries for `hold_adds_s`, then it fails."""
-        writer = self._writer
-        if not writer.is_open() or not writer.is_starved:
-            return
-        now_s, hold_s = self._now(), self._pool.config.hold_adds_s
-        never = sum(1 << index for index, bookie in writer.left_out.items() if bookie in self._refusing)
-        if not writer.quorum.can_acknowledge_without(never):
-            self._starved_until_s = now_s
-        if self._starved_until_s is None:
-            self._starved_until_s = now_s + hold_s
-            log.warning("%s; its entries are held for %g s", writer.starved_error(), hold_s)
-        elif now_s >= self._starved_until_s:
-            failure = writer.fail(writer.starved_error())
-            if failure is not None:
-                self._stop(failure.error)
-
-    def _on_left_out_timer(self) -> None:
-        self._left_out_timer = None
-        self._retry_left_out()
-        self._schedule_left_out()
-
-    def _retry_left_out(self) -> None:
-        """For positions without a bookie: take a new bookie, or the old one if it is back."""
-        writer = self._writer
-        if not writer.left_out or writer.is_changing or not writer.is_open():
-            return
-        writable = self._pool.directory.writable
-        unreachable = self._pool.unreachable
-        # A bookie that is there may still be none for this ledger: its group, rack or region may keep it out.
-        if not writable <= {*writer.ensemble, *unreachable, *self._refusing} and self._successors(writer.left_out):
-            effect = writer.replace_left_out()
-            if effect is not None:
-                self._do(effect)
-            return
-        for index, bookie in list(writer.left_out.items()):
-            if bookie in writable and bookie not in unreachable and bookie not in self._refusing:
-                self._resend(index, writer.readmit(index))
-
     def _notify_soon(self) -> None:
         if not self._notifying:
             self._notifying = True
@@ -635,7 +582,6 @@ class LedgerWriteHandle:
         assert confirmed >= self._notified, "LAC went back"
         if confirmed > self._notified:
             self._notified = confirmed
-            self._starved_until_s = None
             if self._watch is not None:
                 slow = self._watch.acknowledged(confirmed, self._now())
                 if slow is not None:

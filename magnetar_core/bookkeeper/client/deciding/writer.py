@@ -11,9 +11,10 @@ Rules the code below keeps:
 5. Answers are kept also for adds that have enough of them: an ensemble change can take some away again.
 6. A failed add that has enough answers starts no ensemble change; the next add does.
 7. After LedgerFenced, Unauthorized or ClientClosed nothing is acknowledged or sent any more, whatever arrives.
-8. A position whose bookie cannot be replaced is left out. If some write set cannot reach its ack quorum then, the
-   writer is starved: it holds pending entries until bookies are back, or fails with NotEnoughBookies, whichever its
-   shell chooses.
+8. A position whose bookie cannot be replaced is left out, until its bookie is back or another one can take it. If some
+   write set cannot reach its ack quorum then, the writer is starved: it holds pending entries for `hold_s`, and fails
+   with NotEnoughBookies if nothing is acknowledged until then. It fails at once where only bookies that refuse its
+   entries could help.
 9. Bookies that still answer are left (`leave`) only with a successor for each of them, so this starves no writer.
 10. While it is in doubt whether the ledger is still this writer's (`doubt`), answers count and nothing is acknowledged.
 
@@ -24,13 +25,14 @@ Recovery uses the same machine for writing back: its adds carry RECOVERY_ADD, an
 remembered until the ledger is closed (I18).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from magnetar_core.bookkeeper.client.deciding.quorum import Quorum
 from magnetar_core.bookkeeper.client.errors import (
+    BookieReadOnly,
     BookKeeperError,
     ClientClosed,
     EntryTooLarge,
@@ -44,6 +46,10 @@ from magnetar_core.bookkeeper.wire.codec_v2 import FLAG_HIGH_PRIORITY, FLAG_RECO
 from magnetar_core.bookkeeper.wire.entry import HEADER_BYTES, EntryCodec
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
 from magnetar_core.runtime.types import Buffer, bare
+
+# How often positions without a bookie are looked at again. They are also looked at whenever the set of registered
+# bookies changes.
+LEFT_OUT_S: Final = 2.0
 
 # First word and master key: the bytes before the stored entry in an add's frame.
 _ADD_OVERHEAD_BYTES: Final = 24
@@ -91,7 +97,19 @@ class Failed:
     error: BookKeeperError
 
 
-Effect: TypeAlias = Acknowledge | ChangeEnsemble | Failed
+class Leave(NamedTuple):
+    """These bookies take no entries any more: choose others, and `leave` those that can be replaced."""
+
+    leaving: Mapping[int, str]
+
+
+class Held(NamedTuple):
+    """The writer is starved, and holds its entries from now on; for the log."""
+
+    error: BookKeeperError
+
+
+Effect: TypeAlias = Acknowledge | ChangeEnsemble | Failed | Leave | Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +131,17 @@ class LedgerWriter:
         "_doubted",
         "_flags",
         "_frame_bytes_max",
+        "_hold_s",
+        "_leaving",
         "_left_out",
         "_masks",
         "_master_key",
         "_pending",
         "_replacing",
         "_size",
+        "_starved_until_s",
         "confirmed_length",
+        "due_s",
         "ensemble",
         "error",
         "last_add_confirmed",
@@ -127,6 +149,7 @@ class LedgerWriter:
         "ledger_id",
         "length",
         "quorum",
+        "refusing",
         "state",
     )
 
@@ -141,9 +164,11 @@ class LedgerWriter:
         last_add_confirmed: int = -1,
         length: int = 0,
         recovery: bool = False,
+        hold_s: float = 0.0,
         frame_bytes_max: int = MAX_FRAME_BYTES,
     ) -> None:
-        """*frame_bytes_max*: the largest frame that the bookies take."""
+        """*hold_s*: how long entries are held while the writer is starved. *frame_bytes_max*: the largest frame that
+        the bookies take."""
         assert len(ensemble) == quorum.ensemble_size
         self.ledger_id = ledger_id
         self.quorum = quorum
@@ -171,6 +196,15 @@ class LedgerWriter:
         self._delayed: dict[int, str] = {}
         # Positions without a living bookie (rule 8).
         self._left_out: dict[int, str] = {}
+        self._hold_s = hold_s
+        # When a starved writer fails. None while it has enough bookies; an acknowledgement resets it.
+        self._starved_until_s: float | None = None
+        # When `tick` is to be called next.
+        self.due_s: float | None = None
+        # Bookies that are writable, and refuse entries of this ledger.
+        self.refusing: set[str] = set()
+        # Positions of read-only bookies about which nothing was done yet (rule 9).
+        self._leaving: dict[int, str] = {}
 
     @property
     def pending_count(self) -> int:
@@ -241,12 +275,26 @@ class LedgerWriter:
         pending entries then."""
         return {**self._replacing, **self._left_out} if self._left_out else self._replacing
 
-    def start_delayed_change(self) -> ChangeEnsemble | None:
-        """After an add: start the ensemble change that an earlier failure made necessary (rule 6)."""
-        if not self._delayed or self._changing or self.state is not State.OPEN:
+    def start_delayed_change(self) -> ChangeEnsemble | Leave | None:
+        """After an add: what an earlier failure (rule 6) or a read-only bookie (rule 9) made necessary."""
+        if not (self._delayed or self._leaving) or self._changing or self.state is not State.OPEN:
             return None
-        delayed, self._delayed = self._delayed, {}
-        return self._start_change(delayed)
+        if self._delayed:
+            delayed, self._delayed = self._delayed, {}
+            return self._start_change(delayed)
+        leaving, self._leaving = self._leaving, {}
+        return Leave(leaving)
+
+    @property
+    def present(self) -> dict[int, str]:
+        """The bookies to which entries go, by position."""
+        return {index: bookie for index, bookie in enumerate(self.ensemble) if index not in self._left_out}
+
+    def on_bookies(self, writable: Set[str], read_only: Set[str]) -> None:
+        """Which bookies are there: after they have changed, and after the ensemble has."""
+        self.refusing &= writable  # others refuse everything for a while
+        # A recovery stays: it is over soon, and remembers its changes only.
+        self._leaving = {} if self._flags else {at: one for at, one in self.present.items() if one in read_only}
 
     def leave(self, indexes: Iterable[int]) -> ChangeEnsemble | None:
         """Replace the bookies at *indexes*, which still answer, since they are about to stop (rule 9). None if no
@@ -271,9 +319,11 @@ class LedgerWriter:
         return self._advance()
 
     def on_failed(
-        self, index: int, bookie: str, entry_ids: Iterable[int], error: BookKeeperError
+        self, index: int, bookie: str, entry_ids: Iterable[int], error: BookKeeperError, is_writable: bool = False
     ) -> ChangeEnsemble | Failed | None:
-        """The bookie at *index* did not take entries."""
+        """The bookie at *index* did not take entries. *is_writable*: it takes those of others."""
+        if is_writable and isinstance(error, BookieReadOnly):
+            self.refusing.add(bookie)
         if self.state is not State.OPEN or self.ensemble[index] != bookie:
             return None
         if isinstance(error, LedgerFenced | Unauthorized | ClientClosed):
@@ -299,16 +349,12 @@ class LedgerWriter:
         """Some write set cannot reach its ack quorum until bookies come back or new ones register (rule 8)."""
         return not self.quorum.can_acknowledge_without(sum(1 << index for index in self._left_out))
 
-    def starved_error(self) -> NotEnoughBookies:
-        """The error of a writer that is starved; it names the bookies that are gone."""
+    def _starved_error(self) -> NotEnoughBookies:
         names = ", ".join(sorted(self._left_out.values()))
         return NotEnoughBookies(f"ledger {self.ledger_id}: no bookie is left to replace {names}")
 
-    def on_ensemble_changed(self, replacements: Mapping[int, str], *, may_starve: bool = False) -> Changed:
-        """The change is committed (with recovery: remembered). Positions not in it could not be replaced.
-
-        *may_starve*: if too few bookies are left, hold pending entries instead of failing.
-        """
+    def on_ensemble_changed(self, replacements: Mapping[int, str]) -> Changed:
+        """The change is committed (with recovery: remembered). Positions not in it could not be replaced."""
         if self.state is not State.OPEN:
             return Changed({}, None)
         assert self._changing
@@ -326,8 +372,8 @@ class LedgerWriter:
                 self._left_out[index] = bookie
         self._replacing = {}
         resend = {index: self._lacking(index) for index in replacements}
-        if self.is_starved and not may_starve:
-            return Changed({}, self._fail(self.starved_error()))
+        if self.is_starved and not self._hold_s:
+            return Changed({}, self._fail(self._starved_error()))
         delayed, self._delayed = self._delayed, {}
         again = {
             index: bookie
@@ -339,18 +385,35 @@ class LedgerWriter:
             return Changed(resend, self._start_change(again))
         return Changed(resend, self._advance())
 
-    def readmit(self, index: int) -> Sequence[PendingAdd]:
-        """The bookie of a left-out position is back. Returns the pending adds to send to it."""
-        assert not self._changing, "positions come back only between ensemble changes"
-        self._left_out.pop(index, None)
-        return self._lacking(index)
-
-    def replace_left_out(self) -> ChangeEnsemble | None:
-        """New bookies registered: try to replace the positions that were left out."""
-        if not self._left_out or self._changing or self.state is not State.OPEN:
+    def tick(self, now_s: float) -> Failed | Held | None:
+        """After an ensemble change, and at `due_s` (rule 8)."""
+        if self.state is not State.OPEN:
             return None
-        left_out, self._left_out = self._left_out, {}
-        return self._start_change(left_out)
+        self.due_s = now_s + LEFT_OUT_S if self._left_out else None
+        if not self.is_starved:
+            return None
+        never = sum(1 << index for index, bookie in self._left_out.items() if bookie in self.refusing)
+        if not self.quorum.can_acknowledge_without(never):
+            self._starved_until_s = now_s
+        if self._starved_until_s is None:
+            self._starved_until_s = now_s + self._hold_s
+            return Held(self._starved_error())
+        return self._fail(self._starved_error()) if now_s >= self._starved_until_s else None
+
+    def fill(self, usable: Set[str], successors: Callable[[Mapping[int, str]], Mapping[int, str]]) -> Changed:
+        """For positions without a bookie: take a new bookie, or the old one if it is back. *usable*: bookies that are
+        writable and can be reached; *successors*: those that may take positions."""
+        if not self._left_out or self._changing or self.state is not State.OPEN:
+            return Changed({}, None)
+        usable = usable - self.refusing
+        # A bookie that is there may still be none for this ledger: its group, rack or region may keep it out.
+        if not usable <= {*self.ensemble} and successors(self._left_out):
+            left_out, self._left_out = self._left_out, {}
+            return Changed({}, self._start_change(left_out))
+        back = [index for index, bookie in self._left_out.items() if bookie in usable]
+        for index in back:
+            del self._left_out[index]
+        return Changed({index: self._lacking(index) for index in back}, None)
 
     def fail(self, error: BookKeeperError) -> Failed | None:
         """The shell found that the ledger cannot be written any more, as when its record is not OPEN. None if the
@@ -398,6 +461,7 @@ class LedgerWriter:
         assert confirmed <= self.last_add_pushed, "an entry was acknowledged that was never sent"
         self.last_add_confirmed = confirmed
         self.confirmed_length = last.length
+        self._starved_until_s = None
         return Acknowledge(confirmed)
 
     def _has_enough(self, entry_id: int) -> bool:

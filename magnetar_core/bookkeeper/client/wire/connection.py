@@ -3,14 +3,11 @@
     send_adds, read, batch_read ──▶ outbox ──one writelines per loop turn──▶ socket
     socket ──▶ buffer_updated: all answers of the chunk ──▶ per ledger one `on_added(ids)`; futures of reads
 
-Rules:
+Which answer belongs to which request, and how long a request waits, `deciding/outstanding` decides. Rules:
 
-1. Version 2 has no request ids for adds and reads: an answer is matched to its request by (ledger, entry), and if
-   several equal requests wait, the oldest of them gets it. Therefore fencing reads and recovery adds go over separate
-   connections: an answer to a plain request must never count as one to a fencing request.
-2. A request ends exactly once: answered, timed out, or failed with its connection. A time-out does not end the
-   connection. An add times out only when the bookie is silent: while it answers other requests, the add is still
-   queued there.
+1. Equal requests are not told apart by their answers (rule 1 there). Therefore fencing reads and recovery adds go over
+   separate connections: an answer to a plain request must never count as one to a fencing request.
+2. A time-out does not end the connection.
 3. `send_adds` never calls the sink itself: failures that are known at once are reported in a later loop turn.
 4. Where TLS is set, nothing is sent before the bookie has accepted our certificate
    (`magnetar_core.bookkeeper.tls.start_tls`).
@@ -26,13 +23,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, cast
 
 from magnetar_core.bookkeeper.client.config import ClientConfig
+from magnetar_core.bookkeeper.client.deciding.outstanding import Outstanding
 from magnetar_core.bookkeeper.client.deciding.writer import PendingAdd
 from magnetar_core.bookkeeper.client.errors import (
     BookieUnavailable,
@@ -45,17 +42,13 @@ from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.bookkeeper.tls.start_tls import TlsFailed, connect
 from magnetar_core.bookkeeper.wire.codec_v2 import (
-    ADD_ENTRY,
-    BATCH_READ_ENTRY,
     FLAG_DO_FENCING,
     FLAG_HIGH_PRIORITY,
-    READ_ENTRY,
     batch_read_request,
-    parse_response,
     read_request,
 )
 from magnetar_core.bookkeeper.wire.framing import FrameReceiver, MalformedFrame
-from magnetar_core.runtime.clock import Clock, DeadlineSweep, Timer
+from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import KIB, Allocate, Buffer
@@ -73,10 +66,6 @@ _FLUSH_BYTES: Final = 1024 * KIB
 
 # The most bytes of an answer for which a socket waits (rule 7). The system waits for less where its buffer is small.
 _WAKE_BYTES_MAX: Final = 1024 * KIB
-
-# How many time-outs in a row an add may wait while the bookie answers other requests (rule 2). It is bounded because
-# an answer that is lost must not keep an entry for ever.
-_OVERTAKEN_MAX: Final = 3
 
 # How long requests are refused after a failed connect, doubling up to the maximum. Otherwise a writer with a left-out
 # position would try to connect with every run it appends.
@@ -132,19 +121,13 @@ class ConnectionParts:
 class AddChannel:
     """One position of a ledger's ensemble: its bookie, and the handle that gets the bookie's answers."""
 
-    __slots__ = ("acknowledged", "bookie", "connection", "index", "sink")
+    __slots__ = ("bookie", "connection", "index", "sink")
 
     def __init__(self, sink: AddSink, index: int, connection: "BookieConnection") -> None:
         self.sink = sink
         self.index = index
         self.bookie = connection.bookie_id
         self.connection = connection
-        self.acknowledged: list[int] = []
-        """Filled while one received chunk is parsed; empty at any other time."""
-
-
-_Key: TypeAlias = tuple[int, int]
-_Read: TypeAlias = "asyncio.Future[Any]"
 
 
 class BookieConnection:
@@ -176,20 +159,8 @@ class BookieConnection:
         self._alive_s = self._clock.monotonic()
         self._full_timer: Timer | None = None
         self._when_drained: list[Callable[[], None]] = []
-        # By (ledger, entry). For several equal requests (rule 1) the value is a list of channels, oldest first; a list
-        # for every add would cost an allocation per entry.
-        self._adds: dict[_Key, AddChannel | list[AddChannel]] = {}
-        self._reads: dict[_Key, list[_Read]] = {}
-        self._batches: dict[int, _Read] = {}
-        self._batches_sent = 0
-        self._batch_answered = False
-        self._add_deadlines: DeadlineSweep[tuple[AddChannel, int, int, int, int]] = DeadlineSweep(
-            self._clock, self._config.timeout_s, self._expire_adds
-        )
-        # Weak references: otherwise the sweep would keep an answered read, up to 5 MiB, until its time-out.
-        self._read_deadlines: DeadlineSweep[tuple[_Key | int, weakref.ref[_Read]]] = DeadlineSweep(
-            self._clock, self._config.timeout_s, self._expire_read
-        )
+        self.outstanding: Outstanding[AddChannel, asyncio.Future[Any]] = Outstanding(self._config.timeout_s)
+        self._sweep_timer: Timer | None = None
 
     @property
     def is_refusing(self) -> bool:
@@ -205,11 +176,6 @@ class BookieConnection:
         """Call *callback* once, when the outbox is down to half of its limit, or was dropped with the connection."""
         self._when_drained.append(callback)
 
-    @property
-    def outstanding_count(self) -> int:
-        """Requests without an answer."""
-        return len(self._adds) + len(self._reads) + len(self._batches)
-
     def send_adds(self, channel: AddChannel, ledger_id: int, run: Sequence[PendingAdd]) -> None:
         """Send *run* (ids ascending); answers go to the channel's sink."""
         if not run:
@@ -217,20 +183,7 @@ class BookieConnection:
         if self._closed or self.is_refusing:
             self._loop.call_soon(channel.sink.on_add_failed, channel, [add.entry_id for add in run], self._refusal())
             return
-        adds, outbox = self._adds, self._outbox
-        size = 0
-        for add in run:
-            key = (ledger_id, add.entry_id)
-            if key in adds:
-                self._share(key, channel)
-            else:
-                adds[key] = channel
-            head, payload = add.head, add.payload
-            outbox.append(head)
-            outbox.append(payload)
-            size += len(head) + len(payload)
-        self._add_deadlines.add((channel, ledger_id, run[0].entry_id, run[-1].entry_id, 0))
-        self._queued(size)
+        self._queued(self.outstanding.add(channel, ledger_id, run, self._clock.monotonic(), self._outbox))
 
     def queue_s(self, queued_s: float) -> float:
         """How long a request queued at *queued_s* waited in the outbox. Seconds; known for recent requests only."""
@@ -247,14 +200,9 @@ class BookieConnection:
         With *fencing_key*, the ledger's master key, the bookie also fences the ledger.
         """
         flags = 0 if fencing_key is None else FLAG_DO_FENCING | (FLAG_HIGH_PRIORITY if entry_id >= 0 else 0)
-        answer: asyncio.Future[memoryview] = self._loop.create_future()
-        if self._closed or self.is_refusing:
-            answer.set_exception(self._refusal())
-            return answer
-        key = (ledger_id, entry_id)
-        self._reads.setdefault(key, []).append(answer)
-        self._read_deadlines.add((key, weakref.ref(answer)))
-        self._send(read_request(ledger_id, entry_id, flags, fencing_key))
+        answer, number = self._reader((ledger_id, entry_id))
+        if number:
+            self._send(read_request(ledger_id, entry_id, flags, fencing_key))
         return answer
 
     def batch_read(
@@ -262,24 +210,25 @@ class BookieConnection:
     ) -> "asyncio.Future[list[memoryview]]":
         """Ask for a run of entries that begins with *first_entry_id*. The future gets at least one stored entry, or a
         BookKeeperError; the bookie may return fewer than asked for."""
-        answer: asyncio.Future[list[memoryview]] = self._loop.create_future()
+        answer, number = self._reader(None)
+        if number:
+            self._send(batch_read_request(ledger_id, first_entry_id, number, max_count, max_bytes))
+        return answer
+
+    def _reader(self, key: tuple[int, int] | None) -> tuple["asyncio.Future[Any]", int]:
+        """A future for the answer, and the number of the read; 0: it has failed already."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
         if self._closed or self.is_refusing:
             answer.set_exception(self._refusal())
-            return answer
-        self._batches_sent += 1
-        request_id = self._batches_sent
-        self._batches[request_id] = answer
-        self._read_deadlines.add((request_id, weakref.ref(answer)))
-        self._send(batch_read_request(ledger_id, first_entry_id, request_id, max_count, max_bytes))
-        return answer
+            return answer, 0
+        return answer, self.outstanding.read(answer, key, self._clock.monotonic())
 
     async def close(self) -> None:
         self._closed = True
-        self._add_deadlines.close()
-        self._read_deadlines.close()
-        if self._full_timer is not None:
-            self._full_timer.cancel()
-            self._full_timer = None
+        for timer in (self._sweep_timer, self._full_timer):
+            if timer is not None:
+                timer.cancel()
+        self._sweep_timer = self._full_timer = None
         wire = self._wire
         self._lost(wire, ClientClosed("the BookKeeper client was closed"))
         if wire is not None:
@@ -302,7 +251,9 @@ class BookieConnection:
         elif not self._flushing and not self._paused:
             self._flushing = True
             self._loop.call_soon(self._flush)
-        if self._full_timer is None and self.is_full:
+        if self._sweep_timer is None:
+            self._sweep_timer = self._clock.call_later(self._config.timeout_s * 1.05, self._sweep)
+        if self._full_timer is None and self._outbox_bytes > self._config.outbox_bytes_max:  # `is_full`
             self._full_timer = self._clock.call_later(self._config.full_silence_s, self._give_up_if_silent)
 
     def _flush(self) -> None:
@@ -391,7 +342,6 @@ class BookieConnection:
         self.socket += 1
         self._refusing.reset()
         self._paused = False
-        self._batch_answered = False
         self._flush()
 
     # Answers
@@ -400,70 +350,23 @@ class BookieConnection:
         """Handle all whole frames of one received chunk. Raises MalformedFrame, after the frames before it were
         delivered."""
         self._alive_s = self._clock.monotonic()
-        adds = self._adds
-        touched: list[AddChannel] = []
-        refused: dict[tuple[AddChannel, int], list[int]] = {}
-        try:
-            for frame in frames:
-                opcode, rc, ledger_id, entry_id, body, request_id = parse_response(frame)
-                if opcode == ADD_ENTRY:
-                    key = (ledger_id, entry_id)
-                    found = adds.pop(key, None)
-                    if found is None:
-                        continue  # its time-out came first
-                    if type(found) is list:
-                        channel = found.pop(0)
-                        if found:
-                            adds[key] = found
-                    else:
-                        channel = found  # type: ignore[assignment]
-                    if rc == 0:
-                        acknowledged = channel.acknowledged
-                        if not acknowledged:
-                            touched.append(channel)
-                        acknowledged.append(entry_id)
-                    else:
-                        refused.setdefault((channel, rc), []).append(entry_id)
-                elif opcode == READ_ENTRY:
-                    self._on_read(rc, ledger_id, entry_id, body, chunk_bytes)
-                elif opcode == BATCH_READ_ENTRY:
-                    self._on_batch(rc, ledger_id, entry_id, body, request_id)
-                else:
-                    raise MalformedFrame(f"an answer with the opcode {opcode} to nothing that was asked")
-        finally:
-            for channel in touched:
-                entry_ids, channel.acknowledged = channel.acknowledged, []
-                channel.sink.on_added(channel, entry_ids)
-            for (channel, rc), entry_ids in refused.items():
-                error = error_of(rc, f"bookie {self.bookie_id}, adding entry {entry_ids[0]}")
-                channel.sink.on_add_failed(channel, entry_ids, error)
-
-    def _on_read(self, rc: int, ledger_id: int, entry_id: int, body: Any, chunk_bytes: int) -> None:
-        key = (ledger_id, entry_id)
-        waiting = self._reads.get(key)
-        if waiting is None:
-            return
-        answer = waiting.pop(0)
-        if not waiting:
-            del self._reads[key]
-        if answer.done():
-            return
-        if rc == 0:
-            # Copied, so that a small entry in a cache does not keep the whole chunk in memory.
-            answer.set_result(body if len(body) * 2 > chunk_bytes else memoryview(bytes(body)))
-        else:
-            answer.set_exception(error_of(rc, f"bookie {self.bookie_id}, ledger {ledger_id} entry {entry_id}"))
-
-    def _on_batch(self, rc: int, ledger_id: int, entry_id: int, body: Any, request_id: int | None) -> None:
-        assert request_id is not None
-        self._batch_answered = True
-        answer = self._batches.pop(request_id, None)
-        if answer is None or answer.done():
-            return
-        if rc == 0:
-            answer.set_result(body)
-        else:
-            answer.set_exception(error_of(rc, f"bookie {self.bookie_id}, ledger {ledger_id} entry {entry_id}"))
+        added, refused, reads, malformed = self.outstanding.match(frames)
+        for answer, rc, ledger_id, entry_id, body in reads:
+            if answer.done():
+                continue
+            if rc:
+                answer.set_exception(error_of(rc, f"bookie {self.bookie_id}, ledger {ledger_id} entry {entry_id}"))
+            else:
+                # Copied, so that a small entry in a cache does not keep the whole chunk in memory.
+                is_small = isinstance(body, memoryview) and len(body) * 2 <= chunk_bytes
+                answer.set_result(memoryview(bytes(body)) if is_small else body)
+        for channel, entry_ids in added.items():
+            channel.sink.on_added(channel, entry_ids)
+        for (channel, rc), entry_ids in refused.items():
+            error = error_of(rc, f"bookie {self.bookie_id}, adding entry {entry_ids[0]}")
+            channel.sink.on_add_failed(channel, entry_ids, error)
+        if malformed:
+            raise MalformedFrame(malformed)
 
     # Ends
 
@@ -478,7 +381,7 @@ class BookieConnection:
         """The socket was closed or broke."""
         if wire is not self._wire:
             return
-        if self._batches and not self._batch_answered:
+        if self.outstanding.is_batch_unknown:
             self._parts.health.batches_failed(self.bookie_id)
         self._lost(wire, BookieUnavailable(f"the connection to bookie {self.bookie_id} broke ({error or 'closed'})"))
 
@@ -491,72 +394,32 @@ class BookieConnection:
         self._outbox = []
         self._outbox_bytes = 0
         self._tell_drained()
-        adds, self._adds = self._adds, {}
-        reads, self._reads = self._reads, {}
-        batches, self._batches = self._batches, {}
-        lost: dict[AddChannel, list[int]] = {}
-        for (_, entry_id), found in adds.items():
-            for channel in found if isinstance(found, list) else (found,):
-                lost.setdefault(channel, []).append(entry_id)
-        for channel, entry_ids in lost.items():
+        adds, answers = self.outstanding.fail_all()
+        for channel, entry_ids in adds.items():
             channel.sink.on_add_failed(channel, entry_ids, error)
-        for answer in (*(answer for waiting in reads.values() for answer in waiting), *batches.values()):
+        for answer in answers:
             if not answer.done():
                 answer.set_exception(error)
 
-    def _expire_adds(self, item: tuple[AddChannel, int, int, int, int]) -> None:
-        channel, ledger_id, first, last, overtaken = item
-        adds = self._adds
-        if overtaken < _OVERTAKEN_MAX and self._clock.monotonic() - self._alive_s < self._config.timeout_s:
-            if any((ledger_id, entry_id) in adds for entry_id in range(first, last + 1)):
-                # Rule 2: other requests were answered, so these adds wait for one more time-out.
-                self._add_deadlines.add((channel, ledger_id, first, last, overtaken + 1))
-            return
-        expired = []
-        for entry_id in range(first, last + 1):
-            key = (ledger_id, entry_id)
-            found = adds.get(key)
-            if found is channel:
-                del adds[key]
-                expired.append(entry_id)
-            elif isinstance(found, list) and channel in found:
-                found.remove(channel)
-                if not found:
-                    del adds[key]
-                expired.append(entry_id)
-        if expired:
+    def _sweep(self) -> None:
+        """Requests fail whose time is over, accurate to a tenth of it. One timer: `wait_for` costs 2.3 µs a request."""
+        self._sweep_timer = None
+        now_s, timeout_s = self._clock.monotonic(), self._config.timeout_s
+        adds, answers = self.outstanding.expire(now_s, self._alive_s)
+        for channel, ledger_id, entry_ids in adds:
             self._parts.health.failed(self.bookie_id)
-            error = OperationTimeout(
-                f"bookie {self.bookie_id} did not answer an add of ledger {ledger_id} entry {expired[0]} "
-                f"within {self._config.timeout_s:g} s"
-            )
-            channel.sink.on_add_failed(channel, expired, error)
+            what = f"an add of ledger {ledger_id} entry {entry_ids[0]}"
+            channel.sink.on_add_failed(channel, entry_ids, self._late(what))
+        for answer in answers:
+            if not answer.done():
+                self._parts.health.failed(self.bookie_id)
+                answer.set_exception(self._late("a read"))
+        due_s = self.outstanding.due_s
+        if due_s is not None and self._sweep_timer is None:
+            self._sweep_timer = self._clock.call_later(max(due_s - now_s, timeout_s * 0.1), self._sweep)
 
-    def _expire_read(self, item: "tuple[_Key | int, weakref.ref[_Read]]") -> None:
-        key, reference = item
-        answer = reference()
-        if answer is None:
-            return
-        if isinstance(key, int):
-            self._batches.pop(key, None)
-        else:
-            waiting = self._reads.get(key, [])
-            with contextlib.suppress(ValueError):
-                waiting.remove(answer)
-                if not waiting:
-                    del self._reads[key]
-        if not answer.done():
-            self._parts.health.failed(self.bookie_id)
-            answer.set_exception(
-                OperationTimeout(f"bookie {self.bookie_id} did not answer a read within {self._config.timeout_s:g} s")
-            )
-
-    def _share(self, key: _Key, channel: AddChannel) -> None:
-        found = self._adds[key]
-        if isinstance(found, list):
-            found.append(channel)
-        else:
-            self._adds[key] = [found, channel]
+    def _late(self, what: str) -> OperationTimeout:
+        return OperationTimeout(f"bookie {self.bookie_id} did not answer {what} within {self._config.timeout_s:g} s")
 
     def _refusal(self) -> BookKeeperError:
         if self._closed:

@@ -1,8 +1,7 @@
 """What a drain still has to do, and how fast it is."""
 
 from autorecovery.ledgers.index import LedgerIndex
-from autorecovery.lifecycle.drain_rules import Progress, bytes_on, facts_of, has_no_target, view_of
-from magnetar_core.bookkeeper.metadata.bookies.lifecycle import DrainView
+from autorecovery.lifecycle.drain_rules import Progress, bytes_on, has_no_target
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from magnetar_core.bookkeeper.wire.entry import DigestType
 
@@ -57,17 +56,3 @@ def test_the_rate_is_that_of_the_last_minutes_and_without_progress_there_is_no_e
     assert progress.stuck_s(999) == 939
     progress.note(1_000, 100, 70, 1_000, 900)
     assert progress.stuck_s(1_000) == 0
-
-
-def test_what_is_left_is_split_into_what_waits_what_is_hopeless_and_what_is_under_way() -> None:
-    """I72"""
-    problems = {1: ("lost", "gone"), 2: ("silent", "no answer"), 3: ("no-target", "full"), 9: ("lost", "another")}
-    view = view_of({1, 2, 3, 4}, {5: "damaged"}, {3: "all have it"}, problems)
-    assert view == DrainView(5, {2: "no answer"}, {1: "gone", 3: "all have it", 5: "damaged"})
-
-
-def test_a_report_names_some_ledgers_and_counts_all() -> None:
-    view = DrainView(60, dict.fromkeys(range(30), "waits"), {})
-    facts = facts_of(Progress(), view, "copying", "", 0)
-    assert (facts["waiting"], len(facts["waiting_ledgers"]), facts["hopeless"]) == (30, 20, 0)
-    assert (facts["eta_s"], facts["ledgers_per_minute"]) == (None, 0)

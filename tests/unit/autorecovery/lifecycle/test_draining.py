@@ -1,19 +1,22 @@
 """Drains over small bookies: everything is moved, nothing is lost, and how it ended is told."""
 
 import asyncio
+from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 import pytest
 
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.lifecycle import draining
+from autorecovery.lifecycle.drain import Drain
 from autorecovery.lifecycle.retirement import BookieLifecycle, StillNeeded
+from autorecovery.lifecycle.unproved import UnprovedLedgers
 from autorecovery.node import AutoRecoveryNode
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, cookie_path
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Lifecycle, State
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, ledger_path
 from magnetar_core.bookkeeper.metadata.marks.underreplication import drains_path
+from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from magnetar_core.runtime.types import MagnetarError
 from tests.support import lifecycle
 from tests.support.waiting import eventually
@@ -330,7 +333,7 @@ async def test_a_copy_that_is_not_whole_on_its_new_bookie_is_mended_before_the_d
         told: list[str] = []
         look = node.drains._why_not_whole
 
-        async def spoilt(drained: draining._Drain, number: int, metadata: LedgerMetadata) -> str:
+        async def spoilt(drained: Drain, number: int, metadata: LedgerMetadata) -> str:
             if not told:
                 holder = metadata.ensemble_for(0)[0]
                 del nodes.cluster.bookies[holder].ledgers[number][0]
@@ -366,7 +369,7 @@ async def test_what_was_moved_is_proved_by_whoever_goes_on_with_the_drain(
         first = await nodes.start("one", AutoRecoveryConfig(ledger_check_s=0))
         await eventually(lambda: first.election.is_elected)
 
-        async def unsure(drained: draining._Drain, number: int, metadata: LedgerMetadata) -> str:
+        async def unsure(drained: Drain, number: int, metadata: LedgerMetadata) -> str:
             return "nobody has looked yet"
 
         with monkeypatch.context() as patched:
@@ -434,12 +437,24 @@ async def test_a_failed_drain_is_finished_when_what_it_could_not_move_is_deleted
         assert await nodes.cluster.store.children(drains_path("/ledgers")) == []
 
 
-def test_a_ledger_that_is_moved_once_more_is_proved_once_more() -> None:
-    """It stands in the metadata store still, for the next auditor, until its copies are read again."""
-    nothing: Any = None
-    drain = draining._Drain("bookie-0", nothing, nothing)
-    drain.must_prove({1, 2})
-    drain.is_proved(1)
-    drain.is_proved(2)
-    drain.must_prove({1, 3})
-    assert (drain.unproved, drain.proved, drain.total) == ({1, 3}, {2}, 4)
+async def test_a_store_that_fails_before_ledgers_are_marked_holds_a_drain_up_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes_over(5) as nodes:
+        ledgers = [await nodes.written(5, ensemble=4) for _ in range(4)]
+        failures: list[str] = []
+        add = UnprovedLedgers.add
+
+        async def fail_once(kept: UnprovedLedgers, ids: Collection[int]) -> None:
+            if not failures:
+                failures.append("the store does not answer")
+                raise StoreUnavailable(failures[0])
+            await add(kept, ids)
+
+        monkeypatch.setattr(UnprovedLedgers, "add", fail_once)
+        await nodes.start("one")
+        await drain(nodes, "bookie-0")
+        await becomes(nodes, "bookie-0", State.DRAINED)
+        assert failures
+        for ledger_id in ledgers:
+            assert await nodes.is_whole(ledger_id)

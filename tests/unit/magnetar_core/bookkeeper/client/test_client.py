@@ -70,7 +70,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bookies that were left out are tried again soon."""
-    monkeypatch.setattr("magnetar_core.bookkeeper.client.write_handle.LEFT_OUT_S", 0.1)
+    monkeypatch.setattr("magnetar_core.bookkeeper.client.deciding.writer.LEFT_OUT_S", 0.1)
 
 
 @pytest.fixture

@@ -1,18 +1,24 @@
 """The state machine of the writer, driven by hand."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
 from magnetar_core.bookkeeper.client.deciding.quorum import Quorum
 from magnetar_core.bookkeeper.client.deciding.writer import (
+    LEFT_OUT_S,
     Acknowledge,
+    Changed,
     ChangeEnsemble,
     Failed,
+    Held,
+    Leave,
     LedgerWriter,
     judge_conflict,
 )
 from magnetar_core.bookkeeper.client.errors import (
+    BookieReadOnly,
     BookieUnavailable,
     BookKeeperError,
     LedgerClosed,
@@ -253,17 +259,137 @@ def test_a_position_without_a_successor_is_left_out_while_the_ack_quorum_can_be_
     assert isinstance(effect.error, NotEnoughBookies)
 
 
+# ----------------------------------------------------------------- positions without a bookie, step by step
+
+ALL = frozenset({"b0", "b1", "b2"})
+
+
+def nobody(left_out: Mapping[int, str]) -> Mapping[int, str]:
+    return {}
+
+
+def anybody(left_out: Mapping[int, str]) -> Mapping[int, str]:
+    return left_out
+
+
+def starved(hold_s: float = 30.0, refuse: bool = False) -> LedgerWriter:
+    """At 100 s two of three bookies were left out."""
+    writer = make(hold_s=hold_s)
+    add(writer, 1)
+    for index in (0, 1):
+        writer.on_failed(index, f"b{index}", [0], BookieReadOnly("its disks are newer") if refuse else DOWN, refuse)
+        writer.on_ensemble_changed({})
+    assert writer.is_starved
+    return writer
+
+
 def test_a_left_out_position_is_filled_later(writer: LedgerWriter) -> None:
     add(writer, 2)
     fail(writer, 0, 0)
     writer.on_ensemble_changed({})
-    assert [made.entry_id for made in writer.readmit(0)] == [0, 1]
+    assert writer.fill(ALL - {"b0"}, anybody) == Changed({}, None), "nobody is there who could take it"
+    changed = writer.fill(ALL, anybody)
+    assert [made.entry_id for made in changed.resend[0]] == [0, 1], "its own bookie is back"
+    assert writer.left_out == {}
     fail(writer, 0, 0)
     writer.on_ensemble_changed({})
-    assert writer.replace_left_out() == ChangeEnsemble({0: "b0"})
+    assert writer.fill({"b9", *ALL} - {"b0"}, nobody) == Changed({}, None), "a placement rule keeps b9 out"
+    assert writer.fill({"b9", *ALL}, anybody).effect == ChangeEnsemble({0: "b0"})
+    assert writer.fill({"b9", *ALL}, anybody) == Changed({}, None), "a change is under way"
     changed = writer.on_ensemble_changed({0: "b9"})
     assert [made.entry_id for made in changed.resend[0]] == [0, 1]
     assert writer.ensemble == ["b9", "b1", "b2"]
+
+
+def test_a_position_without_a_bookie_is_looked_at_again_after_a_while(writer: LedgerWriter) -> None:
+    add(writer, 1)
+    fail(writer, 0, 0)
+    writer.on_ensemble_changed({})
+    assert writer.tick(100) is None, "two of three are enough"
+    assert writer.due_s == 100 + LEFT_OUT_S
+    writer.fill(ALL, nobody)
+    writer.tick(102)
+    assert [writer.due_s] == [None]
+
+
+def test_a_starved_writer_holds_its_entries_and_fails_when_its_time_is_over() -> None:
+    writer = starved(hold_s=30)
+    effect = writer.tick(100)
+    assert isinstance(effect, Held)
+    assert str(effect.error) == "ledger 1: no bookie is left to replace b0, b1"
+    assert [writer.tick(now_s) for now_s in (102, 129.9)] == [None, None]
+    assert writer.pending_count == 1
+    effect = writer.tick(130)
+    assert isinstance(effect, Failed)
+    assert isinstance(effect.error, NotEnoughBookies)
+    assert writer.tick(132) is None
+
+
+def test_what_is_acknowledged_gives_a_starved_writer_its_time_again() -> None:
+    writer = starved(hold_s=30)
+    writer.tick(100)
+    for index in (0, 1):
+        assert len(writer.fill({"b2", f"b{index}"}, nobody).resend[index]) == 1
+        effect = ok(writer, 0, index)
+    assert effect == Acknowledge(0)
+    add(writer, 1)
+    for index in (0, 1):
+        fail(writer, 1, index)
+        writer.on_ensemble_changed({})
+    assert isinstance(writer.tick(200), Held)
+    assert writer.tick(229) is None
+    assert isinstance(writer.tick(230), Failed)
+
+
+def test_bookies_that_are_back_without_an_acknowledgement_do_not_stop_the_clock() -> None:
+    writer = starved(hold_s=30)
+    writer.tick(100)
+    writer.fill(ALL, nobody)
+    assert writer.tick(110) is None
+    for index in (0, 1):
+        fail(writer, 0, index)
+        writer.on_ensemble_changed({})
+    assert isinstance(writer.tick(130), Failed)
+
+
+def test_a_writer_that_may_not_hold_its_entries_fails_at_once() -> None:
+    writer = make()
+    add(writer, 1)
+    fail(writer, 0, 0)
+    writer.on_ensemble_changed({})
+    fail(writer, 0, 1)
+    assert isinstance(writer.on_ensemble_changed({}).effect, Failed)
+
+
+def test_where_only_bookies_that_refuse_the_ledger_could_help_nothing_is_waited_for() -> None:
+    writer = starved(refuse=True)
+    assert writer.refusing == {"b0", "b1"}
+    assert writer.fill(ALL, anybody) == Changed({}, None), "they are not asked again"
+    assert isinstance(writer.tick(100), Failed)
+
+
+def test_a_bookie_that_refuses_everything_for_a_while_comes_back(writer: LedgerWriter) -> None:
+    """Its disk is full, and it may be writable again before the next entry is added."""
+    add(writer, 1)
+    ok(writer, 0, 1)
+    ok(writer, 0, 2)
+    assert writer.on_failed(0, "b0", [0], BookieReadOnly("full"), is_writable=False) is None
+    writer.on_bookies(ALL, frozenset())
+    assert writer.refusing == set()
+    writer.start_delayed_change()
+    writer.on_ensemble_changed({})
+    assert writer.fill(ALL, nobody).resend.keys() == {0}
+
+
+def test_a_bookie_that_refused_while_it_was_about_to_turn_read_only_comes_back() -> None:
+    writer = starved(refuse=True)
+    writer.on_bookies({"b2"}, {"b0", "b1"})
+    assert isinstance(writer.tick(100), Held)
+    writer.on_bookies(ALL, frozenset())
+    assert writer.fill(ALL, nobody).resend.keys() == {0, 1}
+
+
+# ------------------------------------------------------------------------------------------- the end
 
 
 def test_closing_leaves_out_what_is_pending(writer: LedgerWriter) -> None:
@@ -317,6 +443,33 @@ def test_a_bookie_that_still_answers_is_left_behind_the_same_barrier(writer: Led
     assert changed.effect is None, "what the bookie that was left confirmed does not count"
     assert [made.entry_id for made in changed.resend[1]] == [0, 1]
     assert ok(writer, 0, 1) == Acknowledge(0)
+
+
+def test_a_read_only_bookie_is_left_with_the_next_entry_once_and_a_failure_comes_first(writer: LedgerWriter) -> None:
+    writer.on_bookies({"b0", "b2"}, {"b1", "b7"})
+    add(writer, 1)
+    assert writer.start_delayed_change() == Leave({1: "b1"})
+    assert writer.start_delayed_change() is None, "something is done about it"
+    writer.on_bookies({"b0"}, {"b1", "b2"})
+    ok(writer, 0, 0)
+    ok(writer, 0, 1)
+    fail(writer, 0, 2)
+    assert writer.start_delayed_change() == ChangeEnsemble({2: "b2"})
+    assert writer.start_delayed_change() is None, "a change is under way"
+    writer.on_ensemble_changed({2: "b9"})
+    writer.on_bookies({"b0", "b9"}, {"b1", "b2"})
+    assert writer.start_delayed_change() == Leave({1: "b1"})
+
+
+def test_neither_a_position_without_a_bookie_nor_a_recovery_is_left(writer: LedgerWriter) -> None:
+    add(writer, 1)
+    fail(writer, 0, 0)
+    writer.on_ensemble_changed({})
+    assert writer.present == {1: "b1", 2: "b2"}
+    recovering = make(recovery=True)
+    for one in (writer, recovering):
+        one.on_bookies(frozenset(), {"b0"})
+        assert one.start_delayed_change() is None
 
 
 def test_a_bookie_is_left_only_between_other_changes(writer: LedgerWriter) -> None:
