@@ -106,7 +106,7 @@ class AutoRecoveryNode:
             open_grace_s=config.open_grace_ms / 1000,
             retry_s_max=config.retry_ms_max / 1000,
             on_bookies_changed=self._watch_bookies,
-            on_lost=lambda ledger_id, ranges, text: self._damage.tell(ledger_id, Kind.DATA_LOSS, ranges, text),
+            on_lost=lambda ledger_id, ranges, text: self._damage.report(ledger_id, Kind.DATA_LOSS, ranges, text),
         )
         self._bookies = bookkeeper.bookies
         self.election = AuditorElection(store, root, name, clock)

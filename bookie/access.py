@@ -25,7 +25,7 @@ ROLE_PLUGIN: Final = "BookieAuthZFactory"
 ROLE_FACTORIES: Final = ("org.apache.bookkeeper.tls.BookieAuthZFactory", ROLE_PLUGIN)
 """The values `bookieAuthProviderFactoryClass` may have: Apache's factory of roles in certificates."""
 
-# START_TLS has 12 bytes; a context of a few names and values may follow. A longer frame is no START_TLS, so no more
+# START_TLS has 12 bytes; a context of a few names and values may follow. A longer frame is not a START_TLS, so no more
 # bytes are gathered.
 START_TLS_BYTES_MAX: Final = 1_024
 
@@ -73,9 +73,9 @@ def role_of(subject: Subject) -> str | None:
 def _role_in(unit: str) -> str | None:
     roles = ""
     for part in unit.split(";"):
-        found = _OU_PART.match(part)
-        if found is not None and found[1] == _ROLES_CODE:
-            roles = found[2]  # the last one counts, as in Apache's map
+        match = _OU_PART.match(part)
+        if match is not None and match[1] == _ROLES_CODE:
+            roles = match[2]  # the last one counts, as in Apache's map
     return roles.split(",")[0].strip() or None
 
 

@@ -111,7 +111,7 @@ class BookieParts:
     """Fetches copies of entries that are damaged here."""
     rebuild: OnlineRebuild
     local_certificates: Certificates | None
-    """For requests to the bookie's own port."""
+    """The certificates for requests to the bookie's own port."""
 
 
 class Reports(Protocol):
@@ -207,7 +207,7 @@ def assemble(
         clock,
         node.usage,
         OlderMetadata(
-            node.bookie_id, node.store, node.root, node.files, [one.path for one in storage.directories],
+            node.bookie_id, node.store, node.root, node.files, [directory.path for directory in storage.directories],
             rules.ledgers, threads.maintenance, clock, rules.first_ledger_id,
             mode.metadata_is,
         ),

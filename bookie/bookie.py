@@ -7,7 +7,7 @@ Rules:
 
 1. No request is answered before the replay is flushed (I51), and the bookie is registered only when it listens.
 2. A journal or flush that failed ends the bookie: connections are closed without an answer, the registration goes,
-   and `on_failure` tells the owner of the bookie (I38, I52). A full disk is no failure: the bookie becomes read-only.
+   and `on_failure` tells the owner of the bookie (I38, I52). With a full disk the bookie becomes read-only instead.
 3. Several bookies may live in one process; they share nothing.
 """
 
@@ -174,7 +174,7 @@ class Bookie:
         await self._stops.stop()
 
     async def _next_ledger_id(self) -> int:
-        """Above the numbers of all ledgers; 0 where there are none, as in a new cluster. Raises MetadataError."""
+        """A number above those of all ledgers; 0 where there are none, as in a new cluster. Raises MetadataError."""
         ledgers = LedgerStore(self._store, self._root)
         async for _ in ledgers.list():
             return await ledgers.next_id()
@@ -215,7 +215,7 @@ class Bookie:
             registration=registration,
             certificates=certificates,
             threads=self._start_threads(),
-            on_damage=damage.tell,
+            on_damage=damage.report,
         )
         flusher = node.threads.flusher
         digests = MetadataDigests(LedgerStore(self._store, self._root))
@@ -315,14 +315,14 @@ class Bookie:
         log.info("bookie %s serves at %s:%d", self._bookie_id, host, port)
 
     async def _check_metadata(self, parts: BookieParts) -> None:
-        """Before the bookie registers: are the metadata older than the ledgers? Raises MetadataError, OSError."""
+        """Check before registering if the metadata are older than the ledgers. Raises MetadataError, OSError."""
         await parts.collector.older_metadata.check()
         await parts.mode.show()
 
     def _bind(self) -> socket.socket:
         """Bind the socket without listening: a port that is in use is found before anything is changed."""
         family = socket.AF_INET6 if ":" in self.config.listen_address else socket.AF_INET
-        # With its protocol told: asyncio sets TCP_NODELAY only then, and answers waited 40 ms for an ACK.
+        # The protocol is named because asyncio sets TCP_NODELAY only then; without it answers waited 40 ms for an ACK.
         made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -502,7 +502,7 @@ def _own_host(listen_address: str) -> str:
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
-        log.warning("this machine's name has no address; clients are told 127.0.0.1 (set advertisedAddress)")
+        log.warning("this machine's name has no address; clients get 127.0.0.1 (set advertisedAddress)")
         return "127.0.0.1"
 
 

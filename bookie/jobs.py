@@ -70,7 +70,7 @@ def _work(jobs: Sequence[_Job]) -> None:
 
 def _report(jobs: Sequence[_Job], error: BaseException | None) -> None:
     for job in jobs:
-        if job.error is None and error is not None:  # an error that is no Exception ends the thread
+        if job.error is None and error is not None:  # an error that is not an Exception ends the thread
             job.error = RuntimeError(f"the thread has ended: {error!r}")
         job.done(job.result, job.error)
 

@@ -41,12 +41,12 @@ class JournalLatency:
 
     def __init__(self) -> None:
         self.adds = Outcomes()
-        """From `put` to the report, for every record."""
+        """Time from `put` to the report, for every record."""
         self.queue = Distribution()
         self.write = Distribution()
         self.sync = Distribution()
         self.report = Distribution()
-        """From the end of the sync to the report on the loop."""
+        """Time from the end of the sync to the report on the loop."""
         self.group_entries = Distribution()
         self.group_bytes = Distribution()
 
@@ -138,7 +138,7 @@ class BookieLatency:
 
     def __init__(self, journals: int = 1, ledger_directories: int = 1) -> None:
         self.adds = Outcomes()
-        """From the receipt of the chunk with an add to its answer."""
+        """Time from the receipt of the chunk with an add to its answer."""
         self.reads = ReadLatency()
         self.journals = [JournalLatency() for _ in range(journals)]
         self.flushes = [FlushLatency() for _ in range(ledger_directories)]

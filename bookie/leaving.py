@@ -10,7 +10,7 @@ of ensembles. Rules:
 1. Only the registration says read-only. No add is refused, and nothing of it survives a restart.
 2. It waits for nobody where nobody can go (no other bookie is writable), where nothing is written, and where the
    metadata store does not answer in time.
-3. Clients that do not know this (Apache's) go on until the bookie stops; then they change their ensembles as ever.
+3. Clients that do not know this (Apache's) go on until the bookie stops; then they change their ensembles as usual.
 """
 
 import asyncio

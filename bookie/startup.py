@@ -8,7 +8,7 @@ Rules:
    end may be torn.
 2. Replay may run any number of times: a crash during it leaves the old marks, so the same records are replayed again.
 3. A new journal id is greater than every one used before; only the very first comes from the clock (I36).
-4. What the index does not agree with is told of before anything is served: an index that is older than the marks is
+4. What the index does not agree with is reported before anything is served: an index that is older than the marks is
    made anew from the logs, and logs that lack entries which the index names are listed (`bookie.storage.known`).
 """
 
@@ -93,9 +93,9 @@ def open_storage(
         marks = read_marks(files, ledger_directories, len(journal_directories))
         belongs = partial(_marks_problem, files, journal_directories, marks)
         for directory in ledger_directories:
-            opened, found = _open_directory(files, directory, settings, open_index, wall_ms, digest_of, belongs)
+            opened, its_problems = _open_directory(files, directory, settings, open_index, wall_ms, digest_of, belongs)
             directories.append(opened)
-            problems += found
+            problems += its_problems
         storage = LedgerStorage(
             files,
             directories,
@@ -244,7 +244,7 @@ class _Restore:
         # Other negative ids are records of newer versions, for features that are not here.
 
     def _create(self, ledger_id: int, master_key: bytes) -> Ledger:
-        """A ledger whose row the index does not have. It may have entries all the same, and more than the journal: a
+        """A ledger whose row the index does not have. It may still have entries, and more than the journal: a
         crash in a flush leaves entries whose row was still to come."""
         ledger = self._ledgers.create(ledger_id, master_key)
         ledger.is_tail_known = False

@@ -309,7 +309,7 @@ class DrainEngine:
         try:
             await self._states.move(
                 drain.bookie, to, Actor.AUDITOR, self._name, why, self._clock.wall_ms(),
-                reasons=failed, found=followed.state,
+                reasons=failed, expected=followed.state,
             )  # fmt: skip
         except (VersionConflict, IllegalMove) as error:
             log.info("drain of %s: %s", drain.bookie, error)

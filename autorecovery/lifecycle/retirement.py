@@ -154,7 +154,7 @@ class BookieLifecycle:
         self, bookie_id: str, to: State, by: str, why: str, stored: VersionedState | None = None
     ) -> Lifecycle:
         wall_ms = self._clock.wall_ms()
-        return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, found=stored)
+        return await self._states.move(bookie_id, to, Actor.OPERATOR, by, why, wall_ms, expected=stored)
 
     async def _until_stopped(self, bookie_id: str, wait_s: float, waits: Waits) -> None:
         """Rule 4. Raises StillNeeded, MetadataError."""

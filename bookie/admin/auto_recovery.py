@@ -1,4 +1,4 @@
-"""The HTTP calls about auto-recovery, as Apache's bookie answers them: whatever node runs it, and wherever.
+"""The HTTP calls about auto-recovery, as Apache's bookie answers them, whichever node runs it.
 
     GET|PUT  autorecovery/status                        on or off, for the whole cluster (?enabled=true|false)
     GET      autorecovery/list_under_replicated_ledger  ?missingreplica= &excludingmissingreplica= &printmissingreplica=
@@ -63,7 +63,7 @@ class AutoRecoveryCalls:
         return {
             "autorecovery/status": {"GET": self._status, "PUT": self._switch},
             "autorecovery/list_under_replicated_ledger": {"GET": self._list},
-            "autorecovery/who_is_auditor": {"GET": self._who},
+            "autorecovery/who_is_auditor": {"GET": self._who_is_auditor},
             "autorecovery/trigger_audit": {"PUT": self._audit},
             "autorecovery/lost_bookie_recovery_delay": {"GET": self._delay, "PUT": self._set_delay},
             "autorecovery/bookie": {"PUT": self._recover},
@@ -86,7 +86,7 @@ class AutoRecoveryCalls:
         await self._marks.set_enabled(enabled == "true")
         return json_answer({"enabled": enabled == "true"})
 
-    async def _who(self, request: web.Request) -> web.Response:
+    async def _who_is_auditor(self, request: web.Request) -> web.Response:
         return text_answer(f"Auditor: {await self._auditor()}")
 
     async def _audit(self, request: web.Request) -> web.Response:
@@ -96,10 +96,10 @@ class AutoRecoveryCalls:
         return text_answer("Success trigger audit.")
 
     async def _auditor(self) -> str:
-        found = await self._cluster.auditor()
-        if found is None:
+        auditor = await self._cluster.auditor()
+        if auditor is None:
             raise Refused(404, "No auditor found: no node of auto-recovery is running")
-        return found
+        return auditor
 
     async def _delay(self, request: web.Request) -> web.Response:
         return text_answer(f"lostBookieRecoveryDelay value: {await self._delay_s()}")
@@ -125,27 +125,27 @@ class AutoRecoveryCalls:
     async def _list(self, request: web.Request) -> web.Response:
         missing = request.query.get("missingreplica")
         excluding = request.query.get("excludingmissingreplica")
-        is_told = request.query.get("printmissingreplica", "").lower() == "true"
+        shows_replicas = request.query.get("printmissingreplica", "").lower() == "true"
         ids = [ledger_id async for ledger_id in self._marks.marked()]
-        if missing is None and excluding is None and not is_told:
-            found: dict[int, tuple[str, ...]] = dict.fromkeys(ids, ())
+        if missing is None and excluding is None and not shows_replicas:
+            marked: dict[int, tuple[str, ...]] = dict.fromkeys(ids, ())
         elif len(ids) > MARKS_READ_MAX:
             raise Refused(
-                400, f"{len(ids)} ledgers are marked, and which copies they lack is told of {MARKS_READ_MAX} at most"
+                400, f"{len(ids)} ledgers are marked; which copies ledgers lack is shown for {MARKS_READ_MAX} at most"
             )
         else:
-            found = {
+            marked = {
                 ledger_id: replicas for ledger_id in ids if (replicas := await self._replicas(ledger_id)) is not None
             }
             if missing is not None:
-                found = {ledger_id: replicas for ledger_id, replicas in found.items() if missing in replicas}
+                marked = {ledger_id: replicas for ledger_id, replicas in marked.items() if missing in replicas}
             if excluding is not None:
-                found = {ledger_id: replicas for ledger_id, replicas in found.items() if excluding not in replicas}
-        if not found:
+                marked = {ledger_id: replicas for ledger_id, replicas in marked.items() if excluding not in replicas}
+        if not marked:
             raise Refused(404, "No under replicated ledgers found")
-        if is_told:
-            return json_answer({str(ledger_id): list(replicas) for ledger_id, replicas in found.items()})
-        return json_answer(list(found))
+        if shows_replicas:
+            return json_answer({str(ledger_id): list(replicas) for ledger_id, replicas in marked.items()})
+        return json_answer(list(marked))
 
     async def _replicas(self, ledger_id: int) -> tuple[str, ...] | None:
         """None: the mark was taken down meanwhile."""

@@ -47,12 +47,12 @@ def _camel(name: str) -> str:
 
 def settings_json(config: BookieConfig) -> dict[str, str]:
     """Every setting in force, as text. Empty ones are left out, as Apache leaves out settings that are not set."""
-    found = {}
+    settings = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if "name" in field.metadata and value not in (None, ""):
-            found[field.metadata["name"]] = _setting_text(value)
-    return found
+            settings[field.metadata["name"]] = _setting_text(value)
+    return settings
 
 
 def _setting_text(value: object) -> str:
@@ -81,25 +81,25 @@ def marks_json(marks: Iterable[LogMark]) -> dict[str, str]:
 def gc_details_json(status: GcStatus, started_ms: int) -> dict[str, Any]:
     """A time that is not known is shown as *started_ms*, when the bookie started, as Apache's bookie does."""
 
-    def at(wall_ms: int | None) -> int:
+    def shown(wall_ms: int | None) -> int:
         return started_ms if wall_ms is None else wall_ms
 
     return {
         "forceCompacting": status.is_forced,
         "majorCompacting": status.phase == "major compaction",
         "minorCompacting": status.phase == "minor compaction",
-        "lastMajorCompactionTime": at(status.last_major_ms),
-        "lastMinorCompactionTime": at(status.last_minor_ms),
-        "lastEntryLocationCompactionTime": at(status.last_location_ms),
+        "lastMajorCompactionTime": shown(status.last_major_ms),
+        "lastMinorCompactionTime": shown(status.last_minor_ms),
+        "lastEntryLocationCompactionTime": shown(status.last_location_ms),
         "majorCompactionCounter": status.major_compactions,
         "minorCompactionCounter": status.minor_compactions,
         "entryLocationCompactionCounter": status.location_compactions,
     }
 
 
-def ledger_json(ledger_id: int, found: Versioned) -> dict[str, Any]:
+def ledger_json(ledger_id: int, record: Versioned) -> dict[str, Any]:
     """The record of a ledger; bytes are in base64. Format 1 has neither digest nor time."""
-    metadata = found.metadata
+    metadata = record.metadata
     is_first = metadata.format_version == 1
     return {
         "ledgerId": ledger_id,
@@ -110,7 +110,7 @@ def ledger_json(ledger_id: int, found: Versioned) -> dict[str, Any]:
         "state": metadata.state.name,
         "length": metadata.length,
         "lastEntryId": metadata.last_entry_id,
-        "ctime": -1 if is_first else found.created_ms,
+        "ctime": -1 if is_first else record.created_ms,
         "digestType": None if is_first else _DIGESTS.get(metadata.digest_type, metadata.digest_type.name),
         "password": base64.b64encode(metadata.password).decode(),
         "customMetadata": {name: base64.b64encode(value).decode() for name, value in metadata.custom_metadata},

@@ -48,8 +48,8 @@ class ClusterView:
 
     async def writable(self) -> list[str]:
         """Ids of the bookies that take new ledgers. Raises MetadataError."""
-        found = await self._store.children(f"{self._root}/available")
-        return [bookie_id for bookie_id in found if bookie_id != "readonly"]
+        names = await self._store.children(f"{self._root}/available")
+        return [bookie_id for bookie_id in names if bookie_id != "readonly"]
 
     async def read_only(self) -> list[str]:
         """Ids of the bookies that only answer reads. Raises MetadataError."""
@@ -64,12 +64,12 @@ class ClusterView:
 
     async def cookies(self) -> dict[str, str]:
         """Bookie id → its cookie as text. Raises MetadataError."""
-        found: dict[str, str] = {}
+        cookies: dict[str, str] = {}
         for bookie_id in await self._store.children(f"{self._root}/cookies"):
             node = await self._store.get(f"{self._root}/cookies/{bookie_id}")
             if node is not None:
-                found[bookie_id] = node.value.decode("utf-8", "replace")
-        return found
+                cookies[bookie_id] = node.value.decode("utf-8", "replace")
+        return cookies
 
     async def info(self) -> ClusterInfo:
         """Raises MetadataError."""
@@ -112,9 +112,9 @@ class ClusterView:
         candidates = [name for name in await self._store.children(path) if name.startswith("V_")]
         for name in sorted(candidates, key=lambda name: name.removeprefix("V_")):
             node = await self._store.get(f"{path}/{name}")
-            found = None if node is None else underreplication.voter(node.value)
-            if found is not None:
-                return found
+            auditor = None if node is None else underreplication.voter(node.value)
+            if auditor is not None:
+                return auditor
         return None
 
     async def _any_below(self, path: str, levels: int) -> bool:

@@ -65,12 +65,12 @@ class LedgerPages:
     async def _with_records(self, ledger_ids: list[int], decoded: bool) -> list[tuple[str, object]]:
         async def read(ledger_id: int) -> tuple[str, object] | None:
             try:
-                found = await self._records.read(ledger_id)
+                record = await self._records.read(ledger_id)
             except NoNode:  # deleted since it was listed
                 return None
             except Corruption as error:
                 return str(ledger_id), {"problem": str(error)} if decoded else str(error)
-            return str(ledger_id), _record_json(ledger_id, found, decoded)
+            return str(ledger_id), _record_json(ledger_id, record, decoded)
 
         return [member for member in await asyncio.gather(*map(read, ledger_ids)) if member is not None]
 
@@ -97,5 +97,5 @@ class LedgerPages:
             yield member
 
 
-def _record_json(ledger_id: int, found: Versioned, decoded: bool) -> object:
-    return ledger_json(ledger_id, found) if decoded else encode(found.metadata).decode("utf-8", "replace")
+def _record_json(ledger_id: int, record: Versioned, decoded: bool) -> object:
+    return ledger_json(ledger_id, record) if decoded else encode(record.metadata).decode("utf-8", "replace")

@@ -58,14 +58,14 @@ _NONE: Final = Distribution()
 
 def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     """`operations.metrics()` under Apache's names."""
-    found: dict[_Apaches, tuple[float, str]] = {}
+    totals: dict[_Apaches, tuple[float, str]] = {}
     for sample in operations.metrics():
         labels = tuple(label for label in sample.labels if label[0] != "bookie")
         apaches = _NAMES.get((sample.name.removeprefix(_PREFIX), labels))
         if apaches is not None:
-            value, _ = found.get(apaches, (0.0, ""))
-            found[apaches] = value + sample.value, sample.help
-    for (name, kind), (value, help_text) in found.items():
+            value, _ = totals.get(apaches, (0.0, ""))
+            totals[apaches] = value + sample.value, sample.help
+    for (name, kind), (value, help_text) in totals.items():
         yield Sample(name, value, (), help_text, kind)
     yield from _latencies(operations)
     yield Sample("process_cpu_seconds_total", cpu_seconds(), (), "processor time of this process")
@@ -96,9 +96,9 @@ def _latencies(operations: BookieOperations) -> Iterator[Sample | Summary]:
     def summaries(
         name: str, help_text: str, good: Distribution, labels: Labels = (), bad: Distribution = _NONE
     ) -> Iterator[Summary]:
-        for success, one in (("false", bad), ("true", good)):
+        for success, times in (("false", bad), ("true", good)):
             with_success = (("success", success), *labels)
-            yield Summary(name, one.quantiles(now_s), one.count, one.sum, with_success, help_text)
+            yield Summary(name, times.quantiles(now_s), times.count, times.sum, with_success, help_text)
 
     def outcomes(name: str, help_text: str, both: Outcomes, labels: Labels = ()) -> Iterator[Summary]:
         return summaries(name, help_text, both.good, labels, both.bad)

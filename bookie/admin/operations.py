@@ -269,7 +269,7 @@ class BookieOperations:
             raise MagnetarError(f"the {kind} files cannot be listed: {error}") from error
 
     def last_log_marks(self) -> list[LogMark]:
-        """For each journal the mark on disk: all records before it are in entry logs and index."""
+        """The mark of each journal on disk: all records before it are in entry logs and index."""
         return [
             LogMark(directory, mark.file_id, journal_name(mark.file_id), mark.offset)
             for directory, mark in zip(self._directories.journals, self._parts.storage.marks, strict=True)
@@ -296,7 +296,7 @@ class BookieOperations:
 
     @property
     def journal_bytes(self) -> list[int]:
-        """For each journal the bytes written since the start, padding included."""
+        """The bytes written to each journal since the start, padding included."""
         return [journal.writer.written_bytes for journal in self._parts.server.journals]
 
     @property
@@ -418,13 +418,13 @@ class BookieOperations:
                     directory: [log_name(log_id) for log_id in list_logs(self._files, directory)]
                     for directory in self._directories.ledgers
                 }
-        found: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {}
         for directory in self._directories.ledgers:
             for name in ("locations", "ledgers"):
                 path = posixpath.join(directory, name)
                 if self._files.exists(path):
-                    found[path] = self._files.list(path)
-        return found
+                    files[path] = self._files.list(path)
+        return files
 
     def _try_directories(self) -> list[str]:
         problems: list[str] = []

@@ -97,10 +97,10 @@ async def _no_foreign_pages(request: web.Request, handler: RawHandler) -> web.St
 def _for_bookie(calls: Mapping[str, Callable[[web.Request], Awaitable[web.StreamResponse]]]) -> dict[str, _Handler]:
     """Handlers that do not need the bookie, as handlers that get it."""
 
-    def of(call: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> _Handler:
+    def with_bookie(call: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> _Handler:
         return lambda request, _: call(request)
 
-    return {method: of(call) for method, call in calls.items()}
+    return {method: with_bookie(call) for method, call in calls.items()}
 
 
 class AdminServer:
@@ -264,10 +264,10 @@ class AdminServer:
         return json_answer(state_json(bookie.state()))
 
     async def _sanity(self, request: web.Request, bookie: BookieOperations) -> web.Response:
-        found = await bookie.sanity()
-        for problem in found.problems:
+        sanity = await bookie.sanity()
+        for problem in sanity.problems:
             log.error("sanity: %s", problem)
-        return json_answer({"passed": found.passed, "readOnly": found.read_only})
+        return json_answer({"passed": sanity.passed, "readOnly": sanity.read_only})
 
     async def _is_read_only(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         return json_answer({"readOnly": bookie.state().read_only})
@@ -292,12 +292,12 @@ class AdminServer:
         kinds = {name: kind for name, kind in _DISK_FILES.items() if asked in (None, kind)}
         if not kinds:
             raise Refused(400, f"file_type {asked!r} must be one of {', '.join(_DISK_FILES.values())}")
-        found: dict[str, str] = {}
+        listed: dict[str, str] = {}
         for name, kind in kinds.items():
             # Apache's index files belong to a storage with a file for each ledger, which this bookie does not have.
             files = {} if kind is DiskFileKind.INDEX else await bookie.list_disk_files(kind)
-            found[name] = "".join(f"{file}\t" for directory in files.values() for file in directory)
-        return json_answer(found)
+            listed[name] = "".join(f"{file}\t" for directory in files.values() for file in directory)
+        return json_answer(listed)
 
     async def _expand_storage(self, request: web.Request, bookie: BookieOperations) -> web.Response:
         raise Refused(501, "the directories of a bookie are read when it starts, and cannot be added to yet")
@@ -366,10 +366,10 @@ class AdminServer:
         kind = request.query.get("type", "rw")
         if kind not in ("rw", "ro"):
             raise Refused(400, f"type {kind!r} must be rw or ro")
-        found = await (self._cluster.writable() if kind == "rw" else self._cluster.read_only())
-        hosts: dict[str, str | None] = dict.fromkeys(found)
+        bookie_ids = await (self._cluster.writable() if kind == "rw" else self._cluster.read_only())
+        hosts: dict[str, str | None] = dict.fromkeys(bookie_ids)
         if query_flag(request, "print_hostnames"):
-            hosts = {bookie_id: await self._cluster.host_of(bookie_id) for bookie_id in found}
+            hosts = {bookie_id: await self._cluster.host_of(bookie_id) for bookie_id in bookie_ids}
         return json_answer(hosts)
 
     async def _list_bookie_info(self, request: web.Request, bookie: BookieOperations) -> web.Response:

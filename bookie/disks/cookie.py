@@ -44,7 +44,7 @@ class Cookie:
     instance_id: str
 
     def resolved(self, absolute: Callable[[str], str]) -> "Cookie":
-        """With absolute paths. Apache's bookie writes those of its configuration, which may be relative."""
+        """This cookie with absolute paths. Apache's bookie writes those of its configuration, which may be relative."""
         return replace(
             self,
             journal_directories=tuple(map(absolute, self.journal_directories)),
@@ -115,21 +115,21 @@ def is_emptied(
     wiped."""
     if stored is None or all(on_disk.values()):
         return False
-    if any(found is None and holds_data[directory] for directory, found in on_disk.items()):
+    if any(cookie is None and holds_data[directory] for directory, cookie in on_disk.items()):
         return False
     there = {"the metadata store": stored, **on_disk}
-    return not any(list(_differences(expected, found, source)) for source, found in there.items() if found is not None)
+    return not any(list(_differences(expected, cookie, place)) for place, cookie in there.items() if cookie is not None)
 
 
 def _problems(
     expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None], holds_data: Mapping[str, bool]
 ) -> Iterator[str]:
-    for source, found in {"the metadata store": stored, **on_disk}.items():
-        if found is not None:
-            yield from _differences(expected, found, source)
+    for source, cookie in {"the metadata store": stored, **on_disk}.items():
+        if cookie is not None:
+            yield from _differences(expected, cookie, source)
     if stored is not None:
-        for directory, found in on_disk.items():
-            if found is None:
+        for directory, cookie in on_disk.items():
+            if cookie is None:
                 yield (
                     f"{directory} has no cookie, but the bookie is known: a disk is missing or was emptied. Mount it, "
                     "let the data be copied elsewhere (decommission) before the bookie starts anew, or set "
@@ -148,12 +148,12 @@ def _problems(
             yield f"{directory} is not empty, and there is no cookie: not a directory for a new bookie"
 
 
-def _differences(expected: Cookie, found: Cookie, source: str) -> Iterator[str]:
+def _differences(expected: Cookie, actual: Cookie, source: str) -> Iterator[str]:
     for name, wanted, there in (
-        ("bookie id", expected.bookie_id, found.bookie_id),
-        ("journal directories", expected.journal_directories, found.journal_directories),
-        ("ledger directories", expected.ledger_directories, found.ledger_directories),
-        ("cluster", expected.instance_id, found.instance_id),
+        ("bookie id", expected.bookie_id, actual.bookie_id),
+        ("journal directories", expected.journal_directories, actual.journal_directories),
+        ("ledger directories", expected.ledger_directories, actual.ledger_directories),
+        ("cluster", expected.instance_id, actual.instance_id),
     ):
         if wanted != there and not (name == "cluster" and not there):
             yield f"{source}: {name} {_text(there)}, expected {_text(wanted)}"

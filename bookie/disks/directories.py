@@ -105,15 +105,15 @@ class Directories:
                 raise DirectoryUnusable(
                     f"{directory} cannot be used: {error.strerror} (journalDirectories, ledgerDirectories)"
                 ) from error
-        if found := self.open_to_others():
+        if readable := self.open_to_others():
             log.warning(
-                "every user of this machine may read what is stored in %s; chmod 750 ends that", ", ".join(found)
+                "every user of this machine may read what is stored in %s; chmod 750 ends that", ", ".join(readable)
             )
 
     def open_to_others(self) -> list[str]:
         """The directories in which every user of the machine may read what is stored. Raises OSError."""
-        found = dict.fromkeys(self._journals + self._ledgers)
-        return [one for one in found if self._files.lets_others_in(posixpath.join(one, CURRENT))]
+        paths = dict.fromkeys(self._journals + self._ledgers)
+        return [path for path in paths if self._files.lets_others_in(posixpath.join(path, CURRENT))]
 
     def close(self) -> None:
         for lock in self._locks:
@@ -163,16 +163,17 @@ class Directories:
             replace_file(self._files, posixpath.join(directory, CURRENT, VERSION), self._expected.encode())
 
     def _note_first_ledger(self, ledger_id: int) -> None:
-        """Before the cookie: a start that was cut short is one of a new bookie again, and notes another number."""
+        """Call before the cookie is written: a start that was cut short is one of a new bookie again, and notes another
+        number."""
         for directory in self._ledgers:
             replace_file(self._files, posixpath.join(directory, CURRENT, FIRST_LEDGER), b"%d\n" % ledger_id)
 
     def first_ledger_id(self) -> int:
-        """Ledgers below this number are older than what is on the disks: fences of theirs may have been lost (I130).
+        """Ledgers below this number are older than what is on the disks: their fences may have been lost (I130).
 
         0 for a bookie that was made by another program. Raises OSError, Corruption.
         """
-        found = 0
+        highest = 0
         for directory in self.ledgers:
             path = posixpath.join(directory, FIRST_LEDGER)
             if self._files.exists(path):
@@ -182,8 +183,8 @@ class Directories:
                         f"{path} is no number of a ledger; copy it from another ledger directory, or remove it if the "
                         "bookie was never put up anew under its name"
                     )
-                found = max(found, int(data))
-        return found
+                highest = max(highest, int(data))
+        return highest
 
     # -- unclean ends
 
@@ -336,8 +337,8 @@ class StatusFiles:
 
     def read(self) -> dict[Reason, str]:
         """The reasons in the newest of the files. Raises Corruption, OSError."""
-        found = [decode_status(read_file(self._files, path), path) for path in self._paths if self._files.exists(path)]
-        return max(found, key=lambda status: status.changed_ms).kept if found else {}
+        saved = [decode_status(read_file(self._files, path), path) for path in self._paths if self._files.exists(path)]
+        return max(saved, key=lambda status: status.changed_ms).kept if saved else {}
 
     def write(self, kept: Mapping[Reason, str], wall_ms: int) -> None:
         """Write the status file everywhere. One directory is enough, since the newest file counts. Raises OSError if

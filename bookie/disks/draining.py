@@ -42,8 +42,8 @@ class StateFollower:
         self._changed = Bell()
         self._is_stale = False
         self._cancel: Cancel | None = None
-        self._told = ""
-        """The last problem that was told of."""
+        self._reported = ""
+        """The last problem that was logged."""
 
     async def start(self) -> None:
         """Read the state once (rule 1), and follow it. Raises MetadataError."""
@@ -68,36 +68,36 @@ class StateFollower:
             try:
                 await self._read()
             except MetadataError as error:
-                self._tell(f"the metadata store does not say whether bookie {self._bookie_id} is drained: {error}")
+                self._report(f"the metadata store does not say whether bookie {self._bookie_id} is drained: {error}")
                 await self._clock.sleep(_RETRY_S)
                 self._is_stale = True
 
     async def _read(self) -> None:
         try:
-            found = (await self._states.read(self._bookie_id)).lifecycle
-            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)
+            lifecycle = (await self._states.read(self._bookie_id)).lifecycle
+            is_removed = lifecycle.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)
         except Corruption as error:  # rule 4
             mode = "read-only" if self._mode.is_read_only else "writable"
-            self._tell(f"bookie {self._bookie_id} stays {mode}: {error}; `magnetar bookies status` shows it, too")
+            self._report(f"bookie {self._bookie_id} stays {mode}: {error}; `magnetar bookies status` shows it, too")
             return
         if is_removed:  # rule 3
-            self._tell(f"bookie {self._bookie_id} was {_REMOVED}")
+            self._report(f"bookie {self._bookie_id} was {_REMOVED}")
             await self._mode.follow_state(_REMOVED)
             return
-        self._told = ""
-        await self._mode.follow_state(text_of(found))
+        self._reported = ""
+        await self._mode.follow_state(text_of(lifecycle))
 
-    def _tell(self, problem: str) -> None:
-        if problem != self._told:
+    def _report(self, problem: str) -> None:
+        if problem != self._reported:
             log.error("%s", problem)
-        self._told = problem
+        self._reported = problem
 
 
-def text_of(found: Lifecycle) -> str | None:
+def text_of(lifecycle: Lifecycle) -> str | None:
     """Why the bookie takes no entries, for people; None if its state does not keep it from that."""
-    if not found.is_read_only:
+    if not lifecycle.is_read_only:
         return None
-    said = ": ".join(text for text in (found.by, found.why) if text)
-    if found.state is State.DRAINING:
-        return said
-    return f"{found.state}, {said}" if said else str(found.state)
+    reason = ": ".join(text for text in (lifecycle.by, lifecycle.why) if text)
+    if lifecycle.state is State.DRAINING:
+        return reason
+    return f"{lifecycle.state}, {reason}" if reason else str(lifecycle.state)

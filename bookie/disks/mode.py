@@ -144,7 +144,7 @@ class Mode:
     async def follow_state(self, text: str | None) -> None:
         """The bookie's state in the metadata store says that it leaves, and why; None: it does not.
 
-        A status file that cannot be written is told of only: the state is read again after a restart.
+        A status file that cannot be written is only logged: the state is read again after a restart.
         """
         if text is None and Reason.DRAINING not in self._reasons.held:
             return

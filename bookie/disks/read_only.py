@@ -5,7 +5,7 @@
     draining   its state in the metadata store says that it leaves; ends when that state is gone (`draining`)
     error      a directory cannot be checked; ends when it can
     forced     forceReadOnlyBookie; ends with the setting
-    metadata   the metadata store is older than the ledgers here by more than a bookie sets right by itself; ends when
+    metadata   the metadata store is older than the ledgers here by more than a bookie corrects by itself; ends when
                newer metadata are there, or an operator gives these ledgers up
 
 Rules:
@@ -109,7 +109,7 @@ class DiskCheck(NamedTuple):
     free_bytes: int
     total_bytes: int
     text: str
-    """For people; empty when the state is GOOD."""
+    """A text for people; empty when the state is GOOD."""
 
 
 def check_disk(directory: str, total_bytes: int, free_bytes: int, was_full: bool, limits: DiskLimits) -> DiskCheck:

@@ -1,4 +1,4 @@
-"""What a bookie does beside serving: garbage, checks of what is stored, repair from other bookies.
+"""What a bookie does besides serving: garbage, checks of what is stored, repair from other bookies.
 
 When entries may be missing (unclean start, an emptied disk) the ledgers concerned are in limbo: "no such entry"
 becomes "unknown" until `integrity` has compared them with their other copies. What the index knows of the files
@@ -7,6 +7,6 @@ marks. A start compares them: an index that is older than the marks, or another 
 lack is fetched from other copies or reported as lost (`lost_logs`), and until then an error.
 
 The index is derived. `rebuild` makes it anew at a start or while the bookie serves; a record counts if it has the
-digest of its ledger, and what leaves a doubt puts ledgers into limbo. A log that cannot be read is that log's loss,
-and nothing removes it.
+digest of its ledger, and if it is not clear whether entries are missing, ledgers go into limbo. Of a log that cannot
+be read only its own entries are missing, and nothing removes it.
 """

@@ -83,7 +83,7 @@ class IntegrityCheck:
         clock: Clock,
         on_damage: OnDamage,
     ) -> None:
-        """*on_damage* is told of entries that no bookie has."""
+        """*on_damage* is called with entries that no bookie has."""
         self._bookie_id = bookie_id
         self._metadata = metadata
         self._files = files
@@ -128,14 +128,14 @@ class IntegrityCheck:
         log.warning("bookie %s may have lost entries: reading which ledgers name it", self._bookie_id)
         async for ledger_id in self._metadata.list():
             try:
-                found = (await self._metadata.read(ledger_id)).metadata
+                metadata = (await self._metadata.read(ledger_id)).metadata
             except NoNode:
                 continue
             except Corruption as error:
                 self._keep_unreadable(ledger_id, error)
                 continue
-            if self._bookie_id in found.bookies():
-                self._admit(ledger_id, found)
+            if self._bookie_id in metadata.bookies():
+                self._admit(ledger_id, metadata)
         # Also ledgers that a rebuild of the index put into limbo (`bookie.maintenance.rebuild.offline`), even if their
         # copies belong to other bookies by now.
         self._left |= {ledger.ledger_id for ledger in self._ledgers if ledger.limbo}
@@ -265,7 +265,7 @@ class IntegrityCheck:
         return [entry_id for entry_id in entry_ids if entry_id not in there and entry_id not in cached]
 
     def _give_up(self, ledger_id: int, metadata: LedgerMetadata, lost: int, ranges: Sequence[Range]) -> None:
-        """Tell of what no bookie has of a ledger: once, since it may be millions of entries, and looks are repeated."""
+        """Report what no bookie has of a ledger: once, since it may be millions of entries, and looks are repeated."""
         if lost <= self._lost.get(ledger_id, 0):
             return
         self._lost[ledger_id] = lost

@@ -1,4 +1,4 @@
-"""What was lost with entry logs that are missing, cut or other ones: counted, fetched from other bookies, told of.
+"""What was lost with entry logs that are missing, cut or other ones: counted, fetched from other bookies, reported.
 
     start: logs against their notes ──▶ bad ones ──▶ each ledger's locations, page by page ──▶ entries that are gone
       ──▶ another bookie has it: put back │ all others deny it: lost │ not known: an error, and asked again later
@@ -11,11 +11,11 @@ Rules:
 2. It becomes absent only when it is lost for good: every other bookie of its write set has denied it, and a report of
    it is in the metadata store. Those of the last segment of a ledger that is not closed wait until it is, if the
    segment has other bookies (as in `integrity`, rule 3): the next recovery decides with their copies where it ends.
-3. What is done for one ledger is bounded: so many entries are looked at, decided and told of at a time.
-4. A log whose losses were told of keeps its note with their number, and each start tells of it again, until the index
+3. What is done for one ledger is bounded: so many entries are looked at, decided and reported at a time.
+4. A log whose losses were reported keeps its note with their number, and each start reports it again, until the index
    is rebuilt or garbage collection removes the log. If the log comes back, a rebuild takes up its entries again.
 5. Logs that the index has no note of (Apache's bookie wrote them, or an older version) get one, by the same pass.
-6. A log that the disk refuses to read is told of, and nothing of it is decided: it may come back with its disk.
+6. A log that the disk refuses to read is reported, and nothing about it is decided: it may come back with its disk.
 """
 
 import logging
@@ -56,7 +56,7 @@ _LOCATIONS_S: Final = 100_000
 # Entries that are fetched from other bookies a second, at most.
 _COPIES_S: Final = 1_000
 
-# Lost entries of one ledger that are decided and told of at a time (rule 3).
+# Lost entries of one ledger that are decided and reported at a time (rule 3).
 DECIDED_AT_ONCE: Final = 100_000
 
 # Ledgers that the status names, those first that were found first.
@@ -84,7 +84,7 @@ class LostLogsStatus:
     logs: dict[str, str]
     """Path of a log → what is wrong with it."""
     lost_entries: int
-    """Entries that no bookie has, also those that were told of before the start."""
+    """Entries that no bookie has, also those that were reported before the start."""
     restored_entries: int
     waiting_entries: int
     """Entries that cannot be read here, and may be on other bookies."""
@@ -142,7 +142,7 @@ class LostLogs:
                 for directory in directories
                 for log_id, bad in directory.bad_logs.items()
             },
-            lost_entries=sum(bad.lost for one in directories for bad in one.bad_logs.values()),
+            lost_entries=sum(bad.lost for directory in directories for bad in directory.bad_logs.values()),
             restored_entries=self._restored,
             waiting_entries=self._waiting,
             ledgers=tuple(self._named.values()),
@@ -176,23 +176,23 @@ class LostLogs:
     async def _search(self, directory: LedgerDirectory) -> None:
         """Look at every ledger of a directory. Raises OSError, MagnetarError."""
         bad = {log_id: one.is_missing for log_id, one in directory.bad_logs.items() if not one.is_unreadable}
-        found = _Found()
+        findings = _Findings()
         waiting_before = self._waiting
         count = len(self._storage.directories)
         number = self._storage.directories.index(directory)
-        for ledger_id in sorted(one.ledger_id for one in self._ledgers if one.ledger_id % count == number):
-            await self._search_ledger(directory, ledger_id, bad, found)
+        for ledger_id in sorted(ledger.ledger_id for ledger in self._ledgers if ledger.ledger_id % count == number):
+            await self._search_ledger(directory, ledger_id, bad, findings)
         if self._waiting == waiting_before:
-            await self._flusher.run(partial(_note, directory, dict(directory.bad_logs), found.newest))
+            await self._flusher.run(partial(_note, directory, dict(directory.bad_logs), findings.newest))
             directory.unknown_logs.clear()
             directory.bad_logs = {
-                log_id: one._replace(is_decided=True)
-                for log_id, one in directory.bad_logs.items()
-                if one.lost or one.is_unreadable
+                log_id: bad_log._replace(is_decided=True)
+                for log_id, bad_log in directory.bad_logs.items()
+                if bad_log.lost or bad_log.is_unreadable
             }
 
     async def _search_ledger(
-        self, directory: LedgerDirectory, ledger_id: int, bad: dict[int, bool], found: "_Found"
+        self, directory: LedgerDirectory, ledger_id: int, bad: dict[int, bool], findings: "_Findings"
     ) -> None:
         self._at = ledger_id
         gathered: list[tuple[int, int]] = []
@@ -201,7 +201,7 @@ class LostLogs:
             page: LostPage = await self._maintenance.run(
                 partial(find_lost, self._files, directory, ledger_id, first, bad)
             )
-            found.see(page.newest)
+            findings.see(page.newest)
             gathered += page.lost
             first = page.following
             if len(gathered) >= DECIDED_AT_ONCE or (first is None and gathered):
@@ -212,7 +212,7 @@ class LostLogs:
     # -- one ledger
 
     async def _decide(self, directory: LedgerDirectory, ledger_id: int, located: Sequence[tuple[int, int]]) -> None:
-        """Fetch, or tell of, entries of a ledger that are not where the index says. Raises OSError, MetadataError."""
+        """Fetch, or report, entries of a ledger that are not where the index says. Raises OSError, MetadataError."""
         cached = self._cache.entry_ids(ledger_id)  # these get a new location with the next flush
         located = [one for one in located if one[0] not in cached]
         if not located or ledger_id not in self._ledgers:
@@ -240,7 +240,7 @@ class LostLogs:
         here."""
         if metadata.is_closed and entry_id > metadata.last_entry_id:
             return False
-        others = [one for one in write_set(metadata, entry_id) if one != self._bookie_id]
+        others = [bookie_id for bookie_id in write_set(metadata, entry_id) if bookie_id != self._bookie_id]
         if len(others) == metadata.write_quorum:
             return False  # the copy that belongs here is elsewhere by now
         try:
@@ -261,7 +261,7 @@ class LostLogs:
     async def _give_up(
         self, directory: LedgerDirectory, ledger_id: int, metadata: LedgerMetadata, lost: Sequence[tuple[int, int]]
     ) -> None:
-        """Tell of entries that are lost, then let them be absent (rule 2). Raises OSError, MetadataError."""
+        """Report entries that are lost, then let them be absent (rule 2). Raises OSError, MetadataError."""
         before = self._named.get(ledger_id)
         entries = len(lost) + (0 if before is None else before.entries)
         logs = sorted({fmt.split_location(location)[0] for _, location in lost})
@@ -305,8 +305,8 @@ def _note(directory: LedgerDirectory, bad_logs: dict[int, BadLog], newest: dict[
     directory.index.sync()
 
 
-class _Found:
-    """The newest entries of logs, as the pages told them."""
+class _Findings:
+    """The newest entry of each log, gathered from the pages of a search."""
 
     def __init__(self) -> None:
         self.newest: dict[int, LogNote] = {}

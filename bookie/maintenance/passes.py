@@ -48,6 +48,7 @@ class Passes:
             self._timer = None
 
     async def _run(self) -> None:
+        assert self._timer is None, "a pass is under way, and another one is due"
         following_s = self._again_s
         try:
             following_s = await self._one_pass()

@@ -89,15 +89,15 @@ class PeerSource:
                 if bookie_id == self._bookie_id:
                     continue
                 try:
-                    found = await self._ask(bookie_id, ledger_id, entry_id)
-                    if isinstance(found, bytes):
-                        codec.open(found, ledger_id, entry_id)
-                        return found
+                    answer = await self._ask(bookie_id, ledger_id, entry_id)
+                    if isinstance(answer, bytes):
+                        codec.open(answer, ledger_id, entry_id)
+                        return answer
                 except (OSError, TimeoutError, MetadataError, MalformedFrame, Corruption) as error:
                     failures.append(f"{bookie_id}: {error or type(error).__name__}")
                 else:
-                    if found not in _NEGATIVE:
-                        failures.append(f"{bookie_id}: refused with {found}")
+                    if answer not in _NEGATIVE:
+                        failures.append(f"{bookie_id}: refused with {answer}")
             if failures:
                 raise RepairUnavailable(f"ledger {ledger_id} entry {entry_id}: {'; '.join(failures)}")
             return None

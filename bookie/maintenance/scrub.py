@@ -1,6 +1,6 @@
 """Reads every entry within a period and checks it; what is bad comes back from another copy. See `scrub_rules.py`.
 
-Rules beside those:
+Rules besides those:
 
 1. A bad entry is read once more before it is repaired: it may have been written again, or moved.
 2. A repaired entry goes through journal and write cache like any other; the damaged place is not written to.
@@ -97,7 +97,7 @@ class Scrub:
         on_damage: OnDamage,
         on_index_corrupt: Callable[[int, Exception], None],
     ) -> None:
-        """*on_damage* is told of entries that are lost (rule 3)."""
+        """*on_damage* is called with entries that are lost (rule 3)."""
         self._config = config
         self._metadata = metadata
         self._files = files
@@ -157,7 +157,7 @@ class Scrub:
     def trigger(self) -> None:
         """Begin a pass now, unless one is under way."""
         if not self._passes.is_running:
-            self._anew()
+            self._start_over()
             self._passes.begin()
 
     # -- passes
@@ -183,7 +183,7 @@ class Scrub:
             self._place = place
             self._passes.begin()
 
-    def _anew(self) -> ScrubPlace:
+    def _start_over(self) -> ScrubPlace:
         self._place = ScrubPlace(self._clock.wall_ms())
         self._unrepaired = 0
         self._bad.clear()
@@ -192,7 +192,7 @@ class Scrub:
     async def _pass(self) -> float | None:
         """A whole pass, or the rest of one that has failed."""
         place = self._place
-        self._place = self._anew() if place is None or place.ledger_id == _END_LEDGER_ID else place
+        self._place = self._start_over() if place is None or place.ledger_id == _END_LEDGER_ID else place
         self._failed = None
         try:
             await self._set_rate()

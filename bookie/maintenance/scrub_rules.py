@@ -63,9 +63,9 @@ def problem_of(entry: Buffer, ledger_id: int, entry_id: int, codec: EntryCodec |
     """What is wrong with a stored entry (rule 2); None if it is good."""
     if len(entry) < HEADER.size:
         return f"{len(entry)} bytes are no entry"
-    found = HEADER.unpack_from(entry)[:2]
-    if found != (ledger_id, entry_id):
-        return f"it is ledger {found[0]} entry {found[1]}"
+    ids = HEADER.unpack_from(entry)[:2]
+    if ids != (ledger_id, entry_id):
+        return f"it is ledger {ids[0]} entry {ids[1]}"
     if codec is not None:
         try:
             codec.open(entry, ledger_id, entry_id)

@@ -4,7 +4,7 @@ Rules:
 
 1. A connection has one job under way. Each read that waits for the next job costs a few hundred bytes.
 2. A job ends when its results have become large; the remaining reads go into the next job. So a connection holds about
-   RESULT_BYTES_MAX of answers that the transport does not have yet, whatever it asks for.
+   RESULT_BYTES_MAX of answers that the transport does not have yet, however much it asks for.
 3. No job is started while the peer does not take its answers.
 4. Adds come first. While they arrive, a connection with bulk reads pauses after each job, four times as long as the job
    took. Otherwise a reader that is far behind would keep the interpreter busy, and every add would wait for it.
@@ -81,7 +81,7 @@ class ReadWatch:
         self._latency = latency
         self._slow = slow
 
-    def found_in_memory(self, arrived_s: float) -> None:
+    def answered_from_memory(self, arrived_s: float) -> None:
         """A read that had waited for the disk was answered from memory."""
         self._latency.all.good.add((self.now() - arrived_s) * 1000)
 
@@ -183,7 +183,7 @@ class ColdReads:
                 reads.append(read)
                 arrived_s.append(at)
             elif self._watch is not None:
-                self._watch.found_in_memory(at)
+                self._watch.answered_from_memory(at)
         if reads:
             self._is_busy = True
             now = no_clock if self._watch is None else self._watch.now
@@ -201,6 +201,7 @@ class ColdReads:
     ) -> None:
         if self._is_closed:
             return
+        assert self._is_busy, "a job ended that was not under way (rule 1)"
         if timed is None:
             outcomes: list[tuple[Any, Exception | None]] = [(None, error)] * len(reads)
         else:

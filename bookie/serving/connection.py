@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def work_name(self) -> str:
-        """For the watch over the loop."""
+        """The name for the watch over the loop."""
         return f"bookie client {self._peer}"
 
     # -- transport

@@ -137,15 +137,16 @@ class Listings:
             except TooManyGroups as error:
                 return error, 0
 
-        def done(found: bytes | TooManyGroups | None, error: Exception | None) -> None:
-            if error is None and found is None:
+        def done(result: bytes | TooManyGroups | None, error: Exception | None) -> None:
+            if error is None and result is None:
                 self._step(ledger_id, made, asked)
                 return
-            if not isinstance(found, bytes):
-                log.error("list of entries of ledger %d: %s", ledger_id, error or found)
+            assert self._is_busy, "a list ended that was not under way"
+            if not isinstance(result, bytes):
+                log.error("list of entries of ledger %d: %s", ledger_id, error or result)
                 self._read_failed(ledger_id, error)
             for listed in asked:
-                listed(found if isinstance(found, bytes) else EIO)
+                listed(result if isinstance(result, bytes) else EIO)
             self._begin()
 
         self._on_job()

@@ -125,21 +125,21 @@ class ProtocolV2:
     def _read(self, version: int, ledger_id: int, entry_id: int, urgent: bool) -> None:
         self._reads.read(ledger_id, entry_id, partial(self._answer_read, version, ledger_id, entry_id), urgent)
 
-    def _answer_read(self, version: int, ledger_id: int, entry_id: int, found: bytes | int) -> None:
-        if isinstance(found, int):
-            self._send(v2.read_response(found, ledger_id, entry_id, 0, version))
+    def _answer_read(self, version: int, ledger_id: int, entry_id: int, result: bytes | int) -> None:
+        if isinstance(result, int):
+            self._send(v2.read_response(result, ledger_id, entry_id, 0, version))
             return
-        self._send(v2.read_response(OK, ledger_id, entry_id, len(found), version))
-        self._send(found)
+        self._send(v2.read_response(OK, ledger_id, entry_id, len(result), version))
+        self._send(result)
 
     def _batch_read(self, version: int, ledger_id: int, first: int, extra: tuple[int, int, int], urgent: bool) -> None:
         request_id, max_count, max_bytes = extra
         max_bytes = min(max_bytes, self._limits.batch_read_bytes)
         answer = partial(self._answer_batch, version, ledger_id, first, request_id)
         self._server.counters.reads += 1
-        found = self._rules.read_run(ledger_id, first, max_count, max_bytes)
-        if found is not None:
-            answer(found)
+        run = self._rules.read_run(ledger_id, first, max_count, max_bytes)
+        if run is not None:
+            answer(run)
             return
         storage = self._server.storage
 
@@ -164,9 +164,9 @@ class ProtocolV2:
         self._reads.read_cold(ColdRead(work, done), urgent)
 
     def _answer_batch(
-        self, version: int, ledger_id: int, first: int, request_id: int, found: list[bytes] | int
+        self, version: int, ledger_id: int, first: int, request_id: int, result: list[bytes] | int
     ) -> None:
-        rc, entries = (found, []) if isinstance(found, int) else (OK, found)
+        rc, entries = (result, []) if isinstance(result, int) else (OK, result)
         self._server.counters.read_bytes += sum(map(len, entries))
         for buffer in v2.batch_read_response(rc, ledger_id, first, request_id, entries, version):
             self._send(buffer)

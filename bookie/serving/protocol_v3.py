@@ -6,8 +6,8 @@ Rules:
 
 1. An answer carries header and status, and repeats the ids if its operation has a message.
 2. A long poll ends with a larger LAC, when the ledger is fenced meanwhile, or when its time is over. Then it is
-   answered like a plain read at that moment. That of a ledger which was fenced before waits as well: who reads on asks
-   again at once.
+   answered like a plain read at that moment. A poll of a ledger that was fenced before waits as well: a reader that
+   goes on would ask again at once.
 3. The explicit LAC goes to the ledger that its blob names, as in Apache's bookie.
 """
 
@@ -67,17 +67,17 @@ class ProtocolV3:
         """Does the same as `_read_v3`."""
         _, ledger_id, entry_id = read
         ledger = self._rules.ledgers.get(ledger_id)
-        found = None
+        entry = None
         if ledger is not None and ledger.is_tail_known:
-            found = self._rules.read(ledger_id, entry_id)
-        if ledger is None or not isinstance(found, bytes):
+            entry = self._rules.read(ledger_id, entry_id)
+        if ledger is None or not isinstance(entry, bytes):
             self._read_v3(unvarint(read.txn_id), ledger_id, entry_id)
             return
         self._server.counters.reads += 1
-        self._server.counters.read_bytes += len(found)
-        before, behind = v3.read_parts(read, len(found), ledger.last_add_confirmed)
+        self._server.counters.read_bytes += len(entry)
+        before, behind = v3.read_parts(read, len(entry), ledger.last_add_confirmed)
         self._send(before)
-        self._send(found)
+        self._send(entry)
         self._send(behind)
 
     def _on_frame(self, frame: memoryview) -> None:
@@ -136,11 +136,11 @@ class ProtocolV3:
         flag = read.flag if read.HasField("flag") else 0
         if flag == v3.FENCE_LEDGER:
 
-            def answer(found: bytes | int) -> None:
-                if isinstance(found, int):
-                    self._send(v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id))
+            def answer(result: bytes | int) -> None:
+                if isinstance(result, int):
+                    self._send(v3.read_response(txn_id, v3.OF_V2[result], ledger_id, entry_id))
                 else:
-                    self._send(v3.read_response(txn_id, OK, ledger_id, entry_id, body=found))
+                    self._send(v3.read_response(txn_id, OK, ledger_id, entry_id, body=result))
 
             if not read.HasField("masterKey"):
                 answer(EUA)
@@ -160,14 +160,14 @@ class ProtocolV3:
     ) -> None:
         """A read whose answer carries the LAC."""
 
-        def answer(found: bytes | int) -> None:
-            if isinstance(found, int):
-                self._send(v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id))
+        def answer(result: bytes | int) -> None:
+            if isinstance(result, int):
+                self._send(v3.read_response(txn_id, v3.OF_V2[result], ledger_id, entry_id))
                 return
             ledger = self._rules.ledgers.get(ledger_id)
             max_lac = -1 if ledger is None else ledger.last_add_confirmed
             self._send(
-                v3.read_response(txn_id, OK, ledger_id, entry_id, body=found, max_lac=max_lac, lac_update_ms=woken_ms)
+                v3.read_response(txn_id, OK, ledger_id, entry_id, body=result, max_lac=max_lac, lac_update_ms=woken_ms)
             )
 
         def tail_known(rc: int) -> None:
@@ -198,15 +198,15 @@ class ProtocolV3:
                 self._send(v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac))
                 return
 
-            def answer(found: bytes | int) -> None:
-                if isinstance(found, bytes):
+            def answer(result: bytes | int) -> None:
+                if isinstance(result, bytes):
                     made = v3.read_response(
-                        txn_id, OK, ledger_id, previous + 1, body=found, max_lac=max_lac, lac_update_ms=woken_ms
+                        txn_id, OK, ledger_id, previous + 1, body=result, max_lac=max_lac, lac_update_ms=woken_ms
                     )
-                elif found == ENOENTRY:  # striped to other bookies
+                elif result == ENOENTRY:  # striped to other bookies
                     made = v3.read_response(txn_id, OK, ledger_id, -1, max_lac=max_lac, lac_update_ms=woken_ms)
                 else:
-                    made = v3.read_response(txn_id, v3.OF_V2[found], ledger_id, entry_id)
+                    made = v3.read_response(txn_id, v3.OF_V2[result], ledger_id, entry_id)
                 self._send(made)
 
             self._reads.read(ledger_id, max(previous + 1, 0), answer)
@@ -250,10 +250,10 @@ class ProtocolV3:
     def _read_lac(self, txn_id: int, read: pb.ReadLacRequest, high_priority: bool) -> None:
         ledger_id = read.ledgerId
 
-        def answer(found: bytes | int) -> None:
+        def answer(result: bytes | int) -> None:
             ledger = self._rules.ledgers.get(ledger_id)
             blob = b"" if ledger is None else ledger.explicit_lac
-            rc = found if isinstance(found, int) else OK
+            rc = result if isinstance(result, int) else OK
             if rc in (ENOLEDGER, ENOENTRY):  # without an entry the answer carries the LAC alone
                 rc = OK if blob else ENOENTRY
             made = v3.response(v3.READ_LAC, txn_id, v3.OF_V2[rc])
@@ -262,8 +262,8 @@ class ProtocolV3:
             if rc == OK:
                 if blob:
                     made.readLacResponse.lacBody = blob
-                if isinstance(found, bytes):
-                    made.readLacResponse.lastEntryBody = found
+                if isinstance(result, bytes):
+                    made.readLacResponse.lastEntryBody = result
             self._send(v3.frame_of(made))
 
         self._reads.read(ledger_id, v2.LAST_ENTRY, answer)
@@ -298,13 +298,13 @@ class ProtocolV3:
     def _list(self, txn_id: int, request: pb.GetListOfEntriesOfLedgerRequest, high_priority: bool) -> None:
         ledger_id = request.ledgerId
 
-        def answer(found: bytes | int) -> None:
-            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[found if isinstance(found, int) else OK])
+        def answer(result: bytes | int) -> None:
+            made = v3.response(v3.GET_LIST_OF_ENTRIES, txn_id, v3.OF_V2[result if isinstance(result, int) else OK])
             listed = made.getListOfEntriesOfLedgerResponse
             listed.status = made.status
             listed.ledgerId = ledger_id
-            if isinstance(found, bytes):
-                listed.availabilityOfEntriesOfLedger = found
+            if isinstance(result, bytes):
+                listed.availabilityOfEntriesOfLedger = result
             self._send(v3.frame_of(made))
 
         ledger = self._rules.ledgers.get(ledger_id)

@@ -16,7 +16,7 @@ from bookie.serving.listings import Listed
 from bookie.serving.protocol import ALL_READS, CLOSED, READS_IN_FLIGHT, SLOW_PEER, Answer, Peer
 from bookie.serving.request_rules import EIO, ENOLEDGER, OK
 from bookie.serving.server import Server
-from bookie.storage.ledger_storage import Found, Tail
+from bookie.storage.ledger_storage import ReadResult, Tail
 from magnetar_core.bookkeeper.wire.codec_v2 import LAST_ENTRY
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,10 @@ class Reads:
     def read(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool = False) -> None:
         """Find an entry (or the last one); *answer(entry or refusal)*, at once if memory has it."""
         self._server.counters.reads += 1
-        found = self._rules.read(ledger_id, entry_id)
-        if found is not None:
-            self._answered(found)
-            answer(found)
+        result = self._rules.read(ledger_id, entry_id)
+        if result is not None:
+            self._answered(result)
+            answer(result)
         elif entry_id == LAST_ENTRY:
             ledger = self._rules.ledgers.get(ledger_id)
             if ledger is not None and ledger.is_tail_known:  # known, but no cache has it
@@ -76,40 +76,40 @@ class Reads:
     def _read_from_disk(self, ledger_id: int, entry_id: int, answer: Answer, urgent: bool) -> None:
         storage, cache = self._server.storage, self._server.cache
 
-        def work(brought: Brought) -> tuple[Found, int]:
+        def work(brought: Brought) -> tuple[ReadResult, int]:
             entry = brought.get((ledger_id, entry_id))
             if entry is not None:
-                return Found(entry, []), 0
-            found = storage.read(ledger_id, entry_id)
-            brought.update({(ledger_id, read_id): read for read_id, read in found.run})
-            return found, sum(len(entry) for _, entry in found.run)
+                return ReadResult(entry, []), 0
+            result = storage.read(ledger_id, entry_id)
+            brought.update({(ledger_id, read_id): read for read_id, read in result.run})
+            return result, sum(len(entry) for _, entry in result.run)
 
-        def done(found: Found | None, error: Exception | None) -> None:
-            if error is not None or found is None:
+        def done(result: ReadResult | None, error: Exception | None) -> None:
+            if error is not None or result is None:
                 log.error("read of ledger %d entry %d: %s", ledger_id, entry_id, error)
                 self._server.read_failed(ledger_id, error)
                 answer(EIO)
                 return
             # An entry that was added again meanwhile is newer than the one on disk (rule 1).
-            run = [pair for pair in found.run if cache.get(ledger_id, pair[0]) is None]
+            run = [pair for pair in result.run if cache.get(ledger_id, pair[0]) is None]
             self._server.read_cache.put_run(ledger_id, run)
-            entry = cache.get(ledger_id, entry_id) or found.entry
+            entry = cache.get(ledger_id, entry_id) or result.entry
             if entry is not None:
                 self._answered(entry)
             answer(self.absent(ledger_id) if entry is None else entry)
 
-        def again() -> bool:
-            found = self._rules.read(ledger_id, entry_id)
-            if found is not None:
-                self._answered(found)
-                answer(found)
-            return found is not None
+        def answer_from_memory() -> bool:
+            result = self._rules.read(ledger_id, entry_id)
+            if result is not None:
+                self._answered(result)
+                answer(result)
+            return result is not None
 
-        self.read_cold(ColdRead(work, done, again), urgent)
+        self.read_cold(ColdRead(work, done, answer_from_memory), urgent)
 
-    def _answered(self, found: bytes | int) -> None:
-        if not isinstance(found, int):
-            self._server.counters.read_bytes += len(found)
+    def _answered(self, result: bytes | int) -> None:
+        if not isinstance(result, int):
+            self._server.counters.read_bytes += len(result)
 
     def absent(self, ledger_id: int) -> int:
         """The refusal for an entry that is neither in memory nor on disk."""
@@ -160,13 +160,13 @@ class Reads:
         ledger_id = next(iter(self._lists))
         asked = self._lists.pop(ledger_id)
 
-        def done(found: bytes | int) -> None:
+        def done(result: bytes | int) -> None:
             self._is_listing = False
             if self._peer.held_for & CLOSED:
                 return
             at = 0
             while at < len(asked) and self._may_start():
-                asked[at](found)
+                asked[at](result)
                 at += 1
             self._lists_waiting -= at
             if at < len(asked):

@@ -26,14 +26,14 @@ from bookie.serving.protocol import RECOVERY_TURN, Peer
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import KIB
 
-# After the last add of a client: many write less than ten times a second and want their answer soon all the same.
+# After the last add of a client: many write less than ten times a second and still want their answer soon.
 FOREGROUND_S: Final = 1.0
 
 # Recovery adds of one chunk (256 KiB at most) that count as bulk.
 BULK_BYTES: Final = 32 * KIB
 
 # A client's add meets the group of a copy in one of about a hundred cases, or in more where a chunk takes longer than
-# 0.6 ms: at 32 in place of 100 the 99th percentile of clients was 1.3 to 2 times what it is without copies, at 100 1.1
+# 0.6 ms: at 32 instead of 100 the 99th percentile of clients was 1.3 to 2 times what it is without copies, at 100 1.1
 # to 1.3 times (docs/benchmarks/rows.md). At the longest rest some 3.9 MiB/s are left to the copies of a bookie whose
 # groups take 5 ms. Apache's auto-recovery, which gives an add up after 5 s, then waits 4.1 s for a batch of 1,000
 # entries of 16 KiB, and 4.6 s where two of its workers copy to one bookie (rule 4).
@@ -42,7 +42,7 @@ REST_S_MAX: Final = 0.06
 
 
 class RecoveryLane:
-    """Whose turn it is. One for all connections of a bookie. Used on the loop."""
+    """Decides whose turn it is. One for all connections of a bookie. Used on the loop."""
 
     def __init__(self, clock: Clock, rest_s_max: float = REST_S_MAX) -> None:
         """*rest_s_max*: the longest rest, in seconds; 0: copies do not give way."""
@@ -93,6 +93,7 @@ class RecoveryLane:
         return now_s - self.foreground_s < FOREGROUND_S
 
     def _rested(self, rest_s: float) -> None:
+        assert self._is_resting, "two rests at once would give two turns"
         self._is_resting = False
         if not self._held:
             return

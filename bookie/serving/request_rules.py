@@ -8,8 +8,8 @@ Rules:
 4. A ledger that was deleted while fenced takes no entries, and reads find none.
 5. "No such entry" is answered from memory only if the tail of the ledger is known; else the index is asked.
 6. For a ledger in limbo the bookie may have lost entries: a missing entry is "unknown" instead of "no such entry".
-7. Adds to ledgers that are older than the bookie are refused as by a read-only one, but for those of a recovery: who
-   had the bookie's name and address before may have had a fence. Their writer takes another bookie (I130).
+7. Adds to ledgers that are older than the bookie are refused as by a read-only one, except those of a recovery: the
+   former bookie of this name and address may have had a fence. Their writer takes another bookie (I130).
 """
 
 import struct
@@ -55,7 +55,7 @@ _SIZE = journal.LENGTH.pack
 _NO_KEY: Final = bytes(MASTER_KEY_BYTES)
 
 
-# What an add of a run may begin with; zero is no word of a request.
+# What an add of a run may begin with; zero is not the word of a request.
 _RUN_WORDS: Final = (PLAIN_ADD, RECOVERY_ADD)
 
 assert 0 not in _RUN_WORDS
@@ -203,7 +203,7 @@ class RequestRules:
         records: Sequence[list[Buffer]],
         answers: Sequence[list[bytes]],
     ) -> tuple[int, int]:
-        """As `add_run`, for frames of the third protocol; returns (how many, bytes of their entries).
+        """Does the same as `add_run`, for frames of the third protocol; returns (how many, bytes of their entries).
 
         It takes plain adds only (`codec_v3.plain_add`); recovery adds are left to `add`, too.
         """
@@ -220,9 +220,9 @@ class RequestRules:
         length = 0
         while at < stop:
             frame = frames[at]
-            found = None if shape is None else shape.read(frame)
-            if found is not None:
-                entry_id, last_add_confirmed, answer = found
+            fields = None if shape is None else shape.read(frame)
+            if fields is not None:
+                entry_id, last_add_confirmed, answer = fields
             else:
                 add = plain_add(frame)
                 if add is None:

@@ -196,7 +196,7 @@ class Server:
                 connection.go_on(ALL_ADDS)
 
     def release_reads(self) -> None:
-        """As `release_adds`, for cold reads."""
+        """Does the same as `release_adds`, for cold reads."""
         if self.reads_in_flight <= self.limits.reads_in_all // 2:
             for connection in tuple(self.held):
                 connection.go_on(ALL_READS)
@@ -249,7 +249,7 @@ class Server:
         self.counters.cold_reads += 1
 
     def read_failed(self, ledger_id: int, error: Exception | None) -> None:
-        """A read from disk failed. If the cause is a damaged index, the bookie is told."""
+        """A read from disk failed. If the cause is a damaged index, that is reported to the bookie."""
         if isinstance(error, IndexCorrupt):
             self.on_index_corrupt(ledger_id, error)
 

@@ -53,7 +53,7 @@ class Writes:
         self.took(1, size, is_copy)
 
     def take_deferred(self, number: int, answer: bytes, size: int, records: list[Buffer]) -> None:
-        """As `take`, for an add that is answered after it is written (DEFERRED_SYNC)."""
+        """Does the same as `take`, for an add that is answered after it is written (DEFERRED_SYNC)."""
         if self.has_adds:
             self.submit()  # rule 2
         self.adds_in_flight += 1
@@ -191,7 +191,7 @@ class Writes:
 
 
 def _with_refusal(answer: bytes, rc: int) -> bytes:
-    """*answer*, made for a successful add of either protocol, with *rc* in place of success."""
+    """*answer*, made for a successful add of either protocol, with *rc* instead of success."""
     frame = memoryview(answer)[4:]
     if not v3.is_v3(frame):
         return v2.with_rc(answer, rc)

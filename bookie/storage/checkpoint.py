@@ -202,6 +202,8 @@ class Checkpointer:
             )
 
     def _done(self, rows: Sequence[tuple[int, bytes]], error: Exception | None) -> None:
+        assert self._running, "a flush ended that was not under way"
+        assert self._marks is not None, "a flush has marks until it has succeeded (rule 2)"
         self._running = False
         self._measure(error is None)
         if error is None:

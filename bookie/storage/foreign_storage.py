@@ -50,10 +50,10 @@ def index_file_in(directory: str, list_names: Callable[[str], Sequence[str]]) ->
 def refuse_foreign_storage(directories: Sequence[str], list_names: Callable[[str], Sequence[str]]) -> None:
     """Raises ForeignStorage if one of *directories* (each the `current` of a ledger directory) is another storage's."""
     for directory in directories:
-        found = index_file_in(directory, list_names)
-        if found is not None:
+        name = index_file_in(directory, list_names)
+        if name is not None:
             raise ForeignStorage(
-                f"{directory} was written by InterleavedLedgerStorage or SortedLedgerStorage ({found} is one of their "
+                f"{directory} was written by InterleavedLedgerStorage or SortedLedgerStorage ({name} is one of their "
                 "index files); this bookie only has DbLedgerStorage. Convert the directory with Apache's `bookkeeper "
                 "shell convert-to-db-storage`, or give the bookie empty ledgerDirectories and let the ledgers be copied"
             )

@@ -14,7 +14,7 @@ Rules:
 3. Keys are big-endian and ids are not negative, so keys sort like the numbers. (Apache stores its storage flags under a
    negative ledger id, which sorts after all ledgers and is skipped.)
 4. Notes are small values of ours in `locations` under a negative ledger id, where Apache's bookie does not look. They
-   tell what else there must be: entry logs, marks, and how far `ledgers` is (`bookie.storage.known`).
+   say what else there must be: entry logs, marks, and how far `ledgers` is (`bookie.storage.known`).
 5. A database whose folder lost files that RocksDB does not miss (its newest log, all, the end of its list of tables),
    or is another one's, is IndexCorrupt: it would call entries and fences absent.
 """
@@ -166,10 +166,10 @@ class RocksIndex:
         is_used = os.path.isdir(directory) and any(map(_is_of_a_used_directory, os.listdir(directory)))
         for name in (LOCATIONS, LEDGERS):
             path = posixpath.join(directory, name)
-            found = os.listdir(path) if os.path.isdir(path) else []
-            if is_used and "CURRENT" not in found and REBUILDING not in found:
+            files = os.listdir(path) if os.path.isdir(path) else []
+            if is_used and "CURRENT" not in files and REBUILDING not in files:
                 raise IndexCorrupt(f"RocksDB: {path} is missing, but the directory is in use", name)
-            if "CURRENT" in found and not any(file.endswith(".log") for file in found):
+            if "CURRENT" in files and not any(file.endswith(".log") for file in files):
                 raise IndexCorrupt(f"RocksDB: {path} has no log (*.log), so its newest changes are missing", name)
         self._ledgers_path = posixpath.join(directory, LEDGERS)
         self._locations_path = posixpath.join(directory, LOCATIONS)
@@ -235,13 +235,13 @@ class RocksIndex:
         options.set_iterate_upper_bound(_LEDGER_KEY.pack(_NOTES_LEDGER_ID + 1))
         iterator = self._locations.iter(options)
         _checked(iterator.seek, _LEDGER_KEY.pack(_NOTES_LEDGER_ID))
-        found: dict[int, bytes] = {}
+        notes: dict[int, bytes] = {}
         while iterator.valid():
-            found[_KEY.unpack(iterator.key())[1]] = iterator.value()
+            notes[_KEY.unpack(iterator.key())[1]] = iterator.value()
             iterator.next()
         _checked(iterator.status)
-        found.pop(_LEDGERS_NOTE, None)
-        return found
+        notes.pop(_LEDGERS_NOTE, None)
+        return notes
 
     def delete_locations(self, items: Sequence[tuple[int, int, int]]) -> None:
         for first in range(0, len(items), BATCH_OPERATIONS_MAX):
@@ -275,12 +275,12 @@ class RocksIndex:
                 raise IndexCorrupt(f"RocksDB: {self._locations_path} is empty, and there are ledgers", LOCATIONS)
             return
         (changes,) = _CHANGES.unpack_from(note)
-        found = self._ledgers.latest_sequence_number()
+        present = self._ledgers.latest_sequence_number()
         if note[_CHANGES.size :] != self._identity:
             raise IndexForeign(f"RocksDB: {self._ledgers_path} is not the database that belongs here", LEDGERS)
-        if found < changes:
+        if present < changes:
             raise IndexCorrupt(
-                f"RocksDB: {self._ledgers_path} has {found} changes and had {changes}: its newest ones are missing",
+                f"RocksDB: {self._ledgers_path} has {present} changes and had {changes}: its newest ones are missing",
                 LEDGERS,
             )
 
@@ -469,12 +469,12 @@ class MemoryIndex:
     ) -> list[tuple[int, int]]:
         ids = self._order.get(ledger_id, [])
         at = bisect_left(ids, first_entry_id)
-        found = [(entry_id, self._locations[ledger_id, entry_id]) for entry_id in ids[at : at + count]]
+        located = [(entry_id, self._locations[ledger_id, entry_id]) for entry_id in ids[at : at + count]]
         if within_bytes is not None:  # as early as it may end
-            for number, (_, location) in enumerate(found, start=1):
-                if not 0 <= location - found[0][1] < within_bytes:
-                    return found[:number]
-        return found
+            for number, (_, location) in enumerate(located, start=1):
+                if not 0 <= location - located[0][1] < within_bytes:
+                    return located[:number]
+        return located
 
     def last_entry_id(self, ledger_id: int) -> int:
         ids = self._order.get(ledger_id, [])

@@ -10,10 +10,10 @@ Rules:
    which the index has locations and no note was written by somebody else (Apache's bookie, an older version).
 2. A note goes before its log does. So a log that has a note and is not there was taken away by somebody else.
 3. The entry that a note names stands where it says; if not, the log was cut, emptied, or is another one.
-4. A log in which nothing lies has the location 0. One whose losses were told of keeps its note, with their number,
-   until the index is rebuilt: so that each start tells of it again.
+4. A log in which nothing lies has the location 0. One whose losses were reported keeps its note, with their number,
+   until the index is rebuilt: so that each start reports it again.
 5. Marks are noted before the files `lastMark` have them. An index whose marks are older, or of journal files that do
-   not exist, is an older one or another bookie's: what it does not have may well be there.
+   not exist, is an older one or another bookie's: entries that it does not have may well be there.
 """
 
 import struct
@@ -36,9 +36,9 @@ class LogNote(NamedTuple):
     ledger_id: int
     entry_id: int
     lost: int = 0
-    """Entries of the log that were told of as lost (rule 4)."""
+    """Entries of the log that were reported as lost (rule 4)."""
     is_decided: bool = False
-    """All of what the log lacks was told of, or came back."""
+    """All entries that the log lacks were reported as lost, or came back."""
 
     def encode(self) -> bytes:
         return _LOG.pack(*self)
@@ -53,7 +53,7 @@ class BadLog(NamedTuple):
     is_unreadable: bool = False
     """The disk refuses to read it, so nothing is known of what it has."""
     lost: int = 0
-    """Entries of it that were told of as lost."""
+    """Entries of it that were reported as lost."""
     is_decided: bool = False
 
 
@@ -72,15 +72,15 @@ def note_of(log_id: int, offset: int, ledger_id: int, entry_id: int) -> bytes:
 
 def newest(located: Sequence[tuple[int, int, int]]) -> dict[int, bytes]:
     """Notes of the logs into which *located* (ledger id, entry id, location), rising, leads."""
-    found: dict[int, bytes] = {}
+    notes: dict[int, bytes] = {}
     at = len(located) - 1
     while at >= 0:
         ledger_id, entry_id, location = located[at]
         log_id = location >> 32
-        found[log_id] = LogNote(location, ledger_id, entry_id).encode()
+        notes[log_id] = LogNote(location, ledger_id, entry_id).encode()
         while at >= 0 and located[at][2] >> 32 == log_id:
             at -= 1
-    return found
+    return notes
 
 
 def encode_marks(marks: Sequence[Mark]) -> bytes:
@@ -98,11 +98,11 @@ def marks_problem(noted: Sequence[Mark], marks: Sequence[Mark], journal_files: S
     """
     if len(noted) != len(marks):
         return ""  # the number of journals was changed
-    for one, mark, there in zip(noted, marks, journal_files, strict=True):
-        if one < mark:
-            return f"it is of the mark {one.file_id:x}:{one.offset}, and lastMark is {mark.file_id:x}:{mark.offset}"
-        if one.file_id > mark.file_id and there and one.file_id not in there:
-            return f"it is of the journal file {one.file_id:x}.txn, which is not there"
+    for note, mark, there in zip(noted, marks, journal_files, strict=True):
+        if note < mark:
+            return f"it is of the mark {note.file_id:x}:{note.offset}, and lastMark is {mark.file_id:x}:{mark.offset}"
+        if note.file_id > mark.file_id and there and note.file_id not in there:
+            return f"it is of the journal file {note.file_id:x}.txn, which is not there"
     return ""
 
 
@@ -115,7 +115,7 @@ def log_problem(head: bytes, record: bytes, size_bytes: int, note: LogNote | Non
         if not size_bytes:
             return "is empty"
         if not head.startswith(fmt.MAGIC):
-            return "is no entry log"
+            return "is not an entry log"
         _, offset = fmt.split_location(note.location)
         size, *ids = fmt.RECORD_HEAD.unpack(record) if len(record) == fmt.RECORD_HEAD.size else (0,)
         if ids == [note.ledger_id, note.entry_id] and offset + size <= size_bytes:

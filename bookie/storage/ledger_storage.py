@@ -8,7 +8,7 @@ Rules:
    of that, in every directory (I33, I36). Each step has returned before the next begins. With the locations go notes of
    what else there must be (`known.py`).
 2. A failed flush publishes no mark. Its entries stay in the write cache and are flushed again, to another log (I37).
-3. The directory of a ledger is its id modulo the number of directories; its journal likewise. (The cookie keeps the
+3. The directory of a ledger is its id modulo the number of directories, and so is its journal. (The cookie keeps the
    number from changing.)
 4. A flush is done in pieces, and the caller may pause between them. Otherwise its writes, syncs and CPU time would come
    in one burst, and every add would wait for it. No step handles all entries at once: to sort 30,000 of them and list
@@ -121,7 +121,7 @@ class Tail(NamedTuple):
         return int(HEADER.unpack_from(self.entry)[2])
 
 
-class Found(NamedTuple):
+class ReadResult(NamedTuple):
     """The result of a cold read: the entry (None: the index does not have it), and the entries read ahead with it."""
 
     entry: bytes | None
@@ -157,8 +157,8 @@ def read_marks(files: Files, directories: Sequence[str], journal_count: int) -> 
     marks = []
     for number in range(journal_count):
         paths = [_mark_path(directory, number, journal_count) for directory in directories]
-        found = [_read_mark(files, path) for path in paths if files.exists(path)]
-        marks.append(max(found, default=START))
+        copies = [_read_mark(files, path) for path in paths if files.exists(path)]
+        marks.append(max(copies, default=START))
     return marks
 
 
@@ -177,7 +177,7 @@ def _mark_path(directory: str, number: int, journal_count: int) -> str:
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether *error* means a full disk, which is no defect: space may become free again."""
+    """Whether *error* means a full disk, which is not a defect: space may become free again."""
     if not isinstance(error, OSError):
         return False
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -207,7 +207,7 @@ class LedgerStorage:
         self.flush_times: list[FlushTimes] = []
         """Times of the latest flush, for each ledger directory that it reached."""
         self.marks: list[Mark] = []
-        """For each journal the mark on disk; empty until marks were written since the start."""
+        """The mark of each journal on disk; empty until marks were written since the start."""
 
     @property
     def directories(self) -> tuple[LedgerDirectory, ...]:
@@ -359,8 +359,8 @@ class LedgerStorage:
         return directory
 
     def forget_entries(self, ledger_id: int, located: Sequence[tuple[int, int]]) -> None:
-        """Entries that stood at these locations (entry id, location) are lost, and it was told: from now on they are
-        absent, durably, and the notes of their logs count them. Not while a flush is under way. Raises OSError."""
+        """Entries that stood at these locations (entry id, location) are lost, and that was reported: from now on they
+        are absent, durably, and the notes of their logs count them. Not while a flush is under way. Raises OSError."""
         index = self.directory_of(ledger_id).index
         notes = log_notes(index.notes())
         for entry_id, location in located:
@@ -382,7 +382,7 @@ class LedgerStorage:
 
     # -- reading
 
-    def read(self, ledger_id: int, entry_id: int) -> Found:
+    def read(self, ledger_id: int, entry_id: int) -> ReadResult:
         """An entry, and those that follow it closely. Raises Corruption and OSError."""
         directory = self.directory_of(ledger_id)
         for is_last_try in (False, True):
@@ -395,8 +395,8 @@ class LedgerStorage:
                 if is_last_try:
                     raise
                 continue
-            return Found(run[0][1], run)
-        return Found(None, [])
+            return ReadResult(run[0][1], run)
+        return ReadResult(None, [])
 
     def read_block(self, ledger_id: int, first: int, max_count: int, max_bytes: int) -> Block:
         """Entries from *first* on without a gap; at least one if *first* exists. Raises Corruption and OSError."""
@@ -457,12 +457,12 @@ class LedgerStorage:
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """All entries of the ledger in the index, ascending. May take long: see `some_entry_ids`."""
-        found: list[int] = []
+        entry_ids: list[int] = []
         first: int | None = 0
         while first is not None:
             some, first = self.some_entry_ids(ledger_id, first)
-            found += some
-        return found
+            entry_ids += some
+        return entry_ids
 
     def some_entry_ids(self, ledger_id: int, first: int) -> tuple[list[int], int | None]:
         """Some entries of the ledger in the index from *first* on, ascending, and where to continue; None at the

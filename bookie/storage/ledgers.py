@@ -27,7 +27,7 @@ from magnetar_core.runtime.types import Corruption
 _EXPLICIT_LAC: Final = struct.Struct(">qq")
 
 FENCED_LAC: Final = 2**63 - 1
-"""What a waiter is told when the ledger is fenced: larger than any LAC."""
+"""What a waiter is called with when the ledger is fenced: larger than any LAC."""
 
 TOMBSTONE_MS: Final = 7 * 24 * 3600 * 1000
 

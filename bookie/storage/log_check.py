@@ -1,6 +1,6 @@
 """Compares the entry logs of a ledger directory with the notes that its index has of them (`known.py`), at a start.
 
-It reads a kilobyte and a record's head of each log, whatever the index has. The functions block.
+It reads a kilobyte and a record's head of each log, however much the index has. The functions block.
 """
 
 import logging
@@ -16,7 +16,7 @@ from magnetar_core.runtime.files import Files
 
 log = logging.getLogger(__name__)
 
-# Bad logs that are named one by one; of more the number is told.
+# Bad logs that are named one by one; of further ones only the number is logged.
 NAMED_MAX: Final = 100
 
 
@@ -51,22 +51,22 @@ def check_logs(files: Files, directory: LedgerDirectory) -> None:
 def find_bad_logs(files: Files, directory: str, notes: Mapping[int, LogNote]) -> dict[int, BadLog]:
     """Log id → what is wrong with it, of the logs in *directory* and those that have *notes*."""
     there = set(list_logs(files, directory))
-    found: dict[int, BadLog] = {}
+    bad_logs: dict[int, BadLog] = {}
     for log_id in sorted(there | notes.keys()):
         note = notes.get(log_id)
         lost, is_decided = (0, False) if note is None else (note.lost, note.is_decided)
         if log_id not in there:
             if note is not None and note.location:
-                found[log_id] = BadLog("is missing", True, lost=lost, is_decided=is_decided)
+                bad_logs[log_id] = BadLog("is missing", True, lost=lost, is_decided=is_decided)
             continue
         try:
             problem = _problem_of(files, posixpath.join(directory, file_name(log_id)), note)
         except OSError as error:
-            found[log_id] = BadLog(f"cannot be read: {error}", False, True, lost, is_decided)
+            bad_logs[log_id] = BadLog(f"cannot be read: {error}", False, True, lost, is_decided)
             continue
         if problem:
-            found[log_id] = BadLog(problem, False, lost=lost, is_decided=is_decided)
-    return found
+            bad_logs[log_id] = BadLog(problem, False, lost=lost, is_decided=is_decided)
+    return bad_logs
 
 
 def _problem_of(files: Files, path: str, note: LogNote | None) -> str:

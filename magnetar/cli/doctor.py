@@ -92,7 +92,7 @@ async def _troubles(inspector: Inspector) -> dict[str, Any]:
     """What auto-recovery could not do, and what was reported to people."""
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
-    doubted = await DoubtRanges(store, root).told()
+    doubted = await DoubtRanges(store, root).announced()
     reports = [one for one in await DamageReports(store, root).all() if one.stage is Stage.OPEN]
     lives = {bookie: (await states.read(bookie)).lifecycle for bookie in await states.bookies()}
     return {

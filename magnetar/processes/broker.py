@@ -107,7 +107,7 @@ async def start_broker(
     if tracing is not None:
         parts.add("tracing", partial(asyncio.to_thread, tracing.stop))
     broker = Broker(
-        config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.tell, doors=doors, tracing=tracing
+        config, store, bookkeeper, clock, ownership=ownership, on_damage=damage.report, doors=doors, tracing=tracing
     )
     try:
         await broker.start()

@@ -5,7 +5,7 @@ Rules:
 1. A page is made of files that hold no data, so they are open to everybody. What it shows it asks for with calls, and
    those are behind the server's authentication.
 2. Only names that were found when the server started are served, so that no path leads out of the folders.
-3. A page loads nothing from elsewhere, and runs no script or style that stands in its markup: the browser is told so.
+3. A page loads nothing from elsewhere, and runs no script or style that stands in its markup: headers say so.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,16 +26,16 @@ HEADERS: Final[Mapping[str, str]] = {
     "img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "Referrer-Policy": "no-referrer",
 }
-"""What is sent with each file: rule 3; no page of others shows this one in a frame, and none is told of its address."""
+"""The headers of each file: rule 3; no page of others shows this one in a frame or learns its address."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def files_of(folder: Path) -> dict[str, Path]:
     """Name → file: those in *folder*, and those that all pages share."""
-    found = {path.name: path for where in (SHARED, folder) for path in sorted(where.iterdir()) if path.is_file()}
-    assert INDEX in found, f"{folder} has no {INDEX}"
-    return found
+    files = {path.name: path for where in (SHARED, folder) for path in sorted(where.iterdir()) if path.is_file()}
+    assert INDEX in files, f"{folder} has no {INDEX}"
+    return files
 
 
 def serve_file(path: Path) -> _Handler:

@@ -76,7 +76,7 @@ class Group:
 PROCESSES: Final = "magnetarProcesses"
 
 AUTO: Final = 0
-"""As many processes as the machine has cores."""
+"""This number of processes stands for as many as the machine has cores."""
 
 
 def processes_setting() -> Any:
@@ -211,13 +211,13 @@ def _not_among_choices(field: "dataclasses.Field[Any]", value: Any) -> Iterator[
     choices, why = field.metadata["choices"], field.metadata["why"]
     is_several = isinstance(value, tuple)
     expected = f"expected {'some' if is_several else 'one'} of {', '.join(map(str, choices))}"
-    for one in value if is_several else (value,):
-        if choices and one not in choices:
-            yield f"{field.metadata['name']}={one}: {expected}{f'; {why}' if why else ''}"
+    for choice in value if is_several else (value,):
+        if choices and choice not in choices:
+            yield f"{field.metadata['name']}={choice}: {expected}{f'; {why}' if why else ''}"
 
 
 HIDDEN: Final = "*****"
-"""What is shown in place of a secret."""
+"""What is shown instead of a secret."""
 
 
 def shown_value(field: "dataclasses.Field[Any]", value: Any) -> Any:

@@ -32,7 +32,7 @@ FOLDER_MODE = 0o750
 # The unit that a disk writes atomically; a torn write ends at a multiple of it.
 SECTOR_BYTES = 512
 
-# Not every system has it. It only saves memory and time.
+# Not every system has this call. It only saves memory and time.
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
 
 
@@ -74,7 +74,7 @@ class File(Protocol):
         ...
 
     def read_once_at(self, offset: int, size_bytes: int) -> bytes:
-        """As `read_at`, for a large part that will hardly be read again soon: past the system's cache, if
+        """Read as `read_at` does, for a large part that will hardly be read again soon: past the system's cache, if
         `prepare_read_once` found that possible."""
         ...
 
@@ -99,7 +99,7 @@ class File(Protocol):
         ...
 
     def without_read_ahead(self) -> None:
-        """Tell the system to read no more of this file than it is asked for, or told by `will_need`."""
+        """Tell the system to read no more of this file than it is asked for, by a read or by `will_need`."""
         ...
 
     def will_need(self, offset: int, size_bytes: int) -> None:
@@ -188,7 +188,7 @@ class _OsFile:
         self._path = path
         self._fd = fd
         self._direct_fd = -1
-        """For reads past the cache."""
+        """The descriptor for reads past the cache."""
         self._goes_direct = False
         """Whether there are such reads here, as far as is known."""
         self._end = os.fstat(fd).st_size
@@ -239,14 +239,14 @@ class _OsFile:
             return self.read_at(offset, size_bytes)
         room = _direct_room()[: stop - start]
         try:
-            found = os.preadv(self._direct_fd, [room], start)
+            read_bytes = os.preadv(self._direct_fd, [room], start)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             self._goes_direct = False  # it stays open, since other threads may be reading with it
             return self.read_at(offset, size_bytes)
-        found -= offset - start
-        if found < size_bytes:  # the end of the file, or a read that was cut short
+        read_bytes -= offset - start
+        if read_bytes < size_bytes:  # the end of the file, or a read that was cut short
             return self.read_at(offset, size_bytes)
         return bytes(room[offset - start : offset - start + size_bytes])
 

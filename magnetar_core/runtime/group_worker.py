@@ -92,10 +92,10 @@ class GroupWorker(Generic[T]):
                     self._work(group)
                 except BaseException as error:
                     self.error = error
-            self._hop(self._report, group, self.error)
-        self._hop(self._ended.set)
+            self._call_on_loop(self._report, group, self.error)
+        self._call_on_loop(self._ended.set)
 
-    def _hop(self, callback: Callable[..., object], *arguments: object) -> None:
+    def _call_on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to report to
             self._loop.call_soon_threadsafe(callback, *arguments)

@@ -74,7 +74,7 @@ class Metrics:
         return families.text()
 
     async def exposition_in_turns(self) -> bytes:
-        """As `exposition`, with a turn for others on the loop after each SAMPLES_PER_TURN samples.
+        """The same text as `exposition`, with a turn for others on the loop after each SAMPLES_PER_TURN samples.
 
         Sources go on where they were, so they must not iterate over what others change.
         """
@@ -94,19 +94,19 @@ class _Families:
     """Samples by their name, as Prometheus wants them to stand together."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[str, str, list[str]]] = {}
+        self._by_name: dict[str, tuple[str, str, list[str]]] = {}
 
     def add(self, sample: Sample | Summary) -> None:
         kind = _kind(sample)
-        found = self._found.get(sample.name)
-        if found is None:
-            found = self._found[sample.name] = (kind, sample.help or sample.name, [])
-        assert found[0] == kind, f"{sample.name} is a {found[0]} and a {kind}"
-        found[2].extend(_lines(sample))
+        family = self._by_name.get(sample.name)
+        if family is None:
+            family = self._by_name[sample.name] = (kind, sample.help or sample.name, [])
+        assert family[0] == kind, f"{sample.name} is a {family[0]} and a {kind}"
+        family[2].extend(_lines(sample))
 
     def text(self) -> bytes:
         parts: list[str] = []
-        for name, (kind, text, lines) in self._found.items():
+        for name, (kind, text, lines) in self._by_name.items():
             help_text = text.replace("\\", "\\\\").replace("\n", "\\n")
             parts += (f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n", *lines)
         return "".join(parts).encode()

@@ -1,7 +1,8 @@
 """Pauses between attempts: the first is short, each is twice as long as the one before, and the longest has a limit.
 No IO.
 
-No clock and no chance here: who pauses, waits himself, and whoever wants pauses that differ draws a part of them.
+No clock and no chance here: the caller waits itself, and draws a part of each pause by lot if its pauses must differ
+from those of others.
 """
 
 

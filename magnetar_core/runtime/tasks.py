@@ -36,7 +36,7 @@ async def attempt(what: str, step: Awaitable[T]) -> T | Failed:
 
 
 def attempt_now(what: str, step: Callable[[], T]) -> T | Failed:
-    """As `attempt`, for a step that is not asynchronous."""
+    """Does the same as `attempt`, for a step that is not asynchronous."""
     try:
         return step()
     except Exception as error:
@@ -59,8 +59,8 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         await asyncio.sleep(0)
 
 
@@ -69,7 +69,7 @@ BEGUN_PER_TURN: Final = 50
 
 
 async def gather_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """As `asyncio.gather`, for thousands: BEGUN_PER_TURN begin in one turn of the loop, so that others have theirs.
+    """`asyncio.gather` for thousands: BEGUN_PER_TURN begin in one turn of the loop, so that others have theirs.
 
     *works*: a generator, so that what has not begun when this is cancelled was never made.
     """

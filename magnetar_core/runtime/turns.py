@@ -1,6 +1,6 @@
 """Work of which only so much begins at once, the most urgent first.
 
-Rule: a turn ends with the work, or after a time: work that waits for somebody who does not answer goes on beside that
+Rule: a turn ends with the work, or after a time: work that waits for somebody who does not answer continues beside that
 of others, and stops nobody.
 """
 
@@ -89,7 +89,8 @@ class Turns:
         """A turn has ended."""
         while self._queue:
             rank, _, _, waiter = heapq.heappop(self._queue)
-            if rank == waiter.rank and not waiter.future.done():  # else it was told twice, or is gone
+            if rank == waiter.rank and not waiter.future.done():  # else it was reported twice, or is gone
                 waiter.future.set_result(None)
                 return
         self._taken -= 1
+        assert self._taken >= 0, "more turns ended than began"

@@ -29,7 +29,7 @@ class Shown(NamedTuple):
     """What a client shows of itself."""
 
     method: str = ""
-    """`token`, `basic`, `tls` or another name; empty: the client says none."""
+    """`token`, `basic`, `tls` or another name; empty: the client names none."""
     data: bytes = b""
     common_name: str | None = None
     """The name in the client certificate that the TLS handshake verified."""
@@ -53,7 +53,7 @@ class Prepared(Protocol):
     """A provider that may have to ask others before it can check."""
 
     async def prepare(self, shown: Shown) -> None:
-        """Before `identity` of the same. Raises NotValid; what it raises else is told as trouble of the server."""
+        """Call before `identity` with the same *shown*. Raises NotValid; any other error is the server's."""
         ...
 
 
@@ -107,7 +107,7 @@ class Providers:
         self._proxy_roles = proxy_roles
 
     def provider(self, method: str) -> Provider | None:
-        """Who checks *method*; None: a client that names it counts as one that shows nothing."""
+        """The provider that checks *method*; None: a client that names it counts as one that shows nothing."""
         return self._providers.get(method)
 
     def anonymous(self) -> Identity:

@@ -9,8 +9,8 @@ show itself by users who cannot come in.
 
 Rules:
 
-1. Each refusal takes as long as any other, whoever is asked for: one hash of each kind that is in the file is computed.
-   So nobody finds out which users there are, or whose password is kept how.
+1. Each refusal takes as long as any other, whichever user is named: one hash of each kind that is in the file is
+   computed. So nobody finds out which users there are, or how a password is kept.
 2. No text of an error holds a password or a hash.
 """
 
@@ -47,7 +47,7 @@ def parse_users(data: bytes, setting: str) -> dict[str, str]:
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{setting}: it is no text in UTF-8; expected lines of user:hash") from None
+        raise ConfigurationError(f"{setting}: it is not a text in UTF-8; expected lines of user:hash") from None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -65,11 +65,11 @@ def parse_users(data: bytes, setting: str) -> dict[str, str]:
 
 
 def _problem(hashed: str) -> str | None:
-    found = _BCRYPT.fullmatch(hashed)
-    if found is not None:
-        if 4 <= int(found[1]) <= _BCRYPT_COST_MAX:
+    match = _BCRYPT.fullmatch(hashed)
+    if match is not None:
+        if 4 <= int(match[1]) <= _BCRYPT_COST_MAX:
             return None
-        return f"the cost of bcrypt is {found[1]}; 4 to {_BCRYPT_COST_MAX} are taken"
+        return f"the cost of bcrypt is {match[1]}; 4 to {_BCRYPT_COST_MAX} are taken"
     if _APR1.fullmatch(hashed) or _DES.fullmatch(hashed):
         return None
     return "the hash is neither apr1, bcrypt nor crypt; make one with `htpasswd -B`"
@@ -84,7 +84,7 @@ class PasswordRules:
         self._of_kinds = {_kind(hashed): hashed for hashed in self._users.values()}
 
     def identity(self, credentials: bytes) -> Identity:
-        """Whose `user:password` it is. Raises NotValid."""
+        """The user whose `user:password` was shown. Raises NotValid."""
         if len(credentials) > CREDENTIALS_BYTES_MAX:
             raise NotValid(f"user and password have {len(credentials)} bytes; at most {CREDENTIALS_BYTES_MAX} are read")
         user, separator, password = credentials.partition(b":")
@@ -102,8 +102,8 @@ class PasswordRules:
 
 def _kind(hashed: str) -> str:
     """Hashes of one kind take the same time: those of bcrypt by their cost."""
-    found = _BCRYPT.fullmatch(hashed)
-    return found[1] if found is not None else "apr1" if hashed.startswith("$apr1$") else "crypt"
+    match = _BCRYPT.fullmatch(hashed)
+    return match[1] if match is not None else "apr1" if hashed.startswith("$apr1$") else "crypt"
 
 
 def matches(password: bytes, hashed: str) -> bool:

@@ -18,15 +18,15 @@ class Caller(NamedTuple):
 
     @property
     def work_name(self) -> str:
-        """For the watch over the loop (`magnetar_core.runtime.process.loop_watch`)."""
+        """The name for the watch over the loop (`magnetar_core.runtime.process.loop_watch`)."""
         return str(self) if self.is_trusted else f"role {self}"
 
     def source(self, address: str) -> str:
-        """Whose share of a server it takes, at that address: its role's, or that of the address if it has none."""
+        """The name of the share of a server that it takes: its role, or its address if it has none."""
         return self.original or self.role or address
 
     def __str__(self) -> str:
-        """For logs and refusals."""
+        """The text for logs and refusals."""
         if self.is_trusted:
             return "a client that was not authenticated"
         name = self.role or "a client without a role"

@@ -49,11 +49,11 @@ _ROUNDS: Final = 25
 
 def des_crypt(password: bytes, salt: bytes) -> str:
     """The 13 characters of `crypt(password, salt)`. *salt* is two characters. Raises ValueError for another one."""
-    if len(salt) < 2 or any(one not in _ALPHABET for one in salt[:2]):
+    if len(salt) < 2 or any(character not in _ALPHABET for character in salt[:2]):
         raise ValueError("the salt of crypt is two characters of ./0-9A-Za-z")
     salt = salt[:2]
     bits = _ALPHABET.index(salt[0]) | _ALPHABET.index(salt[1]) << 6
-    keys = _keys(int.from_bytes(bytes(one << 1 & 0xFF for one in password[:8]).ljust(8, b"\0")))
+    keys = _keys(int.from_bytes(bytes(byte << 1 & 0xFF for byte in password[:8]).ljust(8, b"\0")))
     # Bit n of the salt exchanges the bits n and n + 24 of each expanded half, counted from its beginning.
     swapped = sum(1 << (47 - at) for at in range(12) if bits >> at & 1)
     block = 0

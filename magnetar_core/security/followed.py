@@ -1,11 +1,11 @@
 """Where a client goes on to when a server sends it elsewhere, with the credentials that it shows. No IO.
 
-A server names another one: a redirect of HTTP does, and a lookup, which tells the broker that serves a topic. The
+A server names another one: a redirect of HTTP does, and a lookup, which names the broker that serves a topic. The
 credentials of a client are for its cluster.
 
 Rules:
 
-1. Who came over TLS is never sent on to clear text, and nothing but HTTP and HTTPS is opened for a redirect.
+1. A client that came over TLS is never sent on to clear text, and nothing but HTTP and HTTPS is opened for a redirect.
 2. Credentials go to hosts of the cluster as it was configured: those of the addresses that were given, those that the
    user allows, and those that a broker of the cluster lists when it is asked for all of them.
 3. Where the user has named the authorities of certificates, and connections are over TLS, the certificate says whether
@@ -36,7 +36,7 @@ def redirect_problem(url: str, target: str) -> str | None:
     try:
         came, goes = urlsplit(url).scheme, urlsplit(target).scheme
     except ValueError:
-        return "it is no URL"
+        return "it is not a URL"
     if goes not in _SCHEMES:
         return "only http and https are opened"
     if came == "https" and goes == "http":
@@ -49,19 +49,19 @@ class KnownHosts:
 
     def __init__(self, addresses: Iterable[str], allowed: Iterable[str] = ()) -> None:
         """*allowed*: names, `*.domain` for all in a domain, or `*`."""
-        self._known = {host_of(one) for one in addresses} - {""}
-        self._allowed = tuple(one.strip().lower() for one in allowed if one.strip())
+        self._known = {host_of(address) for address in addresses} - {""}
+        self._allowed = tuple(name.strip().lower() for name in allowed if name.strip())
 
     def learn(self, addresses: Iterable[str]) -> None:
         """A broker of the cluster has listed these."""
-        self._known |= {host_of(one) for one in addresses} - {""}
+        self._known |= {host_of(address) for address in addresses} - {""}
 
     def has(self, address: str) -> bool:
         host = host_of(address)
         if not host:
             return False
         return host in self._known or any(
-            one in (ANY, host) or (one.startswith("*.") and host.endswith(one[1:])) for one in self._allowed
+            name in (ANY, host) or (name.startswith("*.") and host.endswith(name[1:])) for name in self._allowed
         )
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """What a check of credentials finds out, or why it refuses them. Values only. No IO.
 
-The text of a refusal is for the log of the server. It never holds the credentials, nor a part of them; clients are told
-no more than that they are not valid.
+The text of a refusal is for the log of the server. It never holds the credentials, nor a part of them; clients
+only learn that they are not valid.
 """
 
 from typing import Final, NamedTuple

@@ -57,24 +57,24 @@ def claimed(token: bytes) -> Claimed:
 
 
 def parse_keys(data: bytes, where: str) -> Keys:
-    """The keys of a list that can verify tokens; others are passed over. Raises Corruption if it is no list of keys."""
+    """The keys of a list that can verify tokens; others are left out. Raises Corruption if it is not a list of keys."""
     try:
         listed = parse_json(data)["keys"]
         if not isinstance(listed, list) or len(listed) > KEYS_MAX:
             raise ValueError(f"expected a list of at most {KEYS_MAX} keys")
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"{where}: expected a list of keys (JWKS), found {data[:80]!r} ({error})") from None
-    found: dict[str, TokenKey] = {}
-    for one in listed:
-        if not isinstance(one, dict) or one.get("use", "sig") != "sig":
+    keys: dict[str, TokenKey] = {}
+    for entry in listed:
+        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
             continue
         try:
-            made = key_of(jwt.PyJWK.from_json(json.dumps(one)).key, where)
+            made = key_of(jwt.PyJWK.from_json(json.dumps(entry)).key, where)
         except (jwt.PyJWTError, ConfigurationError, ValueError, TypeError, KeyError):
             continue  # of a kind that is not known here, weak, or a secret (rule 2)
         if made is not None:
-            found[str(one.get("kid", ""))] = made
-    return found
+            keys[str(entry.get("kid", ""))] = made
+    return keys
 
 
 class OpenIdRules:
@@ -88,13 +88,13 @@ class OpenIdRules:
 
     def claimed(self, token: bytes) -> Claimed:
         """Raises NotValid, also for an issuer that is not allowed (rule 1)."""
-        found = claimed(token)
-        if found.issuer not in self._issuers:
+        claims = claimed(token)
+        if claims.issuer not in self._issuers:
             raise NotValid("the issuer of the token is not among openIDAllowedTokenIssuers")
-        return found
+        return claims
 
     def identity(self, token: bytes, key: TokenKey, now_s: float) -> Identity:
-        """Whose token it is at the time *now_s* (seconds since 1970). Raises NotValid."""
+        """The identity that the token proves at *now_s* (seconds since 1970). Raises NotValid."""
         rules = TokenRules(
             key,
             claim=self._claim,
@@ -109,12 +109,12 @@ class OpenIdRules:
 def key_address(document: bytes, issuer: str, where: str) -> str:
     """Where the keys are, as an issuer's discovery document says. Raises Corruption."""
     try:
-        found: Any = parse_json(document)
-        address, told = found["jwks_uri"], found["issuer"]
+        parsed: Any = parse_json(document)
+        address, named_issuer = parsed["jwks_uri"], parsed["issuer"]
         if not isinstance(address, str):
-            raise TypeError("jwks_uri is no text")
+            raise TypeError("jwks_uri is not a text")
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"{where}: expected a discovery document, found {document[:80]!r} ({error})") from None
-    if told != issuer:
-        raise Corruption(f"{where}: it is of another issuer, {told!r:.200}")
+    if named_issuer != issuer:
+        raise Corruption(f"{where}: it is of another issuer, {named_issuer!r:.200}")
     return address

@@ -54,9 +54,9 @@ def _data(text: str, setting: str) -> bytes:
 def _file(path: str, setting: str) -> bytes:
     try:
         with Path(path).open("rb") as source:
-            found = source.read(SOURCE_BYTES_MAX + 1)
+            data = source.read(SOURCE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigurationError(f"{setting}: cannot read {path}: {error.strerror}") from None
-    if len(found) > SOURCE_BYTES_MAX:
+    if len(data) > SOURCE_BYTES_MAX:
         raise ConfigurationError(f"{setting}: {path} has more than {SOURCE_BYTES_MAX} bytes")
-    return found
+    return data

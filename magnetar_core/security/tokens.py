@@ -5,11 +5,11 @@ Rules:
 1. The key decides which algorithms are accepted, never the token: `none` and the algorithms of another kind of key are
    refused, so nobody can take a public key for a secret.
 2. A secret is as long as its hash at least (RFC 7518, 3.2); so is it with Apache.
-3. A token without the claim that names the role is refused; so is one that expires or begins at something that is no
-   number.
+3. A token without the claim that names the role is refused; so is one that expires or begins at something that is not
+   a number.
 4. No text of an error holds a part of a token.
-5. A token is three parts of base64url without padding (RFC 7515, 2), and nothing else: the library passes over what is
-   no such character, so one token would have many forms.
+5. A token is three parts of base64url without padding (RFC 7515, 2), and nothing else: the library ignores
+   other characters, so one token would have many forms.
 """
 
 import re
@@ -40,7 +40,7 @@ from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
 # work before its signature is known to be valid. (aiohttp takes headers of 8 KiB.)
 TOKEN_BYTES_MAX: Final = 16 * 1024
 
-# Seconds since 1970, beyond all years: a number of 400 digits is no float.
+# Seconds since 1970, beyond all years: a number of 400 digits does not fit into a float.
 _TIME_MAX: Final = 1e15
 
 _SECRET_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
@@ -49,7 +49,7 @@ _RSA_BITS_MIN: Final = 2048
 _CURVES: Final = {SECP256R1: "ES256", SECP384R1: "ES384", SECP521R1: "ES512"}
 
 ALGORITHMS: Final = (*_SECRET_BYTES, *_RSA, *_CURVES.values())
-"""All that can be configured."""
+"""All algorithms that can be configured."""
 
 _FORM: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
@@ -112,10 +112,10 @@ def key_of(key: Any, where: str) -> TokenKey | None:
             raise ConfigurationError(f"{where}: the RSA key has {key.key_size} bits; at least 2048 are needed")
         return TokenKey(key, _RSA)
     if isinstance(key, EllipticCurvePublicKey):
-        found = _CURVES.get(type(key.curve))
-        if found is None:
+        algorithm = _CURVES.get(type(key.curve))
+        if algorithm is None:
             raise ConfigurationError(f"{where}: the curve {key.curve.name} belongs to no algorithm of tokens")
-        return TokenKey(key, (found,))
+        return TokenKey(key, (algorithm,))
     return None
 
 
@@ -142,7 +142,7 @@ class TokenRules:
         self._required = required
 
     def identity(self, token: bytes, now_s: float) -> Identity:
-        """Whose token it is at the time *now_s* (seconds since 1970). Raises NotValid."""
+        """The identity that the token proves at *now_s* (seconds since 1970). Raises NotValid."""
         if len(token) > TOKEN_BYTES_MAX:
             raise NotValid(f"the token has {len(token)} bytes; at most {TOKEN_BYTES_MAX} are read")
         if _FORM.fullmatch(token) is None:  # rule 5
@@ -178,9 +178,9 @@ class TokenRules:
             raise NotValid(f"the token has no claim {self._claim} that names a role")
         return Identity(role, expires_s)
 
-    def _check_audience(self, found: Any) -> None:
-        named = found if isinstance(found, list) else [found]
-        if not any(one in self._audiences for one in named if isinstance(one, str)):
+    def _check_audience(self, audience: Any) -> None:
+        named = audience if isinstance(audience, list) else [audience]
+        if not any(name in self._audiences for name in named if isinstance(name, str)):
             raise NotValid(f"the token is for another audience (claim {self._audience_claim})")
 
 

@@ -61,9 +61,9 @@ async def test_a_move_that_was_decided_under_an_older_state_is_refused(store: Me
     states = await with_cookies(store, "b-1")
     await states.move("b-1", State.DRAINING, Actor.OPERATOR, "me", "", 1)
     found = await states.read("b-1")
-    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 2, found=found)
+    await states.move("b-1", State.DRAINED, Actor.AUDITOR, "one", "", 2, expected=found)
     with pytest.raises(VersionConflict):
-        await states.move("b-1", State.DRAINED, Actor.AUDITOR, "two", "", 3, found=found)
+        await states.move("b-1", State.DRAINED, Actor.AUDITOR, "two", "", 3, expected=found)
     assert (await states.read("b-1")).lifecycle.by == "one"
 
 
@@ -176,5 +176,5 @@ async def test_a_change_that_is_refused_has_no_event(store: MetadataStore) -> No
     with pytest.raises(IllegalMove):
         await states.move("b-1", State.DRAINING_FAILED, Actor.AUDITOR, "one", "", 3)
     with pytest.raises(VersionConflict):
-        await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3, found=found)
+        await states.move("b-1", State.ACTIVE, Actor.OPERATOR, "me", "", 3, expected=found)
     assert len(await events(store)) == 2

@@ -127,7 +127,7 @@ class Server:
             self.writes += 1
 
     def meets(self, entry_id: int, ledger_id: int = 7) -> None:
-        self.reporter.tell(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], "no bookie has it")
+        self.reporter.report(ledger_id, Kind.DATA_LOSS, [(entry_id, entry_id)], "no bookie has it")
 
     async def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):

@@ -501,8 +501,8 @@ MUTANTS: Final = (
     Mutant(
         "a bookie that was removed while it runs turns writable",
         "bookie/disks/draining.py",
-        "            is_removed = found.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)\n",
-        "            is_removed = False\n",
+        "is_removed = lifecycle.state is State.ACTIVE and not await self._states.has_cookie(self._bookie_id)\n",
+        "is_removed = False\n",
         ("tests/unit/bookie/disks/test_read_only.py",),
     ),
     Mutant(
@@ -571,7 +571,7 @@ MUTANTS: Final = (
     Mutant(
         "a mended report that is posted again stays mended",
         "magnetar_core/bookkeeper/metadata/damage/rules.py",
-        "    if found.stage is not Stage.MENDED:\n        return after\n",
+        "    if report.stage is not Stage.MENDED:\n        return after\n",
         "    if True:\n        return after\n",
         _REPORTS,
     ),

@@ -446,7 +446,7 @@ MUTANTS = (
     Mutant(
         "a stale header is believed",
         "bookie/storage/entry_log/files.py",
-        "        if fmt.HEADER_BYTES + sum(found.values()) != header.map_offset:\n",
+        "        if fmt.HEADER_BYTES + sum(ledgers.values()) != header.map_offset:\n",
         "        if fmt.HEADER_BYTES > header.map_offset:\n",
         _schedule("r_b12"),
     ),
@@ -562,8 +562,8 @@ MUTANTS = (
     Mutant(
         "a scrub that has failed begins anew",
         "bookie/maintenance/scrub.py",
-        "self._anew() if place is None or place.ledger_id == _END_LEDGER_ID else place",
-        "self._anew()",
+        "self._start_over() if place is None or place.ledger_id == _END_LEDGER_ID else place",
+        "self._start_over()",
         (f"{UNIT}/maintenance/test_scrub.py", "-k", "continued"),
     ),
     Mutant(
@@ -590,8 +590,8 @@ MUTANTS = (
     Mutant(
         "an index that is older than the marks is served",
         "bookie/storage/known.py",
-        "        if one < mark:\n",
-        "        if one > mark and not there:\n",
+        "        if note < mark:\n",
+        "        if note > mark and not there:\n",
         ("tests/crash/test_gone_files.py", "-k", "newest"),
     ),
     Mutant(
@@ -618,7 +618,7 @@ MUTANTS = (
     Mutant(
         "metadata that lost its newest changes is opened",
         "magnetar_core/bookkeeper/metadata/stores/embedded.py",
-        "        if has < changes.found:\n",
+        "        if has < changes.recorded:\n",
         "        if has < 0:\n",
         ("tests/unit/magnetar_core/bookkeeper/metadata/test_embedded_files.py", "-k", "newest_changes"),
     ),

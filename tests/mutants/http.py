@@ -78,8 +78,8 @@ MUTANTS: Final = (
     Mutant(
         "bodies under way are counted and never given back",
         "magnetar_core/runtime/http/bodies.py",
-        "            self.bytes -= reading.bytes\n            reading.bytes = 0\n        request",
-        "        request",
+        "            self.bytes -= reading.bytes\n            reading.bytes = 0\n",
+        "",
         _SERVER,
     ),
     Mutant(
@@ -141,8 +141,8 @@ MUTANTS: Final = (
     Mutant(
         "a number without bounds becomes infinite",
         "magnetar_core/runtime/data/json_text.py",
-        "    if math.isinf(found):",
-        "    if math.isnan(found):",
+        "    if math.isinf(number):",
+        "    if math.isnan(number):",
         _NUMBERS,
     ),
     Mutant(

@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "the numbers are moved on before others can know it",
         "bookie/maintenance/older_metadata/watch.py",
-        "        await self._ranges.add(one)\n",
+        "        await self._ranges.add(newer)\n",
         "",
         (*LOOK, "-k", "comes_later"),
     ),

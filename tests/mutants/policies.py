@@ -468,7 +468,7 @@ MUTANTS: Final = (
     Mutant(
         "a value that is not among the choices of a setting is taken",
         "magnetar_core/runtime/config.py",
-        "        if choices and one not in choices:\n",
+        "        if choices and choice not in choices:\n",
         "        if False:\n",
         ("tests/unit/magnetar_core/runtime/test_config.py",),
     ),

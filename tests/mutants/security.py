@@ -39,7 +39,7 @@ MUTANTS: Final = (
     Mutant(
         "a trust store may have a private key",
         "magnetar_core/security/tls/key_stores.py",
-        "    if found.key is not None:  # rule 3",
+        "    if store.key is not None:  # rule 3",
         "    if False:  # rule 3",
         _KEY_STORES,
     ),
@@ -153,8 +153,8 @@ MUTANTS: Final = (
     Mutant(
         "any issuer is believed",
         "magnetar_core/security/openid.py",
-        "        if found.issuer not in self._issuers:\n",
-        "        if not found.issuer:\n",
+        "        if claims.issuer not in self._issuers:\n",
+        "        if not claims.issuer:\n",
         _OPENID,
     ),
     Mutant(

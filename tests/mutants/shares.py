@@ -212,7 +212,7 @@ MUTANTS: Final = (
     Mutant(
         "the first frame is read first, however long it is",
         "magnetar_core/bookkeeper/wire/unfinished.py",
-        "min(self._waiting, key=lambda one: self._frames[one].bytes)",
+        "min(self._waiting, key=lambda waiting: self._frames[waiting].bytes)",
         "next(iter(self._waiting))",
         _UNFINISHED,
     ),

@@ -5,7 +5,7 @@
                      ──▶ log_compaction: usage, dead ones removed, compaction where due
                      ──▶ index_compaction, by its interval or when asked
 
-Rules beside those in these modules and in `rules.py`:
+Rules besides those in these modules and in `rules.py`:
 
 1. Nothing is deleted when the metadata store is that of another cluster than the cookie names, or does not know this
    bookie's cookie, or does not answer.
@@ -273,6 +273,7 @@ class GarbageCollector:
 
     def release(self) -> None:
         """Allow rounds again. One that was requested meanwhile begins."""
+        assert self._is_held, "the collector is released, and nobody holds it (rule 4)"
         self._is_held = False
         if self._round is not None or self._stopping:
             return

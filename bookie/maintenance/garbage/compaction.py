@@ -12,7 +12,7 @@ Rules:
 3. A damaged log is reported and left as it is; the other logs are processed.
 4. The open file of a removed log is closed after all reads under way have ended.
 5. A log that could not be read when the index was rebuilt stays until a rebuild reads it: entries in it that are not in
-   the index are no garbage.
+   the index are not garbage.
 """
 
 import logging
@@ -167,12 +167,12 @@ class Compactor:
             log.info("%s", error)
             return LogUsage(log_id, file_bytes, {}, False)
         records = iter(scan)
-        found: dict[int, int] = {}
+        ledger_bytes: dict[int, int] = {}
         while some := await self._maintenance.run(lambda: list(islice(records, SCAN_RECORDS))):
             for _, size, ledger_id, _ in some:
-                found[ledger_id] = found.get(ledger_id, 0) + fmt.SIZE.size + size
+                ledger_bytes[ledger_id] = ledger_bytes.get(ledger_id, 0) + fmt.SIZE.size + size
             await self._rest(0)
-        return LogUsage(log_id, file_bytes, found, scan.garbage_bytes == 0)
+        return LogUsage(log_id, file_bytes, ledger_bytes, scan.garbage_bytes == 0)
 
     # -- removing
 
@@ -216,7 +216,7 @@ class Compactor:
         if file is None:
             return
         for reader in self._readers:
-            await reader.run(_nothing)
+            await reader.run(_do_nothing)
         await self._maintenance.run(file.close)
 
     # -- compacting
@@ -275,7 +275,7 @@ class Compactor:
             new_bytes = await self._maintenance.run(lambda: directory.logs.file_bytes(new_id))
             self._usages[number][new_id] = LogUsage(new_id, new_bytes, copied, True)
         try:
-            # Bytes at the end that are no record were never published; bytes between records may be a damaged entry.
+            # Bytes at the end that are not a record were never published; bytes between records may be a damaged entry.
             await self._remove(number, usage._replace(is_whole=usage.is_whole and not has_gap))
         finally:
             if copied:
@@ -287,7 +287,7 @@ class Compactor:
             self.counts.compaction_bytes -= new_bytes
 
     async def _copy(self, directory: LedgerDirectory, old_id: int, copy: CompactingLog, limiter: RateLimiter) -> bool:
-        """Copy the live entries. Returns whether the old log has bytes between its records that are none."""
+        """Copy the live entries. Returns whether the old log has other bytes between its records."""
         scan = await self._maintenance.run(lambda: directory.logs.scan(old_id))
         records = iter(scan)
         unsynced = 0
@@ -392,7 +392,7 @@ def _path(directory: LedgerDirectory, log_id: int) -> str:
     return posixpath.join(directory.path, file_name(log_id))
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 

@@ -72,7 +72,7 @@ class DeletedLedgers:
             except NoNode:
                 absent.append(ledger_id)
             except Corruption as error:
-                self._reads.found_damaged(ledger_id, error)
+                self._reads.note_damaged(ledger_id, error)
         enter("deleting")
         gone = self.quarantine.confirm(absent, unlisted)
         assert unlisted.issuperset(gone), "only what was not listed may go"

@@ -36,7 +36,7 @@ class MetadataReads:
         if number % READS_PER_TURN == 0:
             await self._clock.sleep(max(self._limiter.spend(self._clock.monotonic(), READS_PER_TURN) - 1, 0))
 
-    def found_damaged(self, ledger_id: int, error: Exception) -> None:
+    def note_damaged(self, ledger_id: int, error: Exception) -> None:
         """A record is damaged, which proves nothing: the ledger stays."""
         if ledger_id not in self.unreadable:
             log.error("ledger %d stays, its metadata cannot be read: %s", ledger_id, error)

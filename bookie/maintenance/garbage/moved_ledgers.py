@@ -54,16 +54,16 @@ class MovedLedgers:
             await self._reads.wait(number)
             ledger_id = ledger.ledger_id
             try:
-                found = await self._reads.store.read(ledger_id)
+                record = await self._reads.store.read(ledger_id)
             except NoNode:
                 continue  # deleted: `deleted_ledgers` handles it
             except Corruption as error:
-                self._reads.found_damaged(ledger_id, error)
+                self._reads.note_damaged(ledger_id, error)
                 continue
-            if not found.metadata.is_closed or self._bookie_id in found.metadata.bookies():
+            if not record.metadata.is_closed or self._bookie_id in record.metadata.bookies():
                 continue
-            if self._copies.may_go(ledger_id, found.version, was_written=ledger.is_key_journaled):
-                await self._remove(ledger_id, found.version)
+            if self._copies.may_go(ledger_id, record.version, was_written=ledger.is_key_journaled):
+                await self._remove(ledger_id, record.version)
             else:
                 # The next add journals the key again. So the next pass sees whether there was an add.
                 ledger.is_key_journaled = False

@@ -7,7 +7,7 @@ How a ledger is removed from this bookie:
 
 Rules:
 
-1. Local ledgers are collected before the listing begins, so a ledger that is created meanwhile is no candidate.
+1. Local ledgers are collected before the listing begins, so a ledger that is created meanwhile is not a candidate.
 2. Each of two rounds must prove twice that a ledger is gone: the listing lacks it, and a read of its record finds none.
    Errors, damaged records and incomplete listings prove nothing (I41).
 3. A listing that is empty, or that would delete too many ledgers at once, is refused until an operator accepts it. A
@@ -176,12 +176,12 @@ def dead_logs(usages: Iterable[LogUsage], ledgers: Container[int]) -> list[LogUs
 def worth_compacting(usages: Iterable[LogUsage], ledgers: Container[int], threshold: float) -> list[LogUsage]:
     """Logs whose live share is below *threshold*, the emptiest first: they free most space for least work, and the next
     copies can use that space."""
-    found: list[tuple[float, int, LogUsage]] = []
+    candidates: list[tuple[float, int, LogUsage]] = []
     for usage in usages:
         share = usage.live_bytes(ledgers) / (usage.total_bytes or 1)
         if share < threshold:
-            found.append((share, usage.log_id, usage))
-    return [usage for _, _, usage in sorted(found, key=lambda item: item[:2])]
+            candidates.append((share, usage.log_id, usage))
+    return [usage for _, _, usage in sorted(candidates, key=lambda item: item[:2])]
 
 
 def has_room(free_bytes: int, live_bytes: int, reserve_bytes: int, may_use_reserve: bool) -> bool:

@@ -1,7 +1,7 @@
 """A small file in a ledger directory that names the entry logs which could not be read when its index was rebuilt.
 
 While the file exists, missing entries may still be on the disk (`bookie.maintenance.integrity`), and entries of those
-logs that are not in the index are no garbage (`bookie.maintenance.garbage.compaction`). A rebuild that can read every
+logs that are not in the index are not garbage (`bookie.maintenance.garbage.compaction`). A rebuild that can read every
 log removes the file. The functions block.
 """
 
@@ -30,7 +30,7 @@ def note_unreadable(files: Files, directory: str, logs: Sequence[str]) -> None:
 
 def unreadable_log_ids(files: Files, directory: str) -> set[int]:
     """Ids of the unreadable logs. Raises OSError."""
-    return {int(found, 16) for found in _LOG_NAME.findall(unreadable_logs(files, directory))}
+    return {int(digits, 16) for digits in _LOG_NAME.findall(unreadable_logs(files, directory))}
 
 
 def unreadable_logs(files: Files, directory: str) -> str:

@@ -63,27 +63,27 @@ class Note:
         *published* are the ranges that it has (rules 1, 3)."""
         end = numbers_end(following)
         has_gone_back = following <= self.given
-        fresh = [one for one in published if one not in self.known]
-        floor = min([following, *(one.first for one in fresh)])
-        found = set(self.doubts)
-        for one in [one for one in held if one >= floor]:  # few, of a million
-            is_new = following <= one < end and (has_gone_back or not any(one in known for known in self.known))
-            if is_new or any(one in each for each in fresh):
-                found.add(one)
-        return sorted(found)
+        fresh = [doubted for doubted in published if doubted not in self.known]
+        floor = min([following, *(doubted.first for doubted in fresh)])
+        suspects = set(self.doubts)
+        for held_id in [held_id for held_id in held if held_id >= floor]:  # few, of a million
+            is_new = following <= held_id < end and (has_gone_back or not any(held_id in known for known in self.known))
+            if is_new or any(held_id in doubted for doubted in fresh):
+                suspects.add(held_id)
+        return sorted(suspects)
 
     def newest_seen(self, following: int, absent: Iterable[int]) -> int:
         """The highest number that was given, of those that are not below *following*; less than it if there is none."""
         end = numbers_end(following)
-        return max([self.given, *(one for one in absent if following <= one < end)])
+        return max([self.given, *(ledger_id for ledger_id in absent if following <= ledger_id < end)])
 
-    def found_older(self, one: DoubtRange, absent: Collection[int]) -> "Note":
+    def opened(self, noticed: DoubtRange, absent: Collection[int]) -> "Note":
         """The metadata is older than ledgers: the range of their numbers, and those of them that have no record."""
-        is_known = any(known.first <= one.first and one.last <= known.last for known in self.known)
+        is_known = any(known.first <= noticed.first and noticed.last <= known.last for known in self.known)
         return replace(
             self,
-            open_ms=self.open_ms or one.noticed_ms,
-            known=self.known if is_known else bounded([*self.known, one]),
+            open_ms=self.open_ms or noticed.noticed_ms,
+            known=self.known if is_known else bounded([*self.known, noticed]),
             doubts=frozenset(absent),
         )
 
@@ -92,9 +92,9 @@ class Note:
 
         It is over when none is left, and the ranges are gone, as they are when newer metadata were put back.
         """
-        fresh = [one for one in published if one not in self.known]
+        fresh = [doubted for doubted in published if doubted not in self.known]
         doubts = frozenset(absent)
-        opened = self.open_ms or max((one.noticed_ms for one in fresh), default=0)
+        opened = self.open_ms or max((doubted.noticed_ms for doubted in fresh), default=0)
         is_over = not doubts and not published
         return replace(
             self,
@@ -105,12 +105,12 @@ class Note:
         )
 
     def forgotten(self) -> "Note":
-        """An operator has said that what is in doubt is of no use (rule 2). What is given is learned anew."""
+        """An operator has said that what is in doubt is of no use (rule 2). The number given is learned anew."""
         return replace(self, given=-1, open_ms=0, doubts=frozenset())
 
     def encode(self) -> bytes:
         lines = [_HEAD, f"revision {self.revision}", f"given {self.given}", f"open {self.open_ms}"]
-        lines += [f"known {one.encode()}" for one in self.known]
+        lines += [f"known {known.encode()}" for known in self.known]
         lines += [f"doubt {first} {last}" for first, last in runs(self.doubts)]
         body = "".join(f"{line}\n" for line in lines).encode()
         return body + b"crc %08x\n" % crc32c(body)
@@ -128,9 +128,9 @@ def runs(ledger_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
     if not ids:
         return
     first = ids[0]
-    for one, following in pairwise(ids):
-        if following != one + 1:
-            yield first, one
+    for ledger_id, following in pairwise(ids):
+        if following != ledger_id + 1:
+            yield first, ledger_id
             first = following
     yield first, ids[-1]
 
@@ -167,7 +167,7 @@ def decode(data: bytes, path: str) -> Note:
 
 
 def too_far(following: int, newest: int, count: int) -> str:
-    """What is told of numbers that a bookie does not move on."""
+    """The refusal of a bookie to move the numbers on by so much."""
     return (
         f"the next ledger gets the number {following}, and numbers up to {newest} were given before ({count} ledgers "
         f"here have no record): the metadata is older than the ledgers by more than {ADVANCE_MAX} numbers, or is not "

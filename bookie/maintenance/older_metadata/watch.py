@@ -3,7 +3,7 @@
     number of the next ledger ──▶ `note` ──▶ ledgers here without a record ──▶ file ──▶ range in the store ──▶ moved on
 
 It looks before the bookie registers, at each new session and connection with the store, and before garbage collection
-deletes anything. Rules beside those of `note` (I132):
+deletes anything. Rules besides those of `note` (I132):
 
 1. What is in doubt is on the disk before the range is in the store, and the range before the numbers are moved on:
    whoever comes later sees one of them.
@@ -58,10 +58,10 @@ class OlderMetadata:
         worker: JobThread,
         clock: Clock,
         first_ledger_id: int,
-        tell: Callable[[str | None], None],
+        report: Callable[[str | None], None],
     ) -> None:
-        """*first_ledger_id*: the number of the next ledger when the bookie was new. *tell* hears after each look why
-        the bookie must not take new ledgers, or None. Raises Corruption, OSError."""
+        """*first_ledger_id*: the number of the next ledger when the bookie was new. *report* is called after each look
+        with why the bookie must not take new ledgers, or None. Raises Corruption, OSError."""
         self._bookie_id = bookie_id
         self._store = store
         self._root = root
@@ -71,12 +71,11 @@ class OlderMetadata:
         self._worker = worker
         self._clock = clock
         self._ranges = DoubtRanges(store, root)
-        self._on_problem = tell
+        self._on_problem = report
         self._lock = asyncio.Lock()
         self._note = self._read()
-        self._told: Doubted | None = (
-            Doubted(0, 0) if self._note.revision else None
-        )  # what it is at present is not known
+        # What the store says at present is not known: with a revision, the first look writes it in any case.
+        self._announced = Doubted(0, 0) if self._note.revision else None
         if not self._note.revision:
             self._note = replace(self._note, given=first_ledger_id - 1)
 
@@ -122,34 +121,34 @@ class OlderMetadata:
         following = await metadata.next_id()
         published = await self._ranges.read()
         absent = await metadata.without_record(note.suspects(held, following, published))
-        absent = [one for one in absent if one in self._ledgers]
+        absent = [ledger_id for ledger_id in absent if ledger_id in self._ledgers]
         newest = note.newest_seen(following, absent)
         if newest < following:
             await self._keep(note.looked_at(following, published, absent))
-            self._tell(note)
+            self._log_change(note)
             return None
         first = max(following - UNDER_WAY_MAX, 0)
         absent = sorted({*absent, *await metadata.without_record(one for one in held if first <= one < following)})
-        one = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
-        await self._keep(note.looked_at(0, published, absent).found_older(one, absent))
-        self._tell(note)
+        newer = DoubtRange(first, newest, self._clock.wall_ms(), self._bookie_id)
+        await self._keep(note.looked_at(0, published, absent).opened(newer, absent))
+        self._log_change(note)
         if newest - following >= ADVANCE_MAX:
             return too_far(following, newest, len(absent))
-        await self._ranges.add(one)
+        await self._ranges.add(newer)
         log.warning("bookie %s moves the numbers of ledgers on from %d to above %d", self._bookie_id, following, newest)
         following = await metadata.advance(newest)
         await self._keep(replace(self._note, given=following - 1))
         return None
 
     async def _publish(self) -> None:
-        """For people who look at the cluster."""
+        """Show people who look at the cluster how many ledgers are in doubt."""
         note = self._note
         doubted = Doubted(note.open_ms, len(note.doubts)) if note.is_open else None
-        if doubted != self._told:
-            await self._ranges.tell(self._bookie_id, doubted)
-            self._told = doubted
+        if doubted != self._announced:
+            await self._ranges.announce(self._bookie_id, doubted)
+            self._announced = doubted
 
-    def _tell(self, before: Note) -> None:
+    def _log_change(self, before: Note) -> None:
         note = self._note
         if note.is_open and (not before.is_open or note.doubts - before.doubts):
             log.error(
@@ -165,21 +164,22 @@ class OlderMetadata:
 
     def _read(self) -> Note:
         """The newest file. One that is damaged counts if no other is there. Raises Corruption, OSError."""
-        found: list[Note] = []
+        notes: list[Note] = []
         damaged: list[Corruption] = []
         for path in self._paths:
             if self._files.exists(path):
                 try:
-                    found.append(decode(read_file(self._files, path), path))
+                    notes.append(decode(read_file(self._files, path), path))
                 except Corruption as error:
                     damaged.append(error)
-        if damaged and not found:
+        if damaged and not notes:
             raise damaged[0]
-        return max(found, key=lambda note: note.revision, default=Note())
+        return max(notes, key=lambda note: note.revision, default=Note())
 
     async def _keep(self, note: Note) -> None:
         """Write *note* everywhere, then let it count. One file is enough, since the newest counts; the number alone may
         be lost: it makes the next look surer, no more. Raises OSError."""
+        assert self._lock.locked(), "a note is written that another look may write over"
         if note == self._note and note.revision:
             return
         is_needed = replace(note, given=self._note.given) != self._note

@@ -32,7 +32,7 @@ class Verdict(IntEnum):
 
 
 def no_digests(ledger_id: int) -> Digest | None:
-    """For rebuilds without metadata: the digest of no ledger is known."""
+    """The digests for rebuilds without metadata: that of no ledger is known."""
     return None
 
 
@@ -56,7 +56,7 @@ class DigestCheck:
         if codec is not None:
             return Verdict.PROVEN if _fits(codec, record, ledger_id, entry_id) else Verdict.DAMAGED
         proofs = self._proofs.get(ledger_id, 0)
-        if any(_fits(one, record, ledger_id, entry_id) for one in _OPEN):
+        if any(_fits(open_codec, record, ledger_id, entry_id) for open_codec in _OPEN):
             self._proofs[ledger_id] = min(proofs + 1, _PROOFS_MIN)
             return Verdict.PROVEN
         return Verdict.DAMAGED if proofs >= _PROOFS_MIN else Verdict.UNPROVEN

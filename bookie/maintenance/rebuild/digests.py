@@ -29,7 +29,7 @@ class MetadataDigests:
         if self._failures >= _FAILURES_MAX:
             return None
         try:
-            found = asyncio.run_coroutine_threadsafe(self._metadata.read(ledger_id), self._loop).result()
+            record = asyncio.run_coroutine_threadsafe(self._metadata.read(ledger_id), self._loop).result()
         except NoNode:
             return None
         except Corruption as error:
@@ -42,5 +42,5 @@ class MetadataDigests:
                 log.warning("metadata does not answer: what it would tell is done without from here on")
             return None
         self._failures = 0
-        metadata = found.metadata
+        metadata = record.metadata
         return None if metadata.format_version == 1 else (metadata.digest_type, metadata.password)

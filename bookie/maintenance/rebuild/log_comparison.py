@@ -36,7 +36,7 @@ class LogState(NamedTuple):
 
     log_id: int
     scan: fmt.LogScan | None
-    """For the log that takes entries: its scan, made between two flushes. None: the log no longer grows."""
+    """The scan of the log that takes entries, made between two flushes. None: the log no longer grows."""
 
 
 class Snapshot(NamedTuple):
@@ -102,19 +102,19 @@ def with_digest(
 ) -> list[Missing]:
     """The records that have the digest of their ledger (rule 5). *codecs* has a value for each ledger in *missing*;
     None: the digest is not known, and only ids and size are checked."""
-    return [one for one in missing if _has_digest(directory, one, codecs[one.ledger_id])]
+    return [record for record in missing if _has_digest(directory, record, codecs[record.ledger_id])]
 
 
 def put_locations(directory: LedgerDirectory, ledgers: Container[int], missing: Sequence[Missing]) -> list[Missing]:
     """Put the locations of records for which the index is unchanged (rule 6); returns these records. Runs on the
     flusher's thread. Raises OSError."""
     put = [
-        one
-        for one in missing
-        if one.ledger_id in ledgers and directory.index.location(one.ledger_id, one.entry_id) == one.seen
+        record
+        for record in missing
+        if record.ledger_id in ledgers and directory.index.location(record.ledger_id, record.entry_id) == record.seen
     ]
     if put:
-        directory.index.put_locations([one[:3] for one in put])
+        directory.index.put_locations([record[:3] for record in put])
     return put
 
 
@@ -138,9 +138,9 @@ def is_sealed(directory: LedgerDirectory, log_id: int) -> bool:
     return True
 
 
-def _has_digest(directory: LedgerDirectory, one: Missing, codec: EntryCodec | None) -> bool:
+def _has_digest(directory: LedgerDirectory, missing: Missing, codec: EntryCodec | None) -> bool:
     try:
-        entry = directory.logs.read(one.location, one.ledger_id, one.entry_id)
+        entry = directory.logs.read(missing.location, missing.ledger_id, missing.entry_id)
     except (Corruption, OSError):
         return False
-    return problem_of(entry, one.ledger_id, one.entry_id, codec) is None
+    return problem_of(entry, missing.ledger_id, missing.entry_id, codec) is None

@@ -19,7 +19,7 @@ Rules:
    (`bookie.maintenance.garbage.unreadable`), because its entries may come back with its disk.
 7. Every start repeats the rebuild until it is complete.
 
-The end of an unsealed log may be a torn write. Zeros there are no damage; any other bytes are, because a location may
+The end of an unsealed log may be a torn write. Zeros there are not damage; any other bytes are, because a location may
 have referred to them.
 """
 
@@ -172,8 +172,8 @@ class _Rebuild:
         for log_id, bad in find_bad_logs(self._files, self._directory, known).items():
             path = posixpath.join(self._directory, file_name(log_id))
             if not bad.is_unreadable:
-                told = f" ({bad.lost} entries of it were told of as lost)" if bad.lost else ""
-                self._problem(f"{path} {bad.problem}; entries are missing here{told}")
+                lost = f" ({bad.lost} entries of it were reported as lost)" if bad.lost else ""
+                self._problem(f"{path} {bad.problem}; entries are missing here{lost}")
 
     @property
     def ledger_ids(self) -> Collection[int]:
@@ -182,7 +182,7 @@ class _Rebuild:
     def read_log(self, log_id: int) -> None:
         """Put the records of one log (rules 3, 4, 6). Raises OSError of the index."""
         path = posixpath.join(self._directory, file_name(log_id))
-        found = _Findings()
+        faults = _Faults()
         self._notes[log_id] = NOTHING_THERE.encode()
         try:
             reader = _LogReader(self._files.open(path), path)
@@ -195,32 +195,32 @@ class _Rebuild:
                 return  # a crash came while the log was created; it is empty
             records = reader.records()
             while (some := next(records, None)) is not None:
-                self._take(log_id, *some, found)
+                self._take(log_id, *some, faults)
         except _ReadFailed as error:
-            found.failure = str(error)
+            faults.failure = str(error)
             self._unreadable.append(f"{path}: {error}")
         except Corruption as error:
-            found.failure = str(error).removeprefix(path).removeprefix(":").strip()
+            faults.failure = str(error).removeprefix(path).removeprefix(":").strip()
         finally:
             reader.close()
-        text = found.text(reader)
+        text = faults.text(reader)
         if text:
             self._problem(f"{path}: {text}; entries may be missing here")
 
-    def _take(self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, found: "_Findings") -> None:
+    def _take(self, log_id: int, offset: int, ledger_id: int, entry_id: int, record: bytes, faults: "_Faults") -> None:
         """One record. Raises OSError of the index."""
         verdict = self._digest_check.judge(record, ledger_id, entry_id)
         if verdict is Verdict.DAMAGED:
-            found.damaged += 1
+            faults.damaged += 1
             return
         self._notes[log_id] = note_of(log_id, offset, ledger_id, entry_id)
         if ledger_id not in self._rows:
             if not self._ledgers_lost:  # it was deleted
-                found.unproven_of_others += verdict is Verdict.UNPROVEN
+                faults.unproven_of_others += verdict is Verdict.UNPROVEN
                 return
             self._rows[ledger_id] = _new_row()
         if verdict is Verdict.UNPROVEN:
-            found.unproven += 1
+            faults.unproven += 1
             if (ledger_id, entry_id) in self._batch or self._index.location(ledger_id, entry_id):
                 return
         self._batch[ledger_id, entry_id] = fmt.location(log_id, offset)
@@ -257,7 +257,7 @@ def _new_row() -> LedgerData:
 
 
 @dataclass(slots=True)
-class _Findings:
+class _Faults:
     """What is wrong with the records of a log."""
 
     damaged: int = 0
@@ -273,7 +273,7 @@ class _Findings:
             f"{self.damaged} damaged records" if self.damaged else "",
             f"{unproven} records whose digest nobody knows" if unproven else "",
             f"{reader.gaps} places with no record, the first at offset {reader.first_gap}" if reader.gaps else "",
-            "" if reader.map_agrees is not False else "its map tells of other records",
+            "" if reader.map_agrees is not False else "its map names other records",
             "it was cut" if reader.is_cut else "",
         ]
         return "; ".join(part for part in parts if part)
@@ -345,7 +345,7 @@ class _LogReader:
             return None
 
     def _check_between(self, start: int, end: int, *, is_tail: bool) -> None:
-        """Check bytes that are no record: they must be padding, or zeros that were never written."""
+        """Check bytes that are not a record: they must be padding, or zeros that were never written."""
         nothing = _PADDING + b"\0" if is_tail else _PADDING
         for at in range(start, end, MIB):
             try:

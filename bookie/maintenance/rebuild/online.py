@@ -77,7 +77,7 @@ _LOCATION_SHARE: Final = 0.2
 
 
 class _Lost(NamedTuple):
-    """Entries of a ledger whose location leads to none."""
+    """Entries of a ledger whose location does not lead to an entry."""
 
     entries: int
     first: int
@@ -202,6 +202,7 @@ class OnlineRebuild:
             self._log_outcome()
 
     def _begin(self) -> None:
+        assert not self._is_running, "two rebuilds of one index at once"
         self._is_running = True
         self._phase = "waiting"
         self._reset()
@@ -285,9 +286,9 @@ class OnlineRebuild:
     def _put_notes(self, directory: LedgerDirectory, ended: Collection[int], notes: Mapping[int, bytes]) -> None:
         """On the flusher's thread. A log may have been removed meanwhile. Raises OSError."""
         there = set(list_logs(self._files, directory.path))
-        found: dict[int, bytes | None] = {log_id: None for log_id in ended if log_id not in there}
-        found |= {log_id: note for log_id, note in notes.items() if log_id in there}
-        directory.index.put_notes(found)
+        written: dict[int, bytes | None] = {log_id: None for log_id in ended if log_id not in there}
+        written |= {log_id: note for log_id, note in notes.items() if log_id in there}
+        directory.index.put_notes(written)
 
     # -- before and after
 
@@ -397,24 +398,24 @@ class OnlineRebuild:
         missing, located = await self._maintenance.run(lambda: compare(directory, self._ledgers, log_id, records))
         findings.add_located(located)
         if missing:
-            ledger_ids = {one.ledger_id for one in missing}
+            ledger_ids = {record.ledger_id for record in missing}
             codecs = {ledger_id: await self._codecs.codec(ledger_id) for ledger_id in ledger_ids}
             whole = await self._maintenance.run(lambda: with_digest(directory, missing, codecs))
             put = await self._flusher.run(lambda: put_locations(directory, self._ledgers, whole))
             assert len(put) <= len(whole) <= len(missing)
             findings.entries_damaged += len(missing) - len(whole)
             findings.entries_put_right += len(put)
-            findings.add_located(one.ledger_id for one in put)
-            for one in put:
-                self._correct_tail(one)
+            findings.add_located(record.ledger_id for record in put)
+            for record in put:
+                self._correct_tail(record)
         findings.entries_looked_at += len(records)
         await self._throttle(len(records), sum(size for _, size, _, _ in records))
 
-    def _correct_tail(self, found: Missing) -> None:
+    def _correct_tail(self, record: Missing) -> None:
         """Correct the end of the ledger in memory: it was read from the index, which lacked this entry."""
-        ledger = self._ledgers.get(found.ledger_id)
+        ledger = self._ledgers.get(record.ledger_id)
         if ledger is not None:
-            ledger.last_entry_id = max(ledger.last_entry_id, found.entry_id)
+            ledger.last_entry_id = max(ledger.last_entry_id, record.entry_id)
             ledger.is_tail_known = False
 
     # -- locations

@@ -72,27 +72,27 @@ def list_logs(files: Files, directory: str) -> list[int]:
 
 
 class SystemReadAhead:
-    """What the readers of a directory will need next. Used by any thread: at worst something is told twice, or not."""
+    """What the readers of a directory will need next. Any thread uses it: at worst a range is read twice, or late."""
 
     def __init__(self) -> None:
-        # Ledger id → where its last read began, and up to where the system was told to read; both as locations.
+        # Ledger id → where its last read began, and up to where the system was asked to read; both as locations.
         self._reads: dict[int, tuple[int, int]] = {}
 
-    def after(self, ledger_id: int, start: int, end: int) -> tuple[int, int] | None:
+    def note_read(self, ledger_id: int, start: int, end: int) -> tuple[int, int] | None:
         """The ledger was read from location *start* to *end*: (location, bytes) of what the system is to read now, if
         there is anything."""
         reads = self._reads
         before = reads.pop(ledger_id, None)
-        told, ahead = end, None
+        advised, ahead = end, None
         if before is not None and before[0] < start <= before[1]:
-            told = max(before[1], end)
-            if told - end < _READ_AHEAD_BYTES // 2:
-                ahead = (told, end + _READ_AHEAD_BYTES - told)
-                told = end + _READ_AHEAD_BYTES
+            advised = max(before[1], end)
+            if advised - end < _READ_AHEAD_BYTES // 2:
+                ahead = (advised, end + _READ_AHEAD_BYTES - advised)
+                advised = end + _READ_AHEAD_BYTES
         elif len(reads) >= _READ_LEDGERS_MAX:
             with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # another thread was there first
                 del reads[next(iter(reads))]
-        reads[ledger_id] = (start, told)
+        reads[ledger_id] = (start, advised)
         return ahead
 
 
@@ -267,8 +267,8 @@ class EntryLogs:
         else:
             record = file.read_at(start + skipped, stop - skipped)
         if len(record) < stop - skipped:
-            found = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
-            raise self._damage(log_id, offset, ledger_id, entry_id, found)
+            problem = f"a record of {stop - fmt.SIZE.size} bytes is cut short"
+            raise self._damage(log_id, offset, ledger_id, entry_id, problem)
         return record
 
     def read_run(self, ledger_id: int, wanted: Sequence[tuple[int, int]], bytes_max: int) -> list[tuple[int, bytes]]:
@@ -327,7 +327,7 @@ class EntryLogs:
         past_cache = self._goes_past_cache(log_id, begin, size)
         data = file.read_once_at(begin, size) if past_cache else file.read_at(begin, size)
         end = len(data)
-        ahead = None if past_cache else self._read_ahead.after(ledger_id, location, location + end)
+        ahead = None if past_cache else self._read_ahead.note_read(ledger_id, location, location + end)
         if ahead is not None:
             file.will_need(fmt.split_location(ahead[0])[1], ahead[1])
         spans: list[tuple[int, int, int]] = []
@@ -350,7 +350,7 @@ class EntryLogs:
                 break
             # The first entry is too large for this read, or damaged: `_read_span` finds out which.
             return self._read_span(ledger_id, entry_id, location)
-        if past_cache:  # but for the last entry, which may be too much for who asked, and asked for again
+        if past_cache:  # not the last entry: it may be too much for the caller, who then asks for it again
             self._read_before.mark(log_id, begin, begin + spans[-1][1] - fmt.SIZE.size)
         return data, spans
 
@@ -363,7 +363,7 @@ class EntryLogs:
         return not self._read_before.has(log_id, offset)
 
     def _read_span(self, ledger_id: int, entry_id: int, location: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-        """As `_read_spans`, for a single entry of any size."""
+        """Does the same as `_read_spans`, for a single entry of any size."""
         record = self._read_from(0, location, ledger_id, entry_id)
         return record, [(entry_id, fmt.SIZE.size, len(record))]
 
@@ -373,10 +373,10 @@ class EntryLogs:
         header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), file.path)
         if header.map_offset == 0:
             raise Corruption(f"{file.path}: not sealed")
-        found = fmt.decode_map(file.read_at(header.map_offset, self.file_bytes(log_id)), header, file.path)
-        if fmt.HEADER_BYTES + sum(found.values()) != header.map_offset:
+        ledgers = fmt.decode_map(file.read_at(header.map_offset, self.file_bytes(log_id)), header, file.path)
+        if fmt.HEADER_BYTES + sum(ledgers.values()) != header.map_offset:
             raise Corruption(f"{file.path} offset {header.map_offset}: the map does not add up to what stands before")
-        return found
+        return ledgers
 
     def file_bytes(self, log_id: int) -> int:
         # Open the file again: a reader's open file may have been opened while the log still grew.
@@ -413,9 +413,9 @@ class EntryLogs:
             )
         return int(size)
 
-    def _damage(self, log_id: int, offset: int, ledger_id: int, entry_id: int, found: str) -> Corruption:
+    def _damage(self, log_id: int, offset: int, ledger_id: int, entry_id: int, problem: str) -> Corruption:
         path = posixpath.join(self._directory, file_name(log_id))
-        return Corruption(f"{path} offset {offset}: expected ledger {ledger_id} entry {entry_id}, {found}")
+        return Corruption(f"{path} offset {offset}: expected ledger {ledger_id} entry {entry_id}, {problem}")
 
     def _reader(self, log_id: int) -> File:
         file = self._open.get(log_id)
@@ -452,7 +452,7 @@ class EntryLogs:
                 newest = max(newest, int(text, 16))
             except ValueError:
                 if not logs:
-                    raise Corruption(f"{path}: {text!r} is no hexadecimal log id") from None
+                    raise Corruption(f"{path}: {text!r} is not a hexadecimal log id") from None
         return newest
 
     def _write(self, parts: list[Buffer], size: int) -> None:

@@ -95,27 +95,27 @@ def encode_seal(map_offset: int, ledgers_count: int) -> bytes:
 
 def decode_map(data: bytes, header: Header, path: str) -> dict[int, int]:
     """The map in *data*, which begins at the header's map offset. Raises Corruption."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     at = 0
-    while at + _MAP_HEAD.size <= len(data) and len(found) < header.ledgers_count:
+    while at + _MAP_HEAD.size <= len(data) and len(sizes) < header.ledgers_count:
         size, ledger_id, entry_id, count = _MAP_HEAD.unpack_from(data, at)
         end = at + SIZE.size + size
         items = data[at + _MAP_HEAD.size : end]
         if (ledger_id, entry_id) != (_MAP_LEDGER_ID, _MAP_ENTRY_ID) or len(items) != count * _MAP_ITEM.size:
             break
-        found.update(_MAP_ITEM.iter_unpack(items))
+        sizes.update(_MAP_ITEM.iter_unpack(items))
         at = end
-    if len(found) != header.ledgers_count:
+    if len(sizes) != header.ledgers_count:
         raise Corruption(
-            f"{path} offset {header.map_offset}: a map of {len(found)} ledgers, the header says {header.ledgers_count}"
+            f"{path} offset {header.map_offset}: a map of {len(sizes)} ledgers, the header says {header.ledgers_count}"
         )
-    return found
+    return sizes
 
 
 class LogScan:
     """Iterates over (offset after the size word, size, ledger id, entry id) of every entry, in order of the file.
 
-    Bytes that are no record are skipped one by one, as in Apache's bookie: they are padding, or a write that no
+    Bytes that are not a record are skipped one by one, as in Apache's bookie: they are padding, or a write that no
     location refers to. `garbage_bytes` counts them. `has_gap` says whether records followed them; then they may be a
     damaged record.
     """

@@ -57,7 +57,7 @@ MARK: Final = struct.Struct(">qq")
 
 PLACE_FILE: Final = "synced"
 """How far the journal was synced, of journals that we write. The file is not synced itself, so after a power cut it may
-tell of less, but never of more than there is."""
+name an older place, but never a place that is not on disk."""
 
 _CRC: Final = struct.Struct(">I")
 _HEADER: Final = struct.Struct(">4si8s")
@@ -115,7 +115,7 @@ def encode_place(mark: Mark) -> bytes:
 
 
 def decode_place(data: bytes) -> Mark:
-    """START if the bytes are none: a power cut may leave anything there."""
+    """The mark in the bytes; START if they are not one: a power cut may leave anything there."""
     mark, crc = data[: MARK.size], data[MARK.size :]
     return Mark(*MARK.unpack(mark)) if len(mark) == MARK.size and crc == _CRC.pack(crc32c(mark)) else START
 
@@ -279,13 +279,13 @@ class Scan:
     def _plain(self) -> Iterator[Record]:
         try:
             while True:
-                found = self._next(self.end_offset)
-                if found is None:
+                step = self._next(self.end_offset)
+                if step is None:
                     behind = self._anything_behind(self.end_offset)
                     if behind is not None:
                         raise _Torn(f"zeros at offset {self.end_offset}, but bytes at offset {behind}")
                     return
-                record, self.end_offset = found
+                record, self.end_offset = step
                 if record is not None:
                     yield record
         except _Torn as torn:
@@ -296,9 +296,9 @@ class Scan:
         zeros."""
         while True:
             data = self._window.read(at, WINDOW_BYTES)
-            found = _NOT_ZERO.search(data)
-            if found is not None:
-                return at + found.start()
+            match = _NOT_ZERO.search(data)
+            if match is not None:
+                return at + match.start()
             if len(data) < WINDOW_BYTES:
                 return None
             at += WINDOW_BYTES
@@ -310,10 +310,10 @@ class Scan:
             try:
                 at = start
                 while True:
-                    found = self._next(at)
-                    if found is None:
+                    step = self._next(at)
+                    if step is None:
                         raise _Torn("no record" if at == start else "a group without its seal")
-                    record, following = found
+                    record, following = step
                     if record is None:
                         break
                     group.append(record)
@@ -369,13 +369,13 @@ class Scan:
         at = bad
         while True:
             data = self._window.read(at, WINDOW_BYTES)
-            found = data.find(_SEAL_MAGIC)
-            if found < 0:
+            index = data.find(_SEAL_MAGIC)
+            if index < 0:
                 if len(data) < WINDOW_BYTES:
                     return
                 at += WINDOW_BYTES - len(_SEAL_MAGIC)
                 continue
-            seal_at = at + found
+            seal_at = at + index
             seal = self._window.read(seal_at, _SEAL.size)
             if len(seal) == _SEAL.size:
                 _, start, durable, _ = _SEAL.unpack(seal)

@@ -97,10 +97,10 @@ def _check_mark(file: File, header: fmt.Header, mark: Mark) -> None:
     """Rule 4. Raises Corruption."""
     if not fmt.ends_group(file.read_at, header, mark.file_id, mark.offset):
         size_bytes = file.size_bytes()
-        found = f"it ends at {size_bytes}" if size_bytes < mark.offset else "what stands before that is not its own"
+        problem = f"it ends at {size_bytes}" if size_bytes < mark.offset else "what stands before that is not its own"
         raise Corruption(
-            f"{file.path}: lastMark says that it was written up to {mark.offset}, but {found}; restore it or take the "
-            "bookie out of service"
+            f"{file.path}: lastMark says that it was written up to {mark.offset}, but {problem}; restore it or take "
+            "the bookie out of service"
         )
 
 

@@ -10,8 +10,8 @@ Rules:
 4. A file is created, with its name in the directory durable, before anything in it is reported.
 5. Items that were put before the loop learnt of a refusal are refused, too: the refused group may have held their
    ledger's key (LEDGER_KEY), and replay skips entries without a key.
-6. The mark moves to the end of whole groups only, never into one that may be truncated; what is told of it to others
-   is synced, and is noted behind each sync (PLACE_FILE): a journal that ends before it was cut by somebody
+6. The mark moves to the end of whole groups only, never into one that may be truncated; what others get of it is
+   synced, and is noted behind each sync (PLACE_FILE): a journal that ends before it was cut by somebody
    (`bookie.storage.journal.replay`, rule 4).
 7. A journal is read only by a restart, so synced pages do not stay in the page cache (Apache's
    journalRemoveFromPageCache). New pages are the largest cost of a write: at 256 KiB a group, 600 MB took 0.26 s of
@@ -184,7 +184,7 @@ class JournalWriter:
         """All up to the mark is synced (rule 6)."""
         self.durable_mark = self.mark
         if self._settings.sync:
-            with contextlib.suppress(OSError):  # then it tells of less, as after a power cut
+            with contextlib.suppress(OSError):  # then it has an older place, as after a power cut
                 self._place.write_at(0, fmt.encode_place(self.mark))
 
     def _preallocate(self, end: int) -> None:
@@ -269,7 +269,7 @@ class Journal:
         self._failed = False
         # Rule 5. The loop counts the refusals that it learnt of and stamps each put with their number. The thread
         # refuses puts with a number up to that of the last group that it refused.
-        self._refusals_told = 0
+        self._refusals_learnt = 0
         self._refused_number = -1
         self._refusal: NoSpace | None = None
 
@@ -298,7 +298,7 @@ class Journal:
 
     @property
     def unreported(self) -> int:
-        """Items that are written, and wait for the loop to tell."""
+        """Items that are written, and wait for the loop to report them."""
         return sum(count for outcome, _ in self._outcomes.copy() for count, _ in outcome)
 
     def put(self, records: list[Buffer], must_sync: bool, done: Done, argument: Any) -> None:
@@ -308,7 +308,7 @@ class Journal:
         """
         if self._is_timed:
             self._put_s.append(self._now())
-        self._worker.put([(self._refusals_told, (records, must_sync, done, argument))])
+        self._worker.put([(self._refusals_learnt, (records, must_sync, done, argument))])
 
     def _work(self, puts: Sequence[_Put]) -> None:
         writer = self._writer
@@ -345,7 +345,7 @@ class Journal:
             self._measure(puts, outcome, times)
         for count, refusal in outcome:
             if refusal is not None:
-                self._refusals_told += 1
+                self._refusals_learnt += 1
                 self._on_no_space(refusal)
             for _, (_, _, done, argument) in puts[at : at + count]:
                 done(argument, refusal)

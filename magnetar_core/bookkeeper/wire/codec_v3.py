@@ -79,7 +79,7 @@ _PLAIN_ADD: Final = re.compile(
     re.DOTALL,
 ).match
 
-# A plain read, whole, likewise; ids are not negative.
+# A plain read, whole, as every client writes it; ids are not negative.
 #   0a n { 08 03  10 01  18 txnId }  a2 06 n { 08 ledgerId  10 entryId }
 _ID_PATTERN: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
 _PLAIN_READ: Final = re.compile(
@@ -203,7 +203,7 @@ def response(operation: int, txn_id: int, status: int) -> pb.Response:
 
 
 _known_varint = lru_cache(maxsize=4096)(varint)
-"""For lengths and ids of ledgers, most of which come again."""
+"""Numbers in their encoded form, kept for lengths and ids of ledgers, most of which come again."""
 
 
 class PlainAdd(NamedTuple):
@@ -222,12 +222,12 @@ class PlainAdd(NamedTuple):
 
 def plain_add(frame: memoryview) -> PlainAdd | None:
     """What *frame* holds if it is an add of an entry with a whole header, in the form above, whose ids are those of the
-    entry. None: whatever it is, `parse_request` reads it."""
-    found = _PLAIN_ADD(frame)
-    if found is None:
+    entry. None: it has another form, and `parse_request` reads it."""
+    match = _PLAIN_ADD(frame)
+    if match is None:
         return None
-    header, txn_id, add, ledger, entry, key, size = found.groups()
-    body_at, end = found.end(), len(frame)
+    header, txn_id, add, ledger, entry, key, size = match.groups()
+    body_at, end = match.end(), len(frame)
     if end - body_at < HEADER_BYTES:
         return None
     ledger_id, entry_id, last_add_confirmed = _ENTRY_IDS(frame, body_at)
@@ -236,7 +236,7 @@ def plain_add(frame: memoryview) -> PlainAdd | None:
         or entry_id < 0
         or header[0] != 5 + len(txn_id)
         or size != _known_varint(end - body_at)
-        or add != _known_varint(end - found.end(3))
+        or add != _known_varint(end - match.end(3))
         or ledger != _known_varint(ledger_id)
         or entry != varint(entry_id)
     ):
@@ -245,8 +245,8 @@ def plain_add(frame: memoryview) -> PlainAdd | None:
 
 
 class AddShape:
-    """The form of a plain add. One after the other differ in transaction, entry and body only, and are as long: those
-    are read by their places, in half the time."""
+    """The form of a plain add. Adds in a row differ only in transaction, entry and body, and have the same length:
+    those are read by their places, in half the time."""
 
     __slots__ = (
         "_behind",
@@ -343,17 +343,17 @@ class PlainRead(NamedTuple):
     """A read of an entry by its number, without fencing, waiting or priority."""
 
     txn_id: bytes
-    """As it stands in the frame."""
+    """The transaction id as it stands in the frame."""
     ledger_id: int
     entry_id: int
 
 
 def plain_read(frame: memoryview) -> PlainRead | None:
-    """What *frame* asks for if it is a read in the form above. None: whatever it is, `parse_request` reads it."""
-    found = _PLAIN_READ(frame)
-    if found is None:
+    """What *frame* asks for if it is a read in the form above. None: another form; `parse_request` reads it."""
+    match = _PLAIN_READ(frame)
+    if match is None:
         return None
-    header, txn_id, read, ledger, entry = found.groups()
+    header, txn_id, read, ledger, entry = match.groups()
     if header[0] != 5 + len(txn_id) or read[0] != 2 + len(ledger) + len(entry):
         return None
     return PlainRead(txn_id, unvarint(ledger), unvarint(entry))
@@ -419,7 +419,7 @@ class Availability:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is encoded so far."""
+        """Size of what is encoded so far."""
         return _AVAILABILITY_HEADER.size + len(self._groups)
 
     def add(self, entry_ids: Iterable[int]) -> None:

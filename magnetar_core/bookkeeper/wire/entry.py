@@ -100,9 +100,9 @@ class EntryCodec:
             )
         digest = self._digest(view[:HEADER_BYTES], payload)
         if digest != view[HEADER_BYTES : self.payload_offset]:
-            found = bytes(view[HEADER_BYTES : self.payload_offset]).hex()
+            stored = bytes(view[HEADER_BYTES : self.payload_offset]).hex()
             raise DigestMismatch(
-                f"ledger {ledger_id} entry {found_entry_id}: digest {found}, computed {digest.hex()} "
+                f"ledger {ledger_id} entry {found_entry_id}: digest {stored}, computed {digest.hex()} "
                 f"({self.digest_type.name})"
             )
         return StoredEntry(ledger_id, found_entry_id, last_add_confirmed, length, payload)

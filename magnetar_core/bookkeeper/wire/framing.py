@@ -43,7 +43,7 @@ class FrameSplitter:
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
         self.limit_bytes = limit_bytes
-        """Of a frame's payload, from the next chunk on."""
+        """The limit of a frame's payload, from the next chunk on."""
         # Chunks of a frame that is not complete yet. They are joined once, when it is complete: joining on every chunk
         # would cost O(n²) for a large frame.
         self._parts: list[bytes] = []
@@ -59,7 +59,7 @@ class FrameSplitter:
 
     @property
     def missing_bytes(self) -> int:
-        """To the end of the frame of which something is held; 0 between frames."""
+        """Bytes to the end of the frame of which something is held; 0 between frames."""
         return self._missing_bytes if self._parts else 0
 
     def give_up_held(self) -> list[bytes]:
@@ -104,18 +104,18 @@ class FrameSplitter:
 
 
 class FrameReceiver:
-    """As FrameSplitter, for a socket that is told where to receive into (`asyncio.BufferedProtocol`).
+    """As FrameSplitter, for a socket that receives into a given buffer (`asyncio.BufferedProtocol`).
 
     A large frame is received into room of its own, not in pieces that are joined: that saves a pass over its bytes.
     """
 
     LARGE_BYTES = 128 * KIB
-    """A frame of which so many bytes are missing gets room of its own. One more copy of fewer bytes costs less than
-    asking for room."""
+    """A frame that lacks so many bytes gets room of its own. To copy fewer bytes once more costs less than to ask for
+    room."""
     CHUNK_BYTES = 256 * KIB
-    """Received at once of other frames: as much as asyncio does."""
+    """The most that is received at once of other frames: as much as asyncio does."""
     FIRST_BYTES = 4 * KIB
-    """Received at once behind a large frame. Mostly another one follows, of which little is to be copied then."""
+    """The most that is received at once after a large frame. Mostly another one follows, and little of it is copied."""
 
     __slots__ = ("_allocate", "_at", "_chunk", "_large", "_size", "_splitter")
 
@@ -139,7 +139,7 @@ class FrameReceiver:
 
     @property
     def missing_bytes(self) -> int:
-        """To the end of a large frame; 0 if none is under way."""
+        """Bytes to the end of a large frame; 0 if none is under way."""
         return 0 if self._large is None else len(self._large) - self._at
 
     def took(self, count: int) -> list[memoryview]:

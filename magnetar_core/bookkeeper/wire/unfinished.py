@@ -8,8 +8,9 @@ Rules:
 1. A frame counts when `COUNTED_BYTES` of it have come: less is a small request that a chunk has cut. Then its whole
    length counts, before there is room for it. While all have the limit, a connection that brings a part of one more is
    not read.
-2. One of those that wait is read all the same, that with the shortest frame first. The next one follows when its frame
-   is whole, and after `TURN_S`: so whoever sends its frame gets on, however many others hold parts of theirs.
+2. One of the connections that wait is read nevertheless, the one with the shortest frame first. The next one
+   follows when its frame is whole, and after `TURN_S`: so whoever sends its frame makes progress, however many others
+   hold parts of theirs.
 3. A frame of which nothing comes for `STILL_S` ends its connection. While others wait, so does one that has been under
    way for `SLOW_S`, the oldest first, until there is room. Only the time in which the socket is read counts.
 """
@@ -54,7 +55,7 @@ class _Frame:
 
     def __init__(self, size_bytes: int, now_s: float) -> None:
         self.bytes = size_bytes
-        """When it will be whole."""
+        """Its size when it will be whole."""
         self.began_s = self.moved_s = now_s
 
 
@@ -72,7 +73,7 @@ class Unfinished:
         """*limit_bytes* None: somebody else counts them, lets connections wait, and says when any do (*is_crowded*)."""
         self.limit_bytes = limit_bytes
         self.bytes = 0
-        """Of all frames that count, when they will be whole; also of those that wait for room."""
+        """Size of all frames that count, when they will be whole; also of those that wait for room."""
         self.ended = 0
         """Connections that were ended by rule 3."""
         self._now_s = now_s
@@ -126,7 +127,7 @@ class Unfinished:
         if self.limit_bytes is None:
             return
         while self._waiting:
-            sender = min(self._waiting, key=lambda one: self._frames[one].bytes)
+            sender = min(self._waiting, key=lambda waiting: self._frames[waiting].bytes)
             size_bytes = self._frames[sender].bytes
             if self.bytes - self._waiting_bytes + size_bytes > self.limit_bytes:
                 if self._turn is not None:

@@ -1,6 +1,6 @@
 """How many values fell between which bounds: latencies, sizes. No IO, no clock.
 
-As Apache's brokers tell it: each value counts in one bucket (not in all that are above it), and the numbers are those
+As Apache's brokers report it: each value counts in one bucket (not in all that are above it), and the numbers are those
 of the last whole period, not of all time.
 """
 
@@ -30,7 +30,7 @@ class Period(NamedTuple):
     """What was counted in one period."""
 
     counts: tuple[int, ...]
-    """By bucket; the last one has what is above all bounds."""
+    """Number of values by bucket; the last one has those above all bounds."""
     sum: int
 
     @property

@@ -70,12 +70,12 @@ class Distribution:
         total = sum(counts.values())
         if not total:
             return dict.fromkeys(which, _EMPTY)
-        found: dict[float, float] = {}
+        quantiles: dict[float, float] = {}
         ordered = sorted(counts.items())
         at, passed = 0, ordered[0][1]
         for quantile in which:
             while passed < quantile * total and at + 1 < len(ordered):
                 at += 1
                 passed += ordered[at][1]
-            found[quantile] = _middle(ordered[at][0]) / 1000
-        return found
+            quantiles[quantile] = _middle(ordered[at][0]) / 1000
+        return quantiles

@@ -1,7 +1,7 @@
 """Parsing of JSON that came from outside. No IO.
 
 Python's parser accepts NaN and Infinity, which other parsers refuse, and makes 1e999 infinite. On deep nesting it
-raises an error that is no ValueError, and a value it just accepts may be too deep to be written again. It makes
+raises an error that is not a ValueError, and a value it just accepts may be too deep to be written again. It makes
 integers of thousands of digits, which fit into nothing that they could mean.
 """
 
@@ -39,10 +39,10 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
+    number = float(text)
+    if math.isinf(number):
         raise ValueError(f"the number {text[:20]}… is too large")
-    return found
+    return number
 
 
 def _integer(text: str) -> int:
@@ -56,9 +56,9 @@ def _is_deep(value: Any) -> bool:
     for _ in range(NESTING_MAX):
         level = [
             item
-            for one in level
-            if isinstance(one, dict | list)
-            for item in (one.values() if isinstance(one, dict) else one)
+            for container in level
+            if isinstance(container, dict | list)
+            for item in (container.values() if isinstance(container, dict) else container)
             if isinstance(item, dict | list)
         ]
         if not level:

@@ -18,15 +18,15 @@ def controlling(text: str) -> str | None:
     """The first of these characters in *text*, as `U+000A`; None: there is none."""
     if text.isprintable():
         return None
-    found = _CONTROLLING.search(text)
-    return None if found is None else f"U+{ord(found[0]):04X}"
+    match = _CONTROLLING.search(text)
+    return None if match is None else f"U+{ord(match[0]):04X}"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
     """*text* with these written as in Python, and in $'…' of shells: `\\x1b`, `\\u202e`. *lines*: it may have some."""
     if text.isprintable():
         return text
-    return _CONTROLLING.sub(lambda found: found[0] if lines and found[0] in _LINES else _written(found[0]), text)
+    return _CONTROLLING.sub(lambda match: match[0] if lines and match[0] in _LINES else _written(match[0]), text)
 
 
 def _written(character: str) -> str:

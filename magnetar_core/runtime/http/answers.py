@@ -2,9 +2,9 @@
 
 Rules:
 
-1. All of a process have `ANSWERS_BYTES_MAX` together; one goes out in any case, however large it is. Who comes above
-   that is told to come again; but if another answer has been under way for `SLOW_S`, that one's connection is ended
-   instead: who does not read on purpose keeps nobody out.
+1. All answers of a process have `ANSWERS_BYTES_MAX` together; one goes out in any case, however large it is. A client
+   whose answer would exceed that is asked to come again; but if another answer has been under way for `SLOW_S`, that
+   one's connection is ended instead: a client that does not read on purpose keeps nobody out.
 2. Answers below `COUNTED_BYTES` are not counted: connections are limited.
 """
 
@@ -50,7 +50,7 @@ class Answers:
         self._now_s = now_s or (lambda: asyncio.get_running_loop().time())
         self._going: dict[_Going, None] = {}
         self.bytes = 0
-        """Of all of them."""
+        """Bytes of all of them."""
 
     async def send(self, request: web.Request, answer: web.StreamResponse) -> str | None:
         """Send *answer*, if it is a large one, until its client has read about all of it. Returns why it is refused."""
@@ -82,7 +82,8 @@ class Answers:
     def _forget(self, going: _Going) -> None:
         del self._going[going]
         self.bytes -= going.bytes
+        assert self._going or not self.bytes, "bytes are counted of answers that have ended"
 
 
 ANSWERS: Final = Answers()
-"""Those of this process."""
+"""The answers of this process."""

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. What is told to be too large (`Content-Length`) is refused before a byte of it is read.
-2. All bodies that are being read by a process have `BODIES_BYTES_MAX` together. Who comes above that is told to come
-   again; but if another body has been under way for `SLOW_S`, that one's connection is ended instead: who sends slowly
-   on purpose keeps nobody out.
+1. A body that is announced as too large (`Content-Length`) is refused before a byte of it is read.
+2. All bodies that are being read by a process have `BODIES_BYTES_MAX` together. A client whose body would exceed
+   that is asked to come again; but if another body has been under way for `SLOW_S`, that one's connection is ended
+   instead: a client that sends slowly on purpose keeps nobody out.
 3. A body comes within `BODY_S`, or is refused.
 """
 
@@ -63,7 +63,7 @@ class Bodies:
         self._now_s = now_s or (lambda: asyncio.get_running_loop().time())
         self._reading: dict[_Reading, None] = {}
         self.bytes = 0
-        """Held by all of them."""
+        """Bytes that are held by all of them."""
 
     async def read(self, request: web.Request, bytes_max: int, *, body_s: float = BODY_S) -> bytes:
         """The body of *request*, empty if it has none. Raises BodyRefused."""
@@ -92,8 +92,9 @@ class Bodies:
             self._reading.pop(reading, None)
             self.bytes -= reading.bytes
             reading.bytes = 0
-        request[_BODY] = found = bytes(data)
-        return found
+            assert self.bytes >= 0, "more bytes of bodies were given back than were held"
+        request[_BODY] = body = bytes(data)
+        return body
 
     def _count(self, reading: _Reading, size: int) -> None:
         """Add *size* to what is held. Raises BodyRefused (rule 2)."""
@@ -113,4 +114,4 @@ class Bodies:
 
 
 BODIES: Final = Bodies()
-"""Those of this process."""
+"""The bodies of this process."""

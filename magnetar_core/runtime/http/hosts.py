@@ -1,8 +1,8 @@
 """Under which names the HTTP of a server that asks nobody for a token may be called. No IO.
 
 A web page may have its own name point to this server ("DNS rebinding"). The browser of a person who can reach the port
-then takes the server for the page's own: it sends what the page wants, and lets the page read the answer. What tells
-such a call is the name in `Host`, which is the page's.
+then takes the server for the page's own: it sends what the page wants, and lets the page read the answer. Such
+a call is recognized by the name in `Host`, which is the page's.
 
 Rules:
 
@@ -10,7 +10,7 @@ Rules:
    itself goes are nobody else's: calls under them are answered.
 2. Where only this host reaches the listener, calls under other names are refused.
 3. Elsewhere calls under other names are answered, since a server does not know all its names; but nothing is changed
-   for a browser. (It names the page in `Origin` whenever something is to be changed; programs do not send that.)
+   for a browser. (It names the page in `Origin` whenever a call changes something; programs do not send that.)
 4. Where each caller shows who it is, names do not matter: a page of others has nothing to show.
 """
 
@@ -75,7 +75,7 @@ class HostRules:
             return None
         if self._is_local or (origin is not None and method not in READING):
             return (
-                f"Host {host[:200]!r} is no name of this server: call it by its address, or add the name to "
+                f"Host {host[:200]!r} is not a name of this server: call it by its address, or add the name to "
                 f"{SETTING} if it is yours"
             )
         return None

@@ -7,7 +7,7 @@ sent costs some ten times as much then.
 
 Rules:
 
-1. All connections of a server have `TURN_BYTES` parsed in one turn. Who comes above that waits; those that wait have
+1. All connections of a server have `TURN_BYTES` parsed in one turn. What comes above that waits; those that wait have
    `PIECE_BYTES` parsed each, in the order in which they came.
 2. A connection that waits is not read.
 """

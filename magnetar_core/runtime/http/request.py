@@ -54,7 +54,7 @@ def ask(
     """Send *body*, which is JSON, and return the answer. *timeout_s* bounds each wait; once *is_late*
     returns True, the request is given up. *headers* are added; *context* is for HTTPS.
 
-    Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is no URL.
+    Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is not a URL.
     """
     if urllib.parse.urlsplit(url).scheme.lower() not in ("http", "https"):
         raise ValueError(f"{url} is neither http nor https")

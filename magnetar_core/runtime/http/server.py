@@ -78,7 +78,7 @@ def _shortened(record: logging.LogRecord) -> bool:
 logging.getLogger("aiohttp.server").addFilter(_shortened)
 
 
-def in_words(_: web.Request, status: int, text: str) -> web.Response:
+def text_refusal(_: web.Request, status: int, text: str) -> web.Response:
     """A refusal as plain text."""
     return web.Response(status=status, text=text + "\n")
 
@@ -94,7 +94,7 @@ class HttpServer:
         connections_max: int = CONNECTIONS_MAX,
         idle_s: float = IDLE_S,
         hosts: HostRules | None = None,
-        refusal: Refusal = in_words,
+        refusal: Refusal = text_refusal,
         descriptors: Descriptors = DESCRIPTORS,
     ) -> None:
         """*header_bytes_max*: of one header, and of the first line of a request; longer ones are answered with 400.

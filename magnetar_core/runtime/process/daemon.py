@@ -29,7 +29,7 @@ EXIT_CONFIGURATION = 1
 EXIT_FAILED = 2
 
 # Set in a process that another one of ours has started as its part: it ends when its standard input does, which is when
-# the other one has ended in whatever way. The value is its number in the service.
+# the other one has ended, for whatever reason. The value is its number in the service.
 PART_OF_SERVICE = "MAGNETAR_PROCESS"
 
 # How long such a process may take to stop after that. A broker hands over for 20 s at most and closes what is left.
@@ -62,7 +62,7 @@ class Shutdown:
         await self._event.wait()
 
 
-# RocksDB makes its files for everybody, but for what the umask takes away (`FILE_MODE` and `FOLDER_MODE` are ours).
+# RocksDB makes its files for everybody, except for what the umask takes away (`FILE_MODE` and `FOLDER_MODE` are ours).
 _NOT_FOR_OTHERS: Final = 0o027
 
 

@@ -75,12 +75,12 @@ class Descriptors:
 
     @property
     def for_connections(self) -> int:
-        """How many descriptors connections from outside may have, with the files that are open beside them."""
+        """How many descriptors connections from outside and open files may have together."""
         most = self.limit()
         return most - reserved(most)
 
     def refuses(self, number: int, peer: str, now_s: float) -> bool:
-        """Whether the connection with the descriptor *number* is to be closed (rules 2 and 3)."""
+        """Whether the connection with the descriptor *number* must be closed (rules 2 and 3)."""
         most = self.for_connections
         if number < most:
             return False
@@ -96,18 +96,18 @@ class Descriptors:
 
 
 DESCRIPTORS: Final = Descriptors()
-"""Those of this process."""
+"""The descriptors of this process."""
 
 
 def descriptor_samples() -> Iterator[Sample]:
-    """What this process tells of its descriptors; of all its servers together."""
+    """The metrics of this process about its descriptors, for all its servers together."""
     text = "connections that were closed at once because the files that may still be opened are for storage"
     yield Sample("magnetar_connections_refused_total", DESCRIPTORS.refused, help=text)
     yield Sample("magnetar_open_files_limit", limit(), help="files and connections that the process may have open")
 
 
 def guarded(make: Factory, descriptors: Descriptors = DESCRIPTORS) -> Factory:
-    """As *make*, but only for connections that may come in; the others are closed before anything is made for them."""
+    """*make*, but only for connections that may come in; the others are closed before anything is made for them."""
 
     def refuses(transport: asyncio.BaseTransport) -> bool:
         accepted = transport.get_extra_info("socket")

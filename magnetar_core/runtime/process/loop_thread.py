@@ -60,18 +60,18 @@ class LoopThread:
         room, pump = self.run(_start(source, box, ahead))
         try:
             while True:
-                found = box.get()
-                if isinstance(found, StopAsyncIteration):
+                item = box.get()
+                if isinstance(item, StopAsyncIteration):
                     return
-                if isinstance(found, BaseException):
-                    raise found
-                self._tell(room.release)
-                yield found[0]
+                if isinstance(item, BaseException):
+                    raise item
+                self._call_on_loop(room.release)
+                yield item[0]
         finally:
             # Do not wait for it: this may run while the interpreter ends, when the other thread no longer runs.
-            self._tell(pump.cancel)
+            self._call_on_loop(pump.cancel)
 
-    def _tell(self, callback: Callable[[], object]) -> None:
+    def _call_on_loop(self, callback: Callable[[], object]) -> None:
         """Call *callback* on the loop, if the loop still runs."""
         if self.is_alive:
             with suppress(RuntimeError):  # it has ended since

@@ -11,12 +11,12 @@ CGROUP_FILES: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memor
 
 def memory_bytes(cgroup_files: Iterable[str] = CGROUP_FILES) -> int:
     """Bytes of the machine, or of its control group where that has fewer."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for name in cgroup_files:
         try:
             text = Path(name).read_text().strip()
         except OSError:
             continue
         if text.isdigit() and int(text) > 0:  # version 2 says "max" for none
-            found.append(int(text))
-    return min(found)
+            limits.append(int(text))
+    return min(limits)

@@ -1,7 +1,7 @@
 """Protects Magnetar's packages, which have plain names (`broker`, `bookie`, …), from others of the same names.
 
 The package that comes first on Python's path hides the other one. Server processes are started without the current
-folder on the path (`-P`), and with no folder of PYTHONPATH before Magnetar's. If a package is hidden all the same, the
+folder on the path (`-P`), and with no folder of PYTHONPATH before Magnetar's. If a package is still hidden, the
 error names the folder. Standard library only.
 """
 
@@ -54,12 +54,12 @@ def leave_out_current_folder() -> None:
 def check_own_packages(names: Iterable[str] = NAMES) -> None:
     """Raises HiddenPackage if Python finds a foreign package under one of *names*."""
     for name in names:
-        found = _place(_spec(name))
-        if found is not None and found != HOME:
-            what = found / name if (found / name).is_dir() else found / f"{name}.py"
+        folder = _place(_spec(name))
+        if folder is not None and folder != HOME:
+            what = folder / name if (folder / name).is_dir() else folder / f"{name}.py"
             raise HiddenPackage(
-                f"{what} hides Magnetar's own package {name} (in {HOME}): {found} comes first on Python's path. "
-                f"Start from another folder or leave {found} out of PYTHONPATH, or give that package another name"
+                f"{what} hides Magnetar's own package {name} (in {HOME}): {folder} comes first on Python's path. "
+                f"Start from another folder or leave {folder} out of PYTHONPATH, or give that package another name"
             )
 
 

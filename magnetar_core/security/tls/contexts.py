@@ -109,7 +109,7 @@ class Certificates:
 
 
 class _Validity(NamedTuple):
-    """Of all certificates of the files that are in use."""
+    """How long the certificates of the files in use are valid."""
 
     own: list[Validity]
     trusted: list[Validity]
@@ -181,7 +181,7 @@ def _bytes_of(path: str, most: int = -1) -> bytes:
 
 
 @contextmanager
-def _for_a_moment(data: bytes) -> Iterator[str]:
+def _temporary_file(data: bytes) -> Iterator[str]:
     """A path where *data* can be read by this user alone, as long as the block runs (rule 3)."""
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryDirectory() as folder:  # mode 0700
@@ -201,10 +201,10 @@ def _for_a_moment(data: bytes) -> Iterator[str]:
 
 def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def server_context(files: TlsFiles, *, client_certificates: bool) -> ssl.SSLContext:
@@ -268,7 +268,7 @@ def load_own(context: ssl.SSLContext, files: TlsFiles) -> None:
     """Show the certificate of *files*. Raises ConfigurationError."""
     if files.key_store:
         own, password = _own_of(files), secrets.token_hex(32)
-        with _for_a_moment(own.chain + own.key_pem(password.encode())) as path:
+        with _temporary_file(own.chain + own.key_pem(password.encode())) as path:
             try:
                 context.load_cert_chain(path, password=password)
             except ssl.SSLError as error:

@@ -35,10 +35,10 @@ _CHACHA: Final = "CHACHA20_POLY1305_SHA256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Paths of PEM files, or of key stores in their place; empty where there is none.
+    """Paths of PEM files, or of key stores instead of them; empty where there is none.
 
     *origin* names the settings in error messages. A key store stands for certificate and key, a trust store for the
-    trusted certificates; passwords are no part of the text of this object.
+    trusted certificates; passwords are not part of the text of this object.
     """
 
     origin: str
@@ -161,13 +161,13 @@ def validities(pem: str) -> list[Validity]:
 
     Parsed here because Python's ssl gives the dates of peers' certificates only.
     """
-    found = []
+    periods = []
     for match in _CERTIFICATE.finditer(pem):
         try:
-            found.append(_validity(base64.b64decode(match[1])))
+            periods.append(_validity(base64.b64decode(match[1])))
         except (ValueError, IndexError, binascii.Error):
             continue
-    return found
+    return periods
 
 
 def _validity(der: bytes) -> Validity:

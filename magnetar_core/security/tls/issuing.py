@@ -76,9 +76,9 @@ def new_server(
 
 def is_good_for(certificate: bytes, hosts: Iterable[str], until: datetime) -> bool:
     """Whether a server's certificate names all *hosts* and is still valid at *until*. Raises ValueError."""
-    found = x509.load_pem_x509_certificate(certificate)
-    named = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return found.not_valid_after_utc > until and all(_host(name) in named for name in hosts)
+    parsed = x509.load_pem_x509_certificate(certificate)
+    named = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return parsed.not_valid_after_utc > until and all(_host(name) in named for name in hosts)
 
 
 def _builder(

@@ -9,7 +9,7 @@ Rules:
    called `.jks`. The older formats JKS and JCEKS are refused with the command that converts them.
 2. Of several keys in a store the first is taken. (Java chooses among them by the kind of the peer's cipher.)
 3. A trust store has no private key. Java would trust the key's own certificate and not those behind it; which of the
-   certificates those are cannot be told here, so nobody is trusted by mistake.
+   certificates those are is not known here, so nobody is trusted by mistake.
 4. No password is in any text.
 """
 
@@ -54,27 +54,27 @@ class Own(NamedTuple):
 
 def own_certificate(data: bytes, password: str, path: str) -> Own:
     """The key of a key store, and its certificate with the chain. Raises ConfigurationError, which names *path*."""
-    found = _opened(data, password, path)
-    if found.key is None or found.cert is None:
+    store = _opened(data, password, path)
+    if store.key is None or store.cert is None:
         raise ConfigurationError(
             f"{path} has no private key with a certificate; make one with `keytool -genkeypair -keystore {path}`"
         )
-    chain = _chain(found.cert.certificate, [one.certificate for one in found.additional_certs])
-    return Own(b"".join(one.public_bytes(Encoding.PEM) for one in chain), found.key)
+    chain = _chain(store.cert.certificate, [one.certificate for one in store.additional_certs])
+    return Own(b"".join(one.public_bytes(Encoding.PEM) for one in chain), store.key)
 
 
 def trusted_certificates(data: bytes, password: str, path: str) -> bytes:
     """The certificates of a trust store, PEM. Raises ConfigurationError, which names *path*."""
-    found = _opened(data, password, path)
-    if found.key is not None:  # rule 3
+    store = _opened(data, password, path)
+    if store.key is not None:  # rule 3
         raise ConfigurationError(
             f"{path} has a private key, and a trust store has certificates only; make one with "
             f"`keytool -exportcert -rfc -alias ALIAS -keystore {path} -file ca.crt` and "
             "`keytool -importcert -alias ca -file ca.crt -keystore trust.p12`"
         )
-    if not found.additional_certs:
+    if not store.additional_certs:
         raise ConfigurationError(f"{path} has no certificates, so nobody could be trusted")
-    return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in found.additional_certs)
+    return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in store.additional_certs)
 
 
 def _opened(data: bytes, password: str, path: str) -> PKCS12KeyAndCertificates:
@@ -96,13 +96,13 @@ def _opened(data: bytes, password: str, path: str) -> PKCS12KeyAndCertificates:
 
 def _chain(leaf: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
     """*leaf* and the certificates behind it; a store may have others as well."""
-    chain, left = [leaf], [one for one in others if one != leaf]
+    chain, left = [leaf], [certificate for certificate in others if certificate != leaf]
     while chain[-1].issuer != chain[-1].subject:
-        behind = next((one for one in left if _is_issued_by(chain[-1], one)), None)
+        behind = next((certificate for certificate in left if _is_issued_by(chain[-1], certificate)), None)
         if behind is None:
             break
         chain.append(behind)
-        left = [one for one in left if one != behind]
+        left = [certificate for certificate in left if certificate != behind]
     return chain
 
 

@@ -7,11 +7,11 @@ Rules:
 1. A handshake has a time limit, and so many may be under way; the connections above that are closed, and those that
    would take a descriptor of storage (`descriptors`).
 2. A handshake that failed ends its own connection only. It is counted, and logged at most once a second. A client that
-   closes the connection without a word is none.
+   closes the connection without a word is not counted as one.
 3. Each connection uses the certificates that are in the files when it begins (`tls_contexts.Certificates`).
 
 Connections are accepted here and not by the event loop's server: that one keeps the context with which it began, and
-does not tell of handshakes. (`start_tls` on an accepted connection loses the bytes that uvloop has read before.)
+does not report handshakes. (`start_tls` on an accepted connection loses the bytes that uvloop has read before.)
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class TlsPort:
     ) -> None:
         """*admit* makes the protocol object of a connection.
 
-        *before* reads what a load balancer sends before the handshake, and tells what makes it instead.
+        *before* reads what a load balancer sends before the handshake, and returns a maker of the protocol object.
         """
         self.certificates = certificates
         self.handshake_s = handshake_s
@@ -70,10 +70,10 @@ class TlsPort:
 
     async def listen(self, host: str, port: int, backlog: int) -> int:
         """Open the port (0: any free one); returns its number. Raises OSError."""
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, address = addresses[0]
         made = socket.socket(family, kind, protocol)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
 """The settings of TLS for one side of connections: one block in several configurations, under other names. No IO.
 
     certificate, key, trusted      PEM files; or a folder with all three (`directory`)
-    key_store, trust_store         Java's key stores in place of them, with `with_key_store`
+    key_store, trust_store         Java's key stores instead of them, with `with_key_store`
 
 A configuration has a field, with a prefix, for each of them that its program has; `TlsSettings.of` collects these.
 """
@@ -51,8 +51,8 @@ class TlsSettings:
     @classmethod
     def of(cls, config: Any, prefix: str) -> Self:
         """The block in *config*, a dataclass whose fields have the names of these with *prefix*."""
-        own = {prefix + one.name for one in dataclasses.fields(cls)}
-        settings = {one.name.removeprefix(prefix): one for one in dataclasses.fields(config) if one.name in own}
+        own = {prefix + field.name for field in dataclasses.fields(cls)}
+        settings = {field.name.removeprefix(prefix): field for field in dataclasses.fields(config) if field.name in own}
         names = {name: one.metadata["name"] for name, one in settings.items()}
         return cls(names=names, **{name: getattr(config, one.name) for name, one in settings.items()})
 
@@ -95,13 +95,13 @@ class TlsSettings:
         return ", ".join(self.names[name] for name in fields)
 
     def missing(self, why: str, *fields: str) -> Iterator[str]:
-        """Those of *fields* that are empty; *why* says who needs them."""
+        """Problems of those *fields* that are empty; *why* says who needs them."""
         for name in fields:
             if not getattr(self, name):
                 yield f"{self.names[name]} is not set, which {why}"
 
     def java_problems(self, *fields: str) -> Iterator[str]:
-        """Those of *fields* that name key stores where PEM files are read."""
+        """Problems of those *fields* that name key stores where PEM files are read."""
         for name in fields:
             kind = "trust" if name == "trusted" else "key"
             type_setting = self.names.get(f"{kind}_type") or self.names[f"{kind}_store_type"]

@@ -12,7 +12,7 @@ from bookie.latency import BookieLatency, FlushLatency, GroupTimes, JournalLaten
 from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal
-from bookie.storage.ledger_storage import Found
+from bookie.storage.ledger_storage import ReadResult
 from magnetar_core.runtime.data.distribution import QUANTILES, Distribution
 from magnetar_core.runtime.observe import SlowOperations
 from tests.support.bookie_disks import Disk, stored_entry
@@ -176,11 +176,11 @@ async def test_cold_reads_tell_how_long_they_waited_and_read(caplog: pytest.LogC
     reads = ColdReads(reader, lambda: True, lambda: None, watch)
     answers: list[object] = []
 
-    def work(brought: object) -> tuple[Found, int]:
+    def work(brought: object) -> tuple[ReadResult, int]:
         clock.advance(0.75)
-        return Found(b"entry", []), 5
+        return ReadResult(b"entry", []), 5
 
-    def fails(brought: object) -> tuple[Found, int]:
+    def fails(brought: object) -> tuple[ReadResult, int]:
         raise OSError("bad sector")
 
     def keep(found: object, error: Exception | None) -> None:
@@ -193,7 +193,7 @@ async def test_cold_reads_tell_how_long_they_waited_and_read(caplog: pytest.LogC
     clock.advance(0.5)
     thread.step()
     await _turns()
-    assert [type(answer) for answer in answers] == [Found, OSError]
+    assert [type(answer) for answer in answers] == [ReadResult, OSError]
     (line,) = fields_of(caplog)
     assert line == {
         "operation": "cold reads", "reads": 2, "errors": 1,

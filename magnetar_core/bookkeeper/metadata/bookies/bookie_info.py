@@ -60,10 +60,11 @@ class BookieServiceInfo:
     @property
     def http_url(self) -> str | None:
         """Where its HTTP answers; None if it has none."""
-        found = next((one for one in self.endpoints if one.protocol == "http"), None)
-        if found is None:
+        endpoint = next((one for one in self.endpoints if one.protocol == "http"), None)
+        if endpoint is None:
             return None
-        return f"http://[{found.host}]:{found.port}" if ":" in found.host else f"http://{found.host}:{found.port}"
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        return f"http://{host}:{endpoint.port}"
 
     @property
     def rpc(self) -> Endpoint | None:
@@ -102,10 +103,10 @@ def decode_info(bookie_id: str, value: bytes) -> BookieServiceInfo | None:
 
 
 def info_of_id(bookie_id: str) -> BookieServiceInfo | None:
-    found = _HOST_AND_PORT.fullmatch(bookie_id)
-    if found is None or not 0 < int(found[2]) < 65536:
+    match = _HOST_AND_PORT.fullmatch(bookie_id)
+    if match is None or not 0 < int(match[2]) < 65536:
         return None
-    return BookieServiceInfo((bookie_endpoint(found[1], int(found[2])),))
+    return BookieServiceInfo((bookie_endpoint(match[1], int(match[2])),))
 
 
 def bookie_id_problem(bookie_id: str) -> str | None:
@@ -113,7 +114,7 @@ def bookie_id_problem(bookie_id: str) -> str | None:
     if not _BOOKIE_ID.fullmatch(bookie_id):
         return f"bookie id {bookie_id!r} may only have letters, digits and : - _ ."
     if bookie_id in (".", ".."):
-        return f"bookie id {bookie_id!r} is no name of a node of the metadata store"
+        return f"bookie id {bookie_id!r} cannot be the name of a node of the metadata store"
     if bookie_id == "readonly":
         return "bookie id readonly is the name of a node of every cluster"
     return None

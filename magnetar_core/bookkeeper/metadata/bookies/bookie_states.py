@@ -5,11 +5,11 @@
 
 Rules (I74):
 
-1. A move is decided from the state that was read, and stored only if the node is still in that version. Who lost such
-   a race reads and decides again.
+1. A move is decided from the state that was read, and stored only if the node is still in that version. Whoever
+   loses such a race reads and decides again.
 2. Only a bookie with a cookie has a state: a cookie that is deleted meanwhile is not made anew as the node's parent.
 3. Cookie and state are deleted together or not at all.
-4. A state that cannot be read is told as such. It is never taken for active (I60).
+4. A state that cannot be read is reported as such. It is never taken for active (I60).
 5. Each move, and each removal, stores its event in the same step (`lifecycle_events`).
 """
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 # Others that move the same bookie, or write its cookie, at the same time; each of them made progress.
 _CONFLICTS_MAX: Final = 20
 
-# The metadata store is away: time until the next try.
+# Time until the next try after the metadata store did not answer.
 _RETRY_S: Final = 1.0
 
 
@@ -117,12 +117,12 @@ class BookieStates:
         wall_ms: int,
         *,
         reasons: Sequence[tuple[int, str]] = (),
-        found: VersionedState | None = None,
+        expected: VersionedState | None = None,
     ) -> Lifecycle:
         """Move a bookie, and return its new state (rule 1).
 
-        *found*: the state under which the caller has decided; if it has changed, VersionConflict. Without it the state
-        is read here. Raises IllegalMove, UnknownBookie, Corruption.
+        *expected*: the state under which the caller has decided; if it has changed, VersionConflict. Without it the
+        state is read here. Raises IllegalMove, UnknownBookie, Corruption.
         """
         problem = bookie_id_problem(bookie_id)
         if problem is not None:
@@ -133,7 +133,7 @@ class BookieStates:
             # The answer was lost, and the change was made. (An active bookie has no node that says who made it that.)
             if sent is not None and (now.lifecycle == sent or now.lifecycle.state is sent.state is State.ACTIVE):
                 return sent
-            if found is not None and now.version != found.version:
+            if expected is not None and now.version != expected.version:
                 raise VersionConflict(f"the state of bookie {bookie_id} was changed by somebody else meanwhile")
             cookie = await self._store.get(cookie_path(self._root, bookie_id))
             if cookie is None:
@@ -155,9 +155,9 @@ class BookieStates:
             f"{state_path(self._root, bookie_id)}: {_CONFLICTS_MAX} changes by others in a row, or no answer"
         )
 
-    async def remove(self, bookie_id: str, found: VersionedState, by: str, wall_ms: int) -> None:
-        """Delete cookie and state (rule 3), if the state is still *found*. Raises UnknownBookie, VersionConflict."""
-        assert found.lifecycle.state is State.DRAINED
+    async def remove(self, bookie_id: str, expected: VersionedState, by: str, wall_ms: int) -> None:
+        """Delete cookie and state (rule 3), if the state is still *expected*. Raises UnknownBookie, VersionConflict."""
+        assert expected.lifecycle.state is State.DRAINED
         path = cookie_path(self._root, bookie_id)
         is_sent = False
         for _ in range(_CONFLICTS_MAX):
@@ -167,14 +167,14 @@ class BookieStates:
                     return
                 raise UnknownBookie(await self._unknown(bookie_id))
             now = await self.read(bookie_id)
-            if now != found:
+            if now != expected:
                 raise VersionConflict(f"bookie {bookie_id} was moved meanwhile: it is {now.lifecycle.state}")
             event = await self._event(
-                EventKind.REMOVED, bookie_id, found.lifecycle.state, lifecycle_events.REMOVED, by, "", wall_ms
+                EventKind.REMOVED, bookie_id, expected.lifecycle.state, lifecycle_events.REMOVED, by, "", wall_ms
             )
             try:
                 await self._store.multi(
-                    [Delete(state_path(self._root, bookie_id), found.version), Delete(path, cookie.version), *event]
+                    [Delete(state_path(self._root, bookie_id), expected.version), Delete(path, cookie.version), *event]
                 )
             except OutcomeUnknown:
                 is_sent = True
@@ -189,7 +189,7 @@ class BookieStates:
     async def _event(
         self, kind: EventKind, bookie_id: str, before: str, after: str, by: str, why: str, wall_ms: int
     ) -> list[Put]:
-        """What stores the event of a change, together with it (rule 5)."""
+        """The operations that store the event of a change, together with it (rule 5)."""
         path = lifecycle_events.events_path(self._root)
         node = await self._store.get(path)
         version = NO_NODE if node is None else node.version
@@ -222,7 +222,7 @@ class BookieStateWatch:
         self._is_stale = True
         self._cancels: list[Cancel] = []
         self._watches: dict[str, Cancel] = {}
-        self._found: dict[str, VersionedState] = {}
+        self._not_active: dict[str, VersionedState] = {}
         self._bookies: frozenset[str] = frozenset()
         self._draining: frozenset[str] = frozenset()
         self._listeners: list[Callable[[], None]] = []
@@ -237,7 +237,7 @@ class BookieStateWatch:
     @property
     def not_active(self) -> Mapping[str, VersionedState]:
         """Every bookie that is not active, with its state."""
-        return self._found
+        return self._not_active
 
     @property
     def draining(self) -> frozenset[str]:
@@ -247,7 +247,7 @@ class BookieStateWatch:
     @property
     def drained(self) -> frozenset[str]:
         """Bookies that no record names any more."""
-        return frozenset(one for one, state in self._found.items() if state.lifecycle.state is State.DRAINED)
+        return frozenset(one for one, state in self._not_active.items() if state.lifecycle.state is State.DRAINED)
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* after some state has changed."""
@@ -287,7 +287,7 @@ class BookieStateWatch:
         bookies = frozenset(await self._states.bookies())
         for gone in self._watches.keys() - bookies:
             self._watches.pop(gone)()
-        found: dict[str, VersionedState] = {}
+        states: dict[str, VersionedState] = {}
         unreadable: dict[str, str] = {}
         for bookie_id in sorted(bookies):
             if bookie_id not in self._watches:
@@ -298,12 +298,12 @@ class BookieStateWatch:
                 unreadable[bookie_id] = str(error)
                 if bookie_id not in self.unreadable:
                     log.error("%s; what was known of the bookie before counts", error)
-                state = self._found.get(bookie_id, ACTIVE)
+                state = self._not_active.get(bookie_id, ACTIVE)
             if state.lifecycle.state is not State.ACTIVE:
-                found[bookie_id] = state
-        before = self._found, self._bookies, self.unreadable
-        self._found, self._bookies, self.unreadable = found, bookies, unreadable
-        self._draining = frozenset(one for one, state in found.items() if state.lifecycle.is_leaving)
-        if before != (found, bookies, unreadable):
+                states[bookie_id] = state
+        before = self._not_active, self._bookies, self.unreadable
+        self._not_active, self._bookies, self.unreadable = states, bookies, unreadable
+        self._draining = frozenset(bookie_id for bookie_id, state in states.items() if state.lifecycle.is_leaving)
+        if before != (states, bookies, unreadable):
             for changed in tuple(self._listeners):
                 changed()

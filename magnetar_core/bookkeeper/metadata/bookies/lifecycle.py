@@ -6,8 +6,8 @@
       └────────────operator────────────────────────────┴──────────────────────────────────────┘
 
 The state stands in the metadata store below the bookie's cookie (`cookies/<bookie>/state`), so that it is there when
-the host is not. *Active* is no node at all: ZooKeeper deletes no cookie that has a child, and Apache's own decommission
-is to go on working.
+the host is not. An active bookie has no such node: ZooKeeper does not delete a cookie that has a child, and Apache's
+own decommission must go on working.
 
 Rules (I74):
 
@@ -16,7 +16,7 @@ Rules (I74):
 3. `drained` may be set only by someone who has just seen that the bookie takes no entries and that no ledger names it.
    The auditor has; an operator who ends a failed drain is checked in the same way. *Just* means: after the state was
    read whose version the move is compared with; what was seen under an older state may be of an older drain.
-4. What is to be copied is never a number in this node: it follows from the records each time it is asked for.
+4. What must still be copied is never stored in this node: it follows from the records each time it is asked for.
 """
 
 import json
@@ -28,7 +28,7 @@ from typing import Final
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
-# What an operator may say about a move, and what is told of one ledger.
+# Characters of what an operator may say about a move, and of the reason given for one ledger.
 TEXT_CHARS_MAX: Final = 500
 
 # Ledgers that a failed drain names in its node, which is one value in the store; the others are counted.
@@ -91,12 +91,12 @@ class Lifecycle:
 
     @property
     def is_leaving(self) -> bool:
-        """Its entries are to be copied to others. A failed drain waits for an operator and copies nothing."""
+        """Its entries must be copied to others. A failed drain waits for an operator and copies nothing."""
         return self.state is State.DRAINING
 
 
 def moved(
-    found: Lifecycle,
+    lifecycle: Lifecycle,
     to: State,
     actor: Actor,
     by: str,
@@ -104,16 +104,16 @@ def moved(
     wall_ms: int,
     reasons: Sequence[tuple[int, str]] = (),
 ) -> Lifecycle:
-    """*found* after a move. Raises IllegalMove (rule 1)."""
-    if found.state is to:
-        told = ": ".join(text for text in (found.by, found.why) if text)
-        raise IllegalMove(f"it is {to} already" + (f" ({told})" if told else ""))
-    needed = MOVES.get((found.state, to))
+    """*lifecycle* after a move. Raises IllegalMove (rule 1)."""
+    if lifecycle.state is to:
+        details = ": ".join(text for text in (lifecycle.by, lifecycle.why) if text)
+        raise IllegalMove(f"it is {to} already" + (f" ({details})" if details else ""))
+    needed = MOVES.get((lifecycle.state, to))
     if needed is None:
-        ways = [after for before, after in MOVES if before is found.state]
-        raise IllegalMove(f"a bookie that is {found.state} cannot become {to}; it can become {' or '.join(ways)}")
+        ways = [after for before, after in MOVES if before is lifecycle.state]
+        raise IllegalMove(f"a bookie that is {lifecycle.state} cannot become {to}; it can become {' or '.join(ways)}")
     if needed is not actor:
-        raise IllegalMove(f"only the {needed} makes a bookie that is {found.state} {to}")
+        raise IllegalMove(f"only the {needed} makes a bookie that is {lifecycle.state} {to}")
     assert bool(reasons) == (to is State.DRAINING_FAILED), "a failed drain, and nothing else, has reasons"
     is_begun = to is State.DRAINING
     return Lifecycle(
@@ -121,7 +121,7 @@ def moved(
         by=by[:TEXT_CHARS_MAX],
         why=" ".join(why.split())[:TEXT_CHARS_MAX],
         since_ms=wall_ms,
-        began_ms=wall_ms if is_begun else 0 if to is State.ACTIVE else found.began_ms,
+        began_ms=wall_ms if is_begun else 0 if to is State.ACTIVE else lifecycle.began_ms,
         reasons=tuple((ledger_id, text[:TEXT_CHARS_MAX]) for ledger_id, text in reasons[:REASONS_MAX]),
         reasons_total=len(reasons),
     )
@@ -147,20 +147,20 @@ def decode(value: bytes) -> Lifecycle:
     """Raises Corruption; a state that cannot be read is never taken for active (I60)."""
     try:
         facts = parse_json(value)
-        found = Lifecycle(
+        lifecycle = Lifecycle(
             state=State(facts["state"]),
             by=str(facts.get("by", "")),
             why=str(facts.get("why", "")),
             since_ms=int(facts["since_ms"]),
             began_ms=int(facts.get("began_ms", 0)),
-            reasons=tuple((int(one["ledger_id"]), str(one["why"])) for one in facts.get("reasons", ())),
+            reasons=tuple((int(reason["ledger_id"]), str(reason["why"])) for reason in facts.get("reasons", ())),
             reasons_total=int(facts.get("reasons_total", 0)),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(f"the state of a bookie, {value[:80]!r}: {error}") from error
-    if found.state is State.ACTIVE:
-        raise Corruption("the state of a bookie says active, which is no node at all")
-    return replace(found, reasons_total=max(found.reasons_total, len(found.reasons)))
+    if lifecycle.state is State.ACTIVE:
+        raise Corruption("the state of a bookie says active, and an active bookie has no such node")
+    return replace(lifecycle, reasons_total=max(lifecycle.reasons_total, len(lifecycle.reasons)))
 
 
 # ------------------------------------------------------------------------------- the end of a drain
@@ -175,8 +175,8 @@ class DrainView:
     waiting: Mapping[int, str]
     """Of those, ledgers that cannot be copied now → why."""
     hopeless: Mapping[int, str]
-    """Of those, ledgers that no waiting helps → why: entries are lost, or no other bookie exists that could take
-    them."""
+    """Of those, ledgers for which waiting does not help → why: entries are lost, or no other bookie exists that could
+    take them."""
 
 
 def verdict_of(view: DrainView, stuck_s: float, patience_s: float) -> State:

@@ -1,4 +1,4 @@
-"""Events: what is told of each change in the life of a bookie. No IO.
+"""Events: one for each change in the life of a bookie, handed to callbacks. No IO.
 
     <root>/underreplication/magnetar/events           its version counts the events
     <root>/underreplication/magnetar/events/<id>      one event, until it was handed to all callbacks that want it
@@ -32,7 +32,7 @@ class EventKind(StrEnum):
     REMOVED = "removed"
     """A bookie was taken out of the cluster."""
     TEST = "test"
-    """Nothing: somebody wants to see whether a callback works."""
+    """Nothing has happened: somebody wants to see whether a callback works."""
 
 
 class Event(NamedTuple):

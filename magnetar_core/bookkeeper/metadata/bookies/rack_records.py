@@ -14,7 +14,7 @@ from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
 RackGroups: TypeAlias = dict[str, dict[str, dict[str, Any]]]
-"""Group → bookie → what is told of it."""
+"""Group → bookie → its entry."""
 
 
 class RackRecord(NamedTuple):
@@ -22,18 +22,18 @@ class RackRecord(NamedTuple):
 
     groups: RackGroups
     problems: tuple[str, ...] = ()
-    """What could not be understood, and does not count."""
+    """The parts that could not be understood, and do not count."""
 
     @property
     def racks(self) -> dict[str, str]:
-        """Bookie → rack; without those that have none."""
-        found = {}
+        """Bookie → rack, for the bookies that have one."""
+        racks = {}
         for bookies in self.groups.values():
-            for bookie, told in bookies.items():
-                rack = normal_rack(told.get("rack"))
+            for bookie, entry in bookies.items():
+                rack = normal_rack(entry.get("rack"))
                 if rack is not None:
-                    found[bookie] = rack
-        return found
+                    racks[bookie] = rack
+        return racks
 
 
 def decode_racks(value: bytes) -> RackRecord:
@@ -41,29 +41,29 @@ def decode_racks(value: bytes) -> RackRecord:
     if not value.strip():
         return RackRecord({})
     try:
-        found = parse_json(value)
+        parsed = parse_json(value)
     except ValueError as error:
         raise Corruption(f"/bookies, the racks of the bookies: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise Corruption(f"/bookies, the racks of the bookies: a JSON object is expected, found {value[:60]!r}")
     groups: RackGroups = {}
     problems = []
-    for group, bookies in found.items():
+    for group, bookies in parsed.items():
         if not isinstance(bookies, dict):
-            problems.append(f"/bookies: group {group!r} is no object and does not count")
+            problems.append(f"/bookies: group {group!r} is not an object and does not count")
             continue
         groups[group] = {}
-        for bookie, told in bookies.items():
-            rack = told.get("rack") if isinstance(told, dict) else told
-            if not isinstance(told, dict) or not isinstance(rack, str | None):
-                problems.append(f"/bookies: the entry of {bookie!r} in group {group!r} makes no sense: {told!r:.100}")
+        for bookie, entry in bookies.items():
+            rack = entry.get("rack") if isinstance(entry, dict) else entry
+            if not isinstance(entry, dict) or not isinstance(rack, str | None):
+                problems.append(f"/bookies: the entry of {bookie!r} in group {group!r} makes no sense: {entry!r:.100}")
             else:
-                groups[group][bookie] = told
+                groups[group][bookie] = entry
     return RackRecord(groups, tuple(problems))
 
 
 def encode_racks(groups: RackGroups) -> bytes:
-    """With groups and bookies in order, as Apache's."""
+    """The value of the node, with groups and bookies in order, as Apache writes them."""
     ordered = {group: dict(sorted(bookies.items())) for group, bookies in sorted(groups.items())}
     return json.dumps(ordered, separators=(",", ":")).encode()
 
@@ -75,21 +75,21 @@ def normal_rack(rack: object) -> str | None:
 
 
 def entry_of(groups: RackGroups, bookie: str) -> dict[str, Any] | None:
-    """What is told of *bookie*."""
+    """The entry of *bookie*; None if no group has one."""
     return next((bookies[bookie] for bookies in groups.values() if bookie in bookies), None)
 
 
-def with_entry(groups: RackGroups, group: str, bookie: str, told: Mapping[str, Any]) -> RackGroups:
+def with_entry(groups: RackGroups, group: str, bookie: str, entry: Mapping[str, Any]) -> RackGroups:
     """The groups with *bookie* in *group*, and in no other."""
     changed = without_entry(groups, bookie) if entry_of(groups, bookie) is not None else groups
-    return {**changed, group: {**changed.get(group, {}), bookie: dict(told)}}
+    return {**changed, group: {**changed.get(group, {}), bookie: dict(entry)}}
 
 
 def without_entry(groups: RackGroups, bookie: str) -> RackGroups:
     """The groups without *bookie*, and without a group that had nobody else."""
     left = {}
     for group, bookies in groups.items():
-        others = {name: told for name, told in bookies.items() if name != bookie}
+        others = {name: entry for name, entry in bookies.items() if name != bookie}
         if others or bookie not in bookies:
             left[group] = others
     return left
@@ -98,21 +98,21 @@ def without_entry(groups: RackGroups, bookie: str) -> RackGroups:
 def racks_of(racks: Mapping[str, str], hosts: Mapping[str, str]) -> dict[str, str]:
     """Bookie → rack for the bookies in *hosts* (bookie → host).
 
-    A bookie of which nothing is told is in the rack of the others on its host, as Apache's mapping has it (which looks
-    at hosts only); where these differ nobody can say.
+    A bookie without an entry is in the rack of the others on its host, as in Apache's mapping (which looks at hosts
+    only). Where these differ it has no rack.
     """
     by_host: dict[str, set[str]] = {}
     for bookie, rack in racks.items():
         host = hosts.get(bookie) or _host_in(bookie)
         by_host.setdefault(host, set()).add(rack)
-    found = {}
+    by_bookie = {}
     for bookie, host in hosts.items():
-        told = by_host.get(host, set())
+        host_racks = by_host.get(host, set())
         if bookie in racks:
-            found[bookie] = racks[bookie]
-        elif len(told) == 1:
-            found[bookie] = next(iter(told))
-    return found
+            by_bookie[bookie] = racks[bookie]
+        elif len(host_racks) == 1:
+            by_bookie[bookie] = next(iter(host_racks))
+    return by_bookie
 
 
 def _host_in(bookie: str) -> str:

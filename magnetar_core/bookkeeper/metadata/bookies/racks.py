@@ -2,8 +2,8 @@
 
 Rules:
 
-1. What cannot be read changes nothing: the racks that were known stay, and the reason is told of.
-2. No node means that nobody told of racks.
+1. What cannot be read changes nothing: the racks that were known stay, and the reason is logged.
+2. Without the node no bookie has a rack.
 """
 
 import logging
@@ -62,7 +62,7 @@ class RackDirectory:
 
     @property
     def racks(self) -> Mapping[str, str]:
-        """Bookie → rack, as far as they are told; another object after each change."""
+        """Bookie → rack, as far as they are known; another object after each change."""
         return self._racks
 
     @property
@@ -72,7 +72,7 @@ class RackDirectory:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What of the node could not be understood."""
+        """The parts of the node that could not be understood."""
         return self._problems
 
     async def start(self) -> None:
@@ -122,7 +122,7 @@ class RackDirectory:
             log.info("bookies are in groups: %s", {group: sorted(names) for group, names in groups.items()})
         if record.racks != self._racks:
             self._racks = record.racks
-            log.info("bookies are in racks: %s", self._racks or "none is told")
+            log.info("bookies are in racks: %s", self._racks or "none is known")
 
 
 class RackRecords:
@@ -133,16 +133,16 @@ class RackRecords:
         self._path = racks_path(root)
 
     async def read(self) -> RackGroups | None:
-        """None: there is no node. Raises Corruption, MetadataError."""
+        """The groups in the node; None if there is no node. Raises Corruption, MetadataError."""
         node = await self._store.get(self._path)
         return None if node is None else decode_racks(node.value).groups
 
-    async def put(self, group: str, bookie: str, told: Mapping[str, Any]) -> None:
-        """Put *bookie* into *group*, in place of what was told of it. Raises Corruption, MetadataError."""
-        await self._change(lambda groups: with_entry(groups or {}, group, bookie, told))
+    async def put(self, group: str, bookie: str, entry: Mapping[str, Any]) -> None:
+        """Put *bookie* into *group*, instead of the entry that it had. Raises Corruption, MetadataError."""
+        await self._change(lambda groups: with_entry(groups or {}, group, bookie, entry))
 
     async def remove(self, bookie: str) -> bool:
-        """Forget *bookie*; False: nothing was told of it. Raises Corruption, MetadataError."""
+        """Forget *bookie*; False: it had no entry. Raises Corruption, MetadataError."""
         return await self._change(
             lambda groups: None if groups is None or entry_of(groups, bookie) is None else without_entry(groups, bookie)
         )

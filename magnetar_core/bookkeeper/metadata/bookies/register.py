@@ -211,7 +211,7 @@ class BookieRegistration:
             self._tasks.spawn(self._check_again(), "look again")
 
     async def _check_again(self) -> None:
-        """Until `before` has returned."""
+        """Call `before` again until it has returned."""
         while True:
             try:
                 return await self._check()
@@ -273,8 +273,8 @@ class BookieRegistration:
         """Whether a registration names the address that this process has now."""
         assert self._info is not None
         other = decode_info(self._bookie_id, value)
-        ours = {(one.host, one.port) for one in self._info.endpoints}
-        return other is not None and any((one.host, one.port) in ours for one in other.endpoints)
+        ours = {(endpoint.host, endpoint.port) for endpoint in self._info.endpoints}
+        return other is not None and any((endpoint.host, endpoint.port) in ours for endpoint in other.endpoints)
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(NoNode):
@@ -331,13 +331,13 @@ class BookieDirectory:
         return self._hosts
 
     async def read_writable(self) -> frozenset[str]:
-        """`writable`, as the metadata store has it at this moment. Raises MetadataError."""
+        """The writable bookies, as the metadata store has them at this moment. Raises MetadataError."""
         return frozenset(await self._store.children(f"{self._root}/available")) - {_READONLY}
 
     async def read_read_only(self) -> frozenset[str]:
-        """`read_only`, likewise."""
-        found = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}"))
-        return found - await self.read_writable()
+        """The read-only bookies, as the metadata store has them at this moment. Raises MetadataError."""
+        read_only = frozenset(await self._store.children(f"{self._root}/available/{_READONLY}"))
+        return read_only - await self.read_writable()
 
     def watch(self, changed: Callable[[], None]) -> Cancel:
         """Call *changed* whenever `writable` or `read_only` has changed."""
@@ -364,16 +364,16 @@ class BookieDirectory:
 
     async def shortage(self) -> str:
         """Which bookies take no new entries, and why, as far as known: text for an error."""
-        told = []
+        reasons = []
         try:
             for bookie_id in sorted(self._read_only)[:_NAMED_MAX]:
                 reason = (await self.info_of(bookie_id)).read_only_reason
-                told.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
+                reasons.append(f"{bookie_id} is read-only" + (f" ({reason})" if reason else ""))
             cookies = await self._store.children(f"{self._root}/cookies")
-            told += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_NAMED_MAX]]
+            reasons += [f"{bookie_id} is away" for bookie_id in sorted({*cookies} - self.available)[:_NAMED_MAX]]
         except MetadataError as error:
-            told.append(f"why, the metadata store does not say: {error}")
-        return "; ".join(told)
+            reasons.append(f"why, the metadata store does not say: {error}")
+        return "; ".join(reasons)
 
     async def address_of(self, bookie_id: str) -> tuple[str, int]:
         """(host, port) for BookKeeper's protocol. Raises NoNode, StoreUnavailable."""
@@ -400,10 +400,10 @@ class BookieDirectory:
             return bookie_id if endpoint is None else endpoint.host.lower()
 
         names = sorted(new)
-        found: list[str] = []
+        hosts: list[str] = []
         for first in range(0, len(names), _READS_MAX):
-            found += await asyncio.gather(*map(host_of, names[first : first + _READS_MAX]))
-        self._hosts = {**self._hosts, **dict(zip(names, found, strict=True))}
+            hosts += await asyncio.gather(*map(host_of, names[first : first + _READS_MAX]))
+        self._hosts = {**self._hosts, **dict(zip(names, hosts, strict=True))}
 
     def _on_change(self) -> None:
         self._changed = True

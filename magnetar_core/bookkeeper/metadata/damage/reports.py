@@ -5,7 +5,7 @@
 Rules:
 
 1. A report is changed by compare-and-set; posts that meet are all counted.
-2. A report that cannot be read is told of and does not hide the others (I60). Posted again, it is written anew.
+2. A report that cannot be read is logged and does not hide the others (I60). Posted again, it is written anew.
 3. Posting from inside a server (`DamageReporter`) neither delays nor fails whoever does it. The same damage is written
    at most once a minute, with how often it was met. What does not fit the queue is left out, and that is logged once.
 """
@@ -33,12 +33,12 @@ from magnetar_core.runtime.types import Corruption
 log = logging.getLogger(__name__)
 
 OnDamage = Callable[[int, Kind, Sequence[Range], str], None]
-"""Told (ledger, kind, ranges of entries, text) of damage; returns at once and never fails."""
+"""Called with (ledger, kind, ranges of entries, text) of a damage; returns at once and never fails."""
 
 # Others that change the same report at the same time; each of them made progress.
 _CONFLICTS_MAX: Final = 20
 
-# Damage that waits to be written. Above it there is more than anybody reads, and the log has it all the same.
+# Damage that waits to be written. Above it there is more than anybody reads, and the log has it anyway.
 QUEUE_MAX: Final = 1_000
 
 # Rule 3.
@@ -64,7 +64,7 @@ class DamageReports:
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
         self._path = f"{root}/underreplication/magnetar/reports"
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def post(self, damage: Damage, wall_ms: int, count: int = 1) -> Report:
         """Say that *damage* was met *count* times. Raises BadReport, TooManyReports.
@@ -76,15 +76,15 @@ class DamageReports:
         path = f"{self._path}/{report_id}"
         for _ in range(_CONFLICTS_MAX):
             node = await self._store.get(path)
-            found: Report | None = None
+            stored: Report | None = None
             if node is None:
                 await self._make_room()
             else:
                 try:
-                    found = rules.decode(node.value)
+                    stored = rules.decode(node.value)
                 except Corruption as error:
                     log.error("%s: %s; it is written anew", path, error)
-            after = rules.posted(found, damage, count, wall_ms)
+            after = rules.posted(stored, damage, count, wall_ms)
             try:
                 await self._store.put(path, rules.encode(after), NO_NODE if node is None else node.version)
             except (VersionConflict, OutcomeUnknown):
@@ -109,17 +109,17 @@ class DamageReports:
 
     async def all(self) -> list[Report]:
         """Every report that can be read (rule 2), by ledger, those that came first before."""
-        found = []
+        reports = []
         for name in await self._store.children(self._path):
             try:
-                found.append((await self._read(name)).report)
+                reports.append((await self._read(name)).report)
             except NoSuchReport:
                 continue
             except Corruption as error:
-                if name not in self._told:
-                    self._told.add(name)
+                if name not in self._logged:
+                    self._logged.add(name)
                     log.error("%s", error)
-        return sorted(found, key=lambda one: (one.ledger_id, one.first_ms, one.id))
+        return sorted(reports, key=lambda report: (report.ledger_id, report.first_ms, report.id))
 
     async def read(self, report_id: str) -> Report:
         """Raises NoSuchReport, Corruption."""
@@ -140,12 +140,12 @@ class DamageReports:
         """Acknowledge or mend a report. Raises NoSuchReport, WrongStage, Corruption."""
         sent: Report | None = None
         for _ in range(_CONFLICTS_MAX):
-            found = await self._read(report_id)
-            if found.report == sent:
+            stored = await self._read(report_id)
+            if stored.report == sent:
                 return sent  # the answer was lost, and the change was made
-            after = rules.moved(found.report, to, by, note, wall_ms)
+            after = rules.moved(stored.report, to, by, note, wall_ms)
             try:
-                await self._store.put(f"{self._path}/{report_id}", rules.encode(after), found.version)
+                await self._store.put(f"{self._path}/{report_id}", rules.encode(after), stored.version)
             except OutcomeUnknown:
                 sent = after
             except VersionConflict:
@@ -175,17 +175,17 @@ class DamageReporter:
         self._reports = DamageReports(store, root)
         self._source = source
         self.name = name
-        """Stands in the reports."""
+        """The name of this reporter in its reports."""
         self._clock = clock
         self._tasks = Tasks("damage reports")
         self._woken = Bell()
         self._is_running = self._is_stopped = False
         self._met: dict[tuple[int, Kind], _Met] = {}
         self._written_s: dict[tuple[int, Kind], float] = {}
-        self._has_told_full = self._has_told_failure = False
+        self._has_logged_full = self._has_logged_failure = False
 
-    def tell(self, ledger_id: int, kind: Kind, ranges: Iterable[Range], text: str) -> None:
-        """*ledger_id* is damaged. Returns at once."""
+    def report(self, ledger_id: int, kind: Kind, ranges: Iterable[Range], text: str) -> None:
+        """Report that *ledger_id* is damaged. Returns at once."""
         if self._is_stopped:
             return
         key = ledger_id, kind
@@ -197,8 +197,8 @@ class DamageReporter:
             known.count += 1
             return
         if len(self._met) >= QUEUE_MAX:
-            if not self._has_told_full:
-                self._has_told_full = True
+            if not self._has_logged_full:
+                self._has_logged_full = True
                 log.error("%d reports of damage wait to be written; further ones are left out", QUEUE_MAX)
             return
         now_s = self._clock.monotonic()
@@ -215,7 +215,7 @@ class DamageReporter:
 
     def _due(self) -> tuple[int, Kind] | None:
         now_s = self._clock.monotonic()
-        return next((key for key, one in self._met.items() if one.due_s <= now_s), None)
+        return next((key for key, met in self._met.items() if met.due_s <= now_s), None)
 
     async def _run(self) -> None:
         while True:
@@ -223,21 +223,21 @@ class DamageReporter:
             if key is not None:
                 await self._post(key)
                 continue
-            wait_s = min((one.due_s for one in self._met.values()), default=self._clock.monotonic() + _AGAIN_S)
+            wait_s = min((met.due_s for met in self._met.values()), default=self._clock.monotonic() + _AGAIN_S)
             wait_s -= self._clock.monotonic()
             await self._woken.until(lambda: self._due() is not None, self._clock, max(wait_s, 0.01))
 
     async def _post(self, key: tuple[int, Kind]) -> None:
         met = self._met.pop(key)
         now_s = self._clock.monotonic()
-        self._written_s = {one: at_s for one, at_s in self._written_s.items() if now_s - at_s < _AGAIN_S}
+        self._written_s = {known: at_s for known, at_s in self._written_s.items() if now_s - at_s < _AGAIN_S}
         self._written_s[key] = now_s
         try:
             await self._reports.post(met.damage, self._clock.wall_ms(), met.count)
         except TooManyReports as error:
-            self._tell_failure(key, error)
+            self._log_failure(key, error)
         except MetadataError as error:
-            self._tell_failure(key, error)
+            self._log_failure(key, error)
             newer = self._met.get(key)
             ranges = rules.joined((*met.damage.ranges, *(newer.damage.ranges if newer else ())))
             count = met.count + (newer.count if newer else 0)
@@ -245,9 +245,9 @@ class DamageReporter:
         except Exception as error:  # a report never breaks its reporter, whatever is wrong with it
             log.error("damage of ledger %d is not reported: %r", key[0], error, exc_info=error)
         else:
-            self._has_told_failure = self._has_told_full = False
+            self._has_logged_failure = self._has_logged_full = False
 
-    def _tell_failure(self, key: tuple[int, Kind], error: MetadataError) -> None:
-        if not self._has_told_failure:
-            self._has_told_failure = True
+    def _log_failure(self, key: tuple[int, Kind], error: MetadataError) -> None:
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             log.warning("damage of ledger %d (%s) is not reported yet: %s", *key, error)

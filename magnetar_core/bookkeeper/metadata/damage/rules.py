@@ -104,7 +104,7 @@ class Report:
 
 
 class BadReport(ValueError):
-    """What was posted is no report; the text says why."""
+    """What was posted is not a report; the text says why."""
 
 
 class WrongStage(MagnetarError):
@@ -124,14 +124,14 @@ def checked(damage: Damage) -> Damage:
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """*ranges* in order, those that touch made one; of too many the first ones."""
-    found: list[Range] = []
+    """*ranges* in order, ranges that touch joined; at most RANGES_MAX of them, the first ones."""
+    merged: list[Range] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], last)
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], last)
         else:
-            found.append((first, last))
-    return tuple(found[:RANGES_MAX])
+            merged.append((first, last))
+    return tuple(merged[:RANGES_MAX])
 
 
 def report_id(ledger_id: int, kind: Kind, source: Source, name: str) -> str:
@@ -145,10 +145,10 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def posted(found: Report | None, damage: Damage, count: int, wall_ms: int) -> Report:
+def posted(report: Report | None, damage: Damage, count: int, wall_ms: int) -> Report:
     """The report after it was posted *count* times (rules 1, 2)."""
     assert count >= 1
-    if found is None:
+    if report is None:
         return Report(
             id=report_id(damage.ledger_id, damage.kind, damage.source, damage.name),
             ledger_id=damage.ledger_id,
@@ -162,31 +162,31 @@ def posted(found: Report | None, damage: Damage, count: int, wall_ms: int) -> Re
             count=count,
         )
     after = replace(
-        found,
-        text=damage.text or found.text,
-        ranges=joined((*found.ranges, *damage.ranges)),
+        report,
+        text=damage.text or report.text,
+        ranges=joined((*report.ranges, *damage.ranges)),
         last_ms=wall_ms,
-        count=found.count + count,
+        count=report.count + count,
     )
-    if found.stage is not Stage.MENDED:
+    if report.stage is not Stage.MENDED:
         return after
-    note = f"it was called mended by {found.by}, and was reported again"
+    note = f"it was called mended by {report.by}, and was reported again"
     return replace(after, stage=Stage.OPEN, by="", note=_short(note), changed_ms=wall_ms)
 
 
-def moved(found: Report, to: Stage, by: str, note: str, wall_ms: int) -> Report:
+def moved(report: Report, to: Stage, by: str, note: str, wall_ms: int) -> Report:
     """The report after somebody acknowledged or mended it. Raises WrongStage."""
     if to is Stage.OPEN:
         raise WrongStage("a report is opened by posting it; it can become acknowledged or mended")
-    if found.stage is Stage.MENDED:
-        raise WrongStage(f"it is mended already, by {found.by}; if the damage is still there, post it again")
-    return replace(found, stage=to, by=by[:NAME_CHARS_MAX], note=_short(note), changed_ms=wall_ms)
+    if report.stage is Stage.MENDED:
+        raise WrongStage(f"it is mended already, by {report.by}; if the damage is still there, post it again")
+    return replace(report, stage=to, by=by[:NAME_CHARS_MAX], note=_short(note), changed_ms=wall_ms)
 
 
 def first_to_go(reports: Iterable[Report]) -> Report | None:
-    """The report that makes room for another one: of the mended ones the one that was mended first."""
-    mended = [one for one in reports if one.stage is Stage.MENDED]
-    return min(mended, key=lambda one: one.changed_ms, default=None)
+    """The report that makes room for another one: the one that was mended first. None if no report is mended."""
+    mended = [report for report in reports if report.stage is Stage.MENDED]
+    return min(mended, key=lambda report: report.changed_ms, default=None)
 
 
 def facts_of(report: Report) -> dict[str, Any]:

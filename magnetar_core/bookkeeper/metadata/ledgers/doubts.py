@@ -51,22 +51,22 @@ def decode_range(line: str) -> DoubtRange:
 
 def bounded(ranges: Sequence[DoubtRange]) -> tuple[DoubtRange, ...]:
     """At most RANGES_MAX of *ranges*, oldest first."""
-    found = list(ranges)
-    while len(found) > RANGES_MAX:
-        one, other = found[:2]
-        found[:2] = [other._replace(first=min(one.first, other.first), last=max(one.last, other.last))]
-    return tuple(found)
+    kept = list(ranges)
+    while len(kept) > RANGES_MAX:
+        older, newer = kept[:2]
+        kept[:2] = [newer._replace(first=min(older.first, newer.first), last=max(older.last, newer.last))]
+    return tuple(kept)
 
 
 class Doubted(NamedTuple):
-    """What a bookie tells of its ledgers that are newer than the metadata."""
+    """What a bookie announces about its ledgers that are newer than the metadata."""
 
     since_ms: int
     ledgers: int
 
 
 class DoubtRanges:
-    """The ranges of one cluster, and what its bookies tell. Raises MetadataError, for a damaged node, too."""
+    """The ranges of one cluster, and what its bookies announce. Raises MetadataError, for a damaged node, too."""
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
         self._store = store
@@ -75,12 +75,12 @@ class DoubtRanges:
     async def read(self) -> tuple[DoubtRange, ...]:
         return (await self._read())[0]
 
-    async def add(self, one: DoubtRange) -> None:
+    async def add(self, added: DoubtRange) -> None:
         for _ in range(_TRIES):
             ranges, version = await self._read()
-            if one in ranges:
+            if added in ranges:
                 return
-            value = "".join(f"{each.encode()}\n" for each in bounded([*ranges, one])).encode()
+            value = "".join(f"{each.encode()}\n" for each in bounded([*ranges, added])).encode()
             try:
                 await self._store.put(self._path, value, version)
                 return
@@ -88,8 +88,8 @@ class DoubtRanges:
                 continue
         raise StoreUnavailable(f"{self._path}: {_TRIES} changes by others in a row, or no answer")
 
-    async def tell(self, bookie_id: str, doubted: Doubted | None) -> None:
-        """What one bookie has in doubt; None: nothing."""
+    async def announce(self, bookie_id: str, doubted: Doubted | None) -> None:
+        """Store what one bookie has in doubt; None: nothing is."""
         path = f"{self._path}/{bookie_id}"
         if doubted is not None:
             await self._store.put(path, b"%d %d" % doubted)
@@ -97,7 +97,7 @@ class DoubtRanges:
             with contextlib.suppress(NoNode):
                 await self._store.delete(path)
 
-    async def told(self) -> dict[str, Doubted]:
+    async def announced(self) -> dict[str, Doubted]:
         """What each bookie has in doubt."""
         doubted = {}
         for bookie_id in await self._store.children(self._path):
@@ -123,6 +123,6 @@ class DoubtRanges:
             return tuple(map(decode_range, node.value.decode().splitlines())), node.version
         except ValueError as error:
             raise MetadataError(
-                f"{self._path} is no list of ranges of ledgers: {error}. Bookies that ran since it was written "
+                f"{self._path} is not a list of ranges of ledgers: {error}. Bookies that ran since it was written "
                 "have noted it; delete it if all of them were"
             ) from None

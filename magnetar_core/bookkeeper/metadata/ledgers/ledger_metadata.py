@@ -87,23 +87,23 @@ class LedgerMetadata:
 
     def problems(self) -> list[str]:
         """The faults of the record; empty for a well-formed one."""
-        found = []
+        problems = []
         if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size:
-            found.append(
+            problems.append(
                 f"ack quorum {self.ack_quorum}, write quorum {self.write_quorum} and ensemble size "
                 f"{self.ensemble_size} must not decrease, and start at 1"
             )
         if not self.segments:
-            found.append("it has no segment")
+            problems.append("it has no segment")
         elif self.segments[0].first_entry_id != 0:
-            found.append(f"its first segment starts at {self.segments[0].first_entry_id}")
+            problems.append(f"its first segment starts at {self.segments[0].first_entry_id}")
         for segment in self.segments:
             if len(segment.ensemble) != self.ensemble_size or len(set(segment.ensemble)) != self.ensemble_size:
-                found.append(f"segment {segment.first_entry_id} names {', '.join(segment.ensemble)}")
+                problems.append(f"segment {segment.first_entry_id} names {', '.join(segment.ensemble)}")
         firsts = [segment.first_entry_id for segment in self.segments]
         if any(first >= second for first, second in pairwise(firsts)):
-            found.append(f"its segments start at {firsts}")
-        return found
+            problems.append(f"its segments start at {firsts}")
+        return problems
 
     @property
     def is_closed(self) -> bool:
@@ -209,11 +209,11 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 def decode(data: bytes) -> LedgerMetadata:
     """Raises Corruption if *data* is not a ledger record of format 1, 2 or 3."""
-    found = _VERSION_LINE.match(data)
-    if found is None:
+    version_line = _VERSION_LINE.match(data)
+    if version_line is None:
         raise Corruption(f"ledger metadata: expected a version line, found {bytes(data[:40])!r}")
-    body = data[found.end() :]
-    version = int(found[1])
+    body = data[version_line.end() :]
+    version = int(version_line[1])
     try:
         match version:
             case 3:
@@ -338,5 +338,5 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 def ledger_id_of(path: str) -> int | None:
     """The id of the ledger whose record is at *path*; None if *path* is not that of a record."""
-    found = _LONG_PATH.search(path) or _SHORT_PATH.search(path)
-    return int("".join(found.groups())) if found else None
+    match = _LONG_PATH.search(path) or _SHORT_PATH.search(path)
+    return int("".join(match.groups())) if match else None

@@ -125,9 +125,9 @@ class LedgerStore:
                 if attempt == _TRIES - 1:
                     raise
             except VersionConflict:
-                found = await self.read(ledger_id) if in_doubt else None
-                if found is not None and found.metadata.ctoken == token:
-                    return found
+                stored = await self.read(ledger_id) if in_doubt else None
+                if stored is not None and stored.metadata.ctoken == token:
+                    return stored
                 raise
         raise AssertionError("unreachable")
 
@@ -154,12 +154,12 @@ class LedgerStore:
     async def without_record(self, ledger_ids: Iterable[int]) -> list[int]:
         """Those of *ledger_ids* that have no record at all, ascending. Raises MetadataError."""
         ids = sorted(ledger_ids)
-        found: list[int] = []
+        absent: list[int] = []
         for first in range(0, len(ids), _AT_ONCE):
             some = ids[first : first + _AT_ONCE]
             there = await asyncio.gather(*(self._store.exists(ledger_path(self._root, one)) for one in some))
-            found += [one for one, is_there in zip(some, there, strict=True) if not is_there]
-        return found
+            absent += [ledger_id for ledger_id, is_there in zip(some, there, strict=True) if not is_there]
+        return absent
 
     async def sync(self) -> None:
         """From now on records are read as they are, also from a server that is behind. Raises StoreUnavailable."""
@@ -198,9 +198,9 @@ class LedgerStore:
                 if attempt == _TRIES - 1:
                     raise
             except VersionConflict:
-                found = await self.read(ledger_id)  # NoNode if it was deleted meanwhile
-                if in_doubt and found.version == version + 1 and found.metadata == metadata:
-                    return found
+                stored = await self.read(ledger_id)  # NoNode if it was deleted meanwhile
+                if in_doubt and stored.version == version + 1 and stored.metadata == metadata:
+                    return stored
                 raise
         raise AssertionError("unreachable")
 
@@ -338,6 +338,6 @@ def _highs(names: Iterable[str]) -> list[int]:
 
 def _suffix(name: str) -> int:
     """The number that the store appended: ten digits, or a sign and ten digits once it has overflown."""
-    found = re.search(r"-(-?\d{10,})$", name)
-    assert found is not None, f"{name} has no sequence number"
-    return int(found[1])
+    match = re.search(r"-(-?\d{10,})$", name)
+    assert match is not None, f"{name} has no sequence number"
+    return int(match[1])

@@ -10,23 +10,23 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 
 def owner_of(metadata: LedgerMetadata) -> str:
     """The owner for people: a topic, a cursor of it, a schema, or what else the record names; empty if nothing."""
-    told = {name: value.decode("utf-8", "replace") for name, value in metadata.custom_metadata}
-    topic, cursor = _topic(told.get("pulsar/managed-ledger", "")), told.get("pulsar/cursor", "")
+    fields = {name: value.decode("utf-8", "replace") for name, value in metadata.custom_metadata}
+    topic, cursor = _topic(fields.get("pulsar/managed-ledger", "")), fields.get("pulsar/cursor", "")
     if cursor:
         return f"subscription {cursor} of {topic}" if topic else f"subscription {cursor}"
     if topic:
         return topic
-    schema = told.get("pulsar/schemaId", "")
+    schema = fields.get("pulsar/schemaId", "")
     if schema:
         return f"schema of {schema}"
-    state_log = told.get("magnetar/state-log", "").partition(" ")[0]
+    state_log = fields.get("magnetar/state-log", "").partition(" ")[0]
     if state_log:
         return f"state log {state_log}"
-    return " ".join(told[name] for name in ("application", "component") if told.get(name))
+    return " ".join(fields[name] for name in ("application", "component") if fields.get(name))
 
 
 def _topic(managed_ledger: str) -> str:
-    """`tenant/namespace/domain/encoded name` as people write it; whatever else it is, as it is."""
+    """`tenant/namespace/domain/encoded name` as people write it; a name of another form stays as it is."""
     parts = managed_ledger.split("/")
     if len(parts) != 4 or not all(parts):
         return managed_ledger

@@ -9,8 +9,8 @@ Auditors put marks up, workers lock them and take them down; Apache's and ours d
 3. Only a lock of the present session is removed together with a mark. Every lock has version 0, ours and the one that
    another worker takes after our session has ended, so the version cannot tell them apart. The session does: what was
    taken is forgotten when the store reports SessionLost, and a change that was decided before that report reaches the
-   server under the old session or not at all (rule 5 of `store`), where the lock is still ours. After anything that
-   leaves a doubt, the lock is removed alone, and only if it reads as our own.
+   server under the old session or not at all (rule 5 of `store`), where the lock is still ours. After anything
+   that leaves it unknown whether the lock is ours, it is removed alone, and only if its value names us.
 4. A lock that was asked for stays `held` until it is known to be given back, also where the answer was lost or the
    caller was cancelled: its session may live on for weeks, and nobody else could take it.
 5. A mark that cannot be read is reported and stays; it does not hide the others (I60).
@@ -98,10 +98,10 @@ class MarkBoard:
                 if node is None:
                     await self._store.put(path, board.encode_mark(Mark(replicas, wall_ms)), NO_NODE)
                     return
-                found = board.decode_mark(node.value)
-                if replica is None or replica in found.replicas:
+                mark = board.decode_mark(node.value)
+                if replica is None or replica in mark.replicas:
                     return
-                merged = Mark((*found.replicas, *replicas), found.marked_ms)
+                merged = Mark((*mark.replicas, *replicas), mark.marked_ms)
                 await self._store.put(path, board.encode_mark(merged), node.version)
                 return
             except (VersionConflict, OutcomeUnknown):
@@ -109,8 +109,8 @@ class MarkBoard:
         raise StoreUnavailable(f"{path}: {_CONFLICTS_MAX} changes by others in a row")
 
     async def _mark_first(self, path: str, mark: Mark) -> bool:
-        """Put up a mark where its directory is not there either, as it is nearly always: one change in place of a look
-        and three. A change that is refused has all that go with it sent one by one (`zookeeper_groups`)."""
+        """Put up a mark where its directory is missing, too, as it nearly always is: one change instead
+        of a look and three changes. If it is refused, all that went with it are sent alone (`zookeeper_groups`)."""
         try:
             directory = Put(path.rpartition("/")[0], b"", NO_NODE)
             await self._store.multi([directory, Put(path, board.encode_mark(mark), NO_NODE)])
@@ -137,7 +137,7 @@ class MarkBoard:
             try:
                 await self._store.multi([Delete(path, version), Delete(directory), lock])
             except (NoNode, NotEmpty, VersionConflict, OutcomeUnknown):
-                # One of them is not as it was: one by one, which tells which. It may be the lock (rule 3).
+                # One of them is not as it was: each is removed alone, to see which. It may be the lock (rule 3).
                 self._doubt(ledger_id)
             else:
                 self._let_go(ledger_id)
@@ -163,8 +163,8 @@ class MarkBoard:
             if levels:
                 async for ledger_id in self._walk(f"{path}/{name}", levels - 1):
                     yield ledger_id
-            elif (found := board.ledger_id_of(name)) is not None:
-                yield found
+            elif (marked_id := board.ledger_id_of(name)) is not None:
+                yield marked_id
 
     async def prune(self, ledger_id: int) -> None:
         """Remove the directories above the mark of *ledger_id* as far as they are empty."""
@@ -199,6 +199,7 @@ class MarkBoard:
                 return False
         if ledger_id not in self._doubtful:
             return False  # the session ended meanwhile
+        assert self._end_watch is not None, "a lock is held, and nobody watches its session (rule 3)"
         self._doubtful.discard(ledger_id)
         self._ours.add(ledger_id)
         return True
@@ -247,7 +248,7 @@ class MarkBoard:
     async def locked(self) -> frozenset[int]:
         """Ledgers that somebody has locked."""
         names = await self._store.children(board.locks_path(self._root))
-        return frozenset(found for name in names if (found := board.ledger_id_of(name)) is not None)
+        return frozenset(ledger_id for name in names if (ledger_id := board.ledger_id_of(name)) is not None)
 
     async def holder(self, ledger_id: int) -> str | None:
         """Who holds the lock of *ledger_id*; None if nobody does, or the node does not say."""
@@ -261,7 +262,7 @@ class MarkBoard:
         return not await self._store.exists(board.disabled_path(self._root))
 
     async def set_enabled(self, enabled: bool) -> None:
-        """Switch auto-recovery of the whole cluster on or off; both are no-ops where it is so already."""
+        """Switch auto-recovery of the whole cluster on or off; it has no effect where it is so already."""
         path = board.disabled_path(self._root)
         if enabled:
             with contextlib.suppress(NoNode):

@@ -54,8 +54,8 @@ def election_path(root: str) -> str:
 
 def voter(value: bytes) -> str | None:
     """The bookie that a candidate's node names (AuditorVoteFormat as text); None if it names none."""
-    found = _VOTE.search(value)
-    return found[1].decode("utf-8", "replace") if found else None
+    vote = _VOTE.search(value)
+    return vote[1].decode("utf-8", "replace") if vote else None
 
 
 def layout_path(root: str) -> str:
@@ -64,7 +64,7 @@ def layout_path(root: str) -> str:
 
 
 def locks_path(root: str) -> str:
-    """Above the locks."""
+    """The parent of the locks."""
     return f"{root}/underreplication/locks"
 
 
@@ -84,22 +84,22 @@ def progress_path(root: str, name: str) -> str:
 
 
 def drains_path(root: str) -> str:
-    """Above what drains have moved and not proved yet; ours, as `progress_path`."""
+    """The parent of what drains have moved and not proved yet; ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/drains"
 
 
 def turned_path(root: str) -> str:
-    """Above the bookies that drains turned read-only through their HTTP; ours, as `progress_path`."""
+    """The parent of the bookies that drains turned read-only through their HTTP; ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/turned"
 
 
 def problems_path(root: str) -> str:
-    """Above what workers say about ledgers that they could not repair; ours, as `progress_path`."""
+    """The parent of what workers say about ledgers that they could not repair; ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/problems"
 
 
 def nodes_path(root: str) -> str:
-    """Above what each of our nodes says about itself (ephemeral); ours, as `progress_path`."""
+    """The parent of what each of our nodes says about itself (ephemeral); ours, as `progress_path`."""
     return f"{root}/underreplication/magnetar/nodes"
 
 
@@ -112,10 +112,10 @@ class PeriodicCheck(StrEnum):
 
 
 class Mark(NamedTuple):
-    """What is written about a ledger that lacks copies. *replicas* may be empty: its placement is to be mended."""
+    """What is written about a ledger that lacks copies. *replicas* may be empty: its placement must be mended."""
 
     replicas: tuple[str, ...] = ()
-    """Bookies whose copies are missing or wrong, in the order in which they were told."""
+    """Bookies whose copies are missing or wrong, in the order in which they were reported."""
     marked_ms: int | None = None
     """Wall clock of the first mark; None: not recorded."""
 
@@ -127,8 +127,8 @@ _MARK_NAME: Final = re.compile(r"urL(\d{10,19})")
 
 def ledger_id_of(name: str) -> int | None:
     """The ledger that a mark's or lock's node is about; None for any other name."""
-    found = _MARK_NAME.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _MARK_NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def encode_mark(mark: Mark) -> bytes:

@@ -10,7 +10,7 @@ One process owns a directory (RocksDB's LOCK). Rules:
 5. Ephemeral nodes end with the process: `open` removes those that a former process left.
 6. RocksDB does not miss its newest log, and takes another store's. So the file CHANGES has the number of changes that
    were synced, written behind each sync: with fewer of them the directory is not opened. It is not synced: at worst it
-   tells of fewer changes. The store's identity is in it and in what each process writes first.
+   has a smaller number. The store's identity is in it and in what each process writes first.
 
 Other processes may open the same directory to read it (`secondary`).
 """
@@ -92,17 +92,17 @@ class _Changes:
     def __init__(self, directory: Path) -> None:
         self._fd = os.open(directory / _CHANGES, os.O_RDWR | os.O_CREAT, FILE_MODE)
         self.identity = b""
-        """Empty if the file does not tell it."""
-        self.found = 0
-        """The number that the file had."""
+        """Empty if the file does not have it."""
+        self.recorded = 0
+        """The number of changes that the file had at the start."""
         data = os.pread(self._fd, _COUNT.size + _CRC.size, 0)
-        told, crc = data[: _COUNT.size], data[_COUNT.size :]
-        if crc == _CRC.pack(crc32c(told)):
-            self.identity, self.found = _COUNT.unpack(told)
+        packed, crc = data[: _COUNT.size], data[_COUNT.size :]
+        if crc == _CRC.pack(crc32c(packed)):
+            self.identity, self.recorded = _COUNT.unpack(packed)
 
     def write(self, changes: int) -> None:
-        told = _COUNT.pack(self.identity, changes)
-        os.pwrite(self._fd, told + _CRC.pack(crc32c(told)), 0)
+        packed = _COUNT.pack(self.identity, changes)
+        os.pwrite(self._fd, packed + _CRC.pack(crc32c(packed)), 0)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -177,18 +177,18 @@ class EmbeddedStore:
         )
         if changes.identity and identity and identity != changes.identity:
             raise Corruption(f"{self._path}: some of its files are another store's. {way_out}")
-        if has < changes.found:
+        if has < changes.recorded:
             raise Corruption(
-                f"{self._path} has {has} changes and had {changes.found}: its newest ones are missing, with a file "
+                f"{self._path} has {has} changes and had {changes.recorded}: its newest ones are missing, with a file "
                 f"*.log of it. {way_out}"
             )
         changes.identity = changes.identity or identity or os.urandom(_IDENTITY_SIZE)
-        found = self._database.get(FORMAT_KEY)
-        if found is not None and found != FORMAT:
-            raise Corruption(f"{self._path}: metadata format {found!r}, this program reads {FORMAT!r}")
+        stored_format = self._database.get(FORMAT_KEY)
+        if stored_format is not None and stored_format != FORMAT:
+            raise Corruption(f"{self._path}: metadata format {stored_format!r}, this program reads {FORMAT!r}")
         batch = WriteBatch(raw_mode=True)
         batch[IDENTITY_KEY] = changes.identity
-        if found is None:
+        if stored_format is None:
             batch[FORMAT_KEY] = FORMAT
         for key in self._reader.keys_below(EPHEMERAL):
             path = key[1:].decode()
@@ -253,14 +253,14 @@ class EmbeddedStore:
         await self._change(changes, [(SEQUENCE + path.encode(), None)])
 
     async def multi(self, operations: Sequence[Operation]) -> None:
-        for one in operations:
-            self._check(one.path)
+        for operation in operations:
+            self._check(operation.path)
         try:
             changes = plan_multi(self, operations, self._clock.wall_ms())
         except MetadataError:
             await self._settle()
             raise
-        removed = [one.path for one in operations if isinstance(one, Delete)]
+        removed = [operation.path for operation in operations if isinstance(operation, Delete)]
         for path in removed:
             self._sequences.pop(path, None)
         # One item of the worker's group, so one batch of the database.

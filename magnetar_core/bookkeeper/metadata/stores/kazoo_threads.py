@@ -8,7 +8,7 @@ to the loop's thread, which is busy and gives it back late; then the answer goes
 
 * what the server sent is read in chunks, and handed to kazoo in the parts that it asks for;
 * what is to be sent is gathered while more requests are there, and goes before kazoo's thread waits;
-* requests ring only where no one has rung since kazoo's thread took the last one;
+* a request rings only if none has rung since kazoo's thread took the last ring;
 * answers are handed on by kazoo's thread itself: ours only pass them to the loop.
 
 Then its requests and events, for watches of whole trees (kazoo has watches of single nodes), and for the session's time
@@ -62,16 +62,16 @@ class BufferedSocket:
         self._socket.setblocking(is_blocking)
 
     def close(self) -> None:
-        """What is unsent is dropped, as are the requests in it: kazoo tells their callers."""
+        """What is unsent is dropped, as are the requests in it: kazoo reports that to their callers."""
         self._unsent.clear()
         self._socket.close()
 
     def pending(self) -> int:
-        """Bytes that can be had without asking the system; kazoo asks this of sockets with TLS."""
+        """Bytes that can be read without asking the system; kazoo asks this of sockets with TLS."""
         return len(self._read) - self._at
 
     def recv(self, size: int) -> bytes:
-        """As of a socket: at most *size* bytes; none: the server has closed."""
+        """Receive as from a socket: at most *size* bytes; none if the server has closed the connection."""
         if self._at == len(self._read):
             self._read = self._socket.recv(_READ_BYTES)
             self._at = 0
@@ -179,14 +179,14 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
     def select(
         self, readers: Sequence[Any], writers: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Those that are ready, after *timeout* seconds none. Raises OSError where a connection broke while sending."""
+        """The sockets that are ready; none after *timeout* seconds. Raises OSError if a connection broke in a send."""
         if writers:
             return [], [one for one in writers if self._takes_more(one, timeout)], []
         sockets = [one for one in readers if isinstance(one, BufferedSocket)]
         is_rung = any(isinstance(one, Doorbell) and one.is_rung for one in readers)
         if not is_rung:
-            for one in sockets:
-                one.flush()
+            for connection in sockets:
+                connection.flush()
         if is_rung or any(one.pending() for one in sockets):
             return [one for one in readers if (one.is_rung if isinstance(one, Doorbell) else one.pending())], [], []
         return self._wait(readers, timeout), [], []
@@ -203,8 +203,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
             left = None if ends is None else ends - self._clock.monotonic()
             events = dict(poll.poll(_milliseconds(left)))
             ready = [one for one in readers if events.get(one.fileno(), 0) & ~select.POLLOUT]
-            for one in stuck:
-                one.flush()
+            for connection in stuck:
+                connection.flush()
             if ready or not stuck or (left is not None and left <= 0):
                 return ready
 

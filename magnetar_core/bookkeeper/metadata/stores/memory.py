@@ -122,7 +122,7 @@ class MemoryStore:
         """Somebody puts older data back. All sessions end, as they do when the servers have to be restarted for it."""
         tree, sessions = self._tree, list(self._tree.sessions.values())
         tree.records = {path: record for path, record in saved.records.items() if record.owner == PERSISTENT}
-        tree.names = {path: {one for one in names if f"{path.rstrip('/')}/{one}" in tree.records}
+        tree.names = {path: {name for name in names if f"{path.rstrip('/')}/{name}" in tree.records}
                       for path, names in saved.names.items() if path in tree.records}  # fmt: skip
         tree.sequences = dict(saved.sequences)
         for session in sessions:
@@ -175,7 +175,7 @@ class MemoryStore:
         ephemeral: bool = False,
     ) -> int:
         self._check_open(path)
-        self._tell_before(path)
+        self._call_before_change(path)
         owner = self._number if ephemeral else PERSISTENT
         now_ms = self._clock.wall_ms()
         changes, version = plan_put(self._tree, path, bytes(value), expected_version, owner, now_ms)
@@ -199,13 +199,13 @@ class MemoryStore:
 
     async def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> None:
         self._check_open(path)
-        self._tell_before(path)
+        self._call_before_change(path)
         self._change(path, plan_delete(self._tree, path, expected_version))
 
     async def multi(self, operations: Sequence[Operation]) -> None:
-        for one in operations:
-            self._check_open(one.path)
-            self._tell_before(one.path)
+        for operation in operations:
+            self._check_open(operation.path)
+            self._call_before_change(operation.path)
         changes = plan_multi(self._tree, operations, self._clock.wall_ms())
         if operations:
             self._change(operations[0].path, changes)
@@ -258,7 +258,7 @@ class MemoryStore:
         self._number = self._tree.sessions_made
         self._tree.sessions[self._number] = self
 
-    def _tell_before(self, path: str) -> None:
+    def _call_before_change(self, path: str) -> None:
         number = self._number
         if self.before_change is not None:
             self.before_change(path)

@@ -73,7 +73,7 @@ class RocksTree:
         # A live iterator would keep the LOCK after close. It ends with this generator, so callers must exhaust the
         # generator or drop it at once.
         options = ReadOptions()
-        options.set_iterate_upper_bound(_after(prefix))
+        options.set_iterate_upper_bound(_end_of(prefix))
         iterator = self.database.iter(options)
         iterator.seek(prefix)
         while iterator.valid():
@@ -100,7 +100,7 @@ def tree_options() -> Options:
 
 
 def open_error(path: Path, error: Exception) -> MetadataError | Corruption:
-    """The error of ours for a database that cannot be opened. RocksDB tells the cases apart only in its texts."""
+    """Our error for a database that cannot be opened. RocksDB distinguishes the cases only in its texts."""
     text = str(error)
     if "lock" in text.lower():
         return StoreInUse(
@@ -123,7 +123,7 @@ def children_prefix(path: str) -> bytes:
     return bytes((path.count("/") + 1,)) + path.encode() + b"/"
 
 
-def _after(prefix: bytes) -> bytes:
+def _end_of(prefix: bytes) -> bytes:
     """The first key after all keys that begin with *prefix*."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 

@@ -17,7 +17,7 @@ Rules every implementation keeps:
    is there, or not at all. Sessions and watches are hints; only compare-and-set decides (I59).
 6. Watches are persistent (no re-arming by the caller), may merge several changes into one call, and call back on
    the event loop. After a reconnect they fire once, so that the caller reads again. The watch of a tree is set when
-   its call returns; it tells of a change at the latest one turn of the loop after the first answer that shows it.
+   its call returns; it reports a change at the latest one turn of the loop after the first answer that shows it.
 7. `multi` makes all of its changes or none, in their order, and everybody sees all of them at once.
 """
 
@@ -89,7 +89,7 @@ class Node(NamedTuple):
     created_ms: int = 0
     modified_ms: int = 0
     children: int | None = None
-    """How many it has, where the store tells it with a node, as ZooKeeper does."""
+    """How many children it has, if the store says it with a node, as ZooKeeper does."""
 
 
 class Put(NamedTuple):
@@ -132,7 +132,7 @@ class SessionEvent(Enum):
 Cancel = Callable[[], None]
 
 TreeChanged = Callable[[Collection[str] | None], None]
-"""Told of the nodes that were created, written or removed; None: any may have been."""
+"""Called with the nodes that were created, written or removed; None: any may have been."""
 
 
 class MetadataStore(Protocol):

@@ -90,28 +90,28 @@ def plan_put(
     """
     check_path(path)
     check_value(path, value)
-    found = view.record(path)
-    if found is None:
+    current = view.record(path)
+    if current is None:
         if expected_version is not None and expected_version != NO_NODE:
             raise VersionConflict(f"{path} does not exist, expected version {expected_version}")
         changes = _missing_parents(view, path, now_ms)
         changes.append(Change(path, Record(value, 0, owner, now_ms, now_ms), True))
         return changes, 0
-    if expected_version is not None and expected_version != found.version:
+    if expected_version is not None and expected_version != current.version:
         wanted = "no node" if expected_version == NO_NODE else f"version {expected_version}"
-        raise VersionConflict(f"{path} has version {found.version}, expected {wanted}")
-    record = found._replace(value=value, version=found.version + 1, modified_ms=now_ms)
+        raise VersionConflict(f"{path} has version {current.version}, expected {wanted}")
+    record = current._replace(value=value, version=current.version + 1, modified_ms=now_ms)
     return [Change(path, record, False)], record.version
 
 
 def plan_delete(view: View, path: str, expected_version: int | None) -> list[Change]:
     """Raises NoNode, VersionConflict, NotEmpty."""
     check_path(path)
-    found = view.record(path)
-    if found is None or path == "/":
+    current = view.record(path)
+    if current is None or path == "/":
         raise NoNode(f"{path} does not exist")
-    if expected_version is not None and expected_version != found.version:
-        raise VersionConflict(f"{path} has version {found.version}, expected {expected_version}")
+    if expected_version is not None and expected_version != current.version:
+        raise VersionConflict(f"{path} has version {current.version}, expected {expected_version}")
     if view.has_children(path):
         raise NotEmpty(f"{path} has children")
     return [Change(path, None, False)]
@@ -120,14 +120,14 @@ def plan_delete(view: View, path: str, expected_version: int | None) -> list[Cha
 def check_operations(operations: Sequence[Operation]) -> None:
     """What every store refuses before it looks at the tree. Raises MetadataError, VersionConflict."""
     size = 0
-    for one in operations:
-        check_path(one.path)
-        if isinstance(one, Put):
-            check_value(one.path, one.value)
-            size += len(one.value)
-        elif one.expected_version == NO_NODE:
-            raise VersionConflict(f"{one.path}: only a put may expect that there is no node")
-        size += len(one.path)
+    for operation in operations:
+        check_path(operation.path)
+        if isinstance(operation, Put):
+            check_value(operation.path, operation.value)
+            size += len(operation.value)
+        elif operation.expected_version == NO_NODE:
+            raise VersionConflict(f"{operation.path}: only a put may expect that there is no node")
+        size += len(operation.path)
     if size > VALUE_BYTES_MAX:
         raise MetadataError(
             f"{operations[0].path}: {len(operations)} changes at once of {size} bytes; the limit is {VALUE_BYTES_MAX}"
@@ -138,24 +138,26 @@ def plan_multi(view: View, operations: Sequence[Operation], now_ms: int) -> list
     """The changes of all *operations* in their order. Raises the error of the first that is refused."""
     check_operations(operations)
     after = _After(view)
-    for one in operations:
-        if isinstance(one, Put):
-            changes, _ = plan_put(after, one.path, bytes(one.value), one.expected_version, PERSISTENT, now_ms)
-        elif isinstance(one, Delete):
-            changes = plan_delete(after, one.path, one.expected_version)
+    for operation in operations:
+        if isinstance(operation, Put):
+            changes, _ = plan_put(
+                after, operation.path, bytes(operation.value), operation.expected_version, PERSISTENT, now_ms
+            )
+        elif isinstance(operation, Delete):
+            changes = plan_delete(after, operation.path, operation.expected_version)
         else:
-            _check_version(after, one)
+            _check_version(after, operation)
             changes = []
         after.apply(changes)
     return after.changes
 
 
 def _check_version(view: View, check: Check) -> None:
-    found = view.record(check.path)
-    if found is None:
+    current = view.record(check.path)
+    if current is None:
         raise VersionConflict(f"{check.path} does not exist, expected version {check.expected_version}")
-    if found.version != check.expected_version:
-        raise VersionConflict(f"{check.path} has version {found.version}, expected {check.expected_version}")
+    if current.version != check.expected_version:
+        raise VersionConflict(f"{check.path} has version {current.version}, expected {check.expected_version}")
 
 
 class _After:
@@ -188,9 +190,9 @@ def _missing_parents(view: View, path: str, now_ms: int) -> list[Change]:
     missing = []
     parent = parent_of(path)
     while parent != "/":
-        found = view.record(parent)
-        if found is not None:
-            if found.owner != PERSISTENT:
+        ancestor = view.record(parent)
+        if ancestor is not None:
+            if ancestor.owner != PERSISTENT:
                 raise MetadataError(f"{path}: {parent} is ephemeral and cannot have children")
             break
         missing.append(Change(parent, Record(b"", 0, PERSISTENT, now_ms, now_ms), True))

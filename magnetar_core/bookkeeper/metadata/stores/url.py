@@ -56,12 +56,12 @@ async def open_store(
 
 def split_service_uri(uri: str) -> tuple[str, str]:
     """Apache's `metadataServiceUri` as (URL for `open_store`, ledgers' root). Raises ConfigurationError."""
-    found = _SERVICE_URI.fullmatch(uri)
-    if found is not None:
-        layout = found["layout"]
+    match = _SERVICE_URI.fullmatch(uri)
+    if match is not None:
+        layout = match["layout"]
         if layout not in (None, "null", "hierarchical"):
             raise ConfigurationError(f"{uri}: layout {layout!r} is not supported (only hierarchical)")
-        return "zk:" + found["hosts"].replace(";", ","), (found["root"] or DEFAULT_ROOT).rstrip("/")
+        return "zk:" + match["hosts"].replace(";", ","), (match["root"] or DEFAULT_ROOT).rstrip("/")
     url = uri.removeprefix("metadata-store:")
     if url.startswith("zk:"):
         hosts, slash, path = url.removeprefix("zk:").partition("/")

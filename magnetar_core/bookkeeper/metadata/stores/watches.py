@@ -1,7 +1,7 @@
 """The callbacks that are registered for nodes of a metadata tree; shared by all stores.
 
 Changes of one loop turn are merged: each watch is called once, in a later turn, however many changes it saw. That of a
-tree is told which nodes they were.
+tree gets the paths of the changed nodes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class _Watch:
 
 
 class _TreeWatch:
-    """A watch of a node and all below it, and what it is to be told."""
+    """A watch of a node and all below it, with the changes that it will be called with."""
 
     __slots__ = ("active", "below", "inform", "path", "paths")
 
@@ -32,7 +32,7 @@ class _TreeWatch:
         self.below = path.rstrip("/") + "/"
         self.inform = inform
         self.paths: set[str] | None = set()
-        """None: everything may have changed."""
+        """The changed nodes; None: everything may have changed."""
         self.active = True
 
     def changed(self) -> None:

@@ -120,7 +120,7 @@ class _Setting:
 
     def __init__(self, at: float) -> None:
         self.at = at
-        """By the clock."""
+        """The time of this setting, by the clock."""
         self.names = 0
         """Children that were read with it. Written by kazoo's thread."""
 
@@ -167,7 +167,7 @@ class ZooKeeperStore:
         )
         self._client.add_listener(self._on_kazoo_state)
         hear_connects(self._client, self._on_session_granted)
-        hear_events(self._client, lambda path: self._hop(self._on_tree_event, path))
+        hear_events(self._client, lambda path: self._call_on_loop(self._on_tree_event, path))
 
     @classmethod
     async def open(cls, hosts: str, session_timeout_s: float, clock: Clock) -> "ZooKeeperStore":
@@ -293,22 +293,23 @@ class ZooKeeperStore:
         if not operations:
             return
         epoch = self._epoch
-        # ZooKeeper creates or sets, and its answer tells which of them a put needs.
+        # ZooKeeper has two requests, create and set; its answer shows which of them a put needs.
         creates = {at for at, one in enumerate(operations) if isinstance(one, Put) and one.expected_version == NO_NODE}
         for _ in range(_ROUNDS + 2 * len(operations)):
             refused = await self._send_multi(operations, creates, epoch)
             if refused is None:
                 return
             at, error = refused
-            one = operations[at]
-            if isinstance(one, Put) and isinstance(error, NoNodeError) and at in creates:
-                await self._create_path(parent_of(self._real(one.path)))
-            elif isinstance(one, Put) and one.expected_version is ANY_VERSION and isinstance(error, NoNodeError):
+            operation = operations[at]
+            is_any_put = isinstance(operation, Put) and operation.expected_version is ANY_VERSION
+            if isinstance(operation, Put) and isinstance(error, NoNodeError) and at in creates:
+                await self._create_path(parent_of(self._real(operation.path)))
+            elif is_any_put and isinstance(error, NoNodeError):
                 creates.add(at)
-            elif isinstance(one, Put) and one.expected_version is ANY_VERSION and isinstance(error, NodeExistsError):
+            elif is_any_put and isinstance(error, NodeExistsError):
                 creates.discard(at)
             else:
-                raise _refusal(one, error) from None
+                raise _refusal(operation, error) from None
         raise StoreUnavailable(f"{operations[0].path}: others create and delete the same nodes all the time")
 
     async def _send_multi(
@@ -317,17 +318,17 @@ class ZooKeeperStore:
         """Send one transaction; the number of the operation that was refused, with its error; None: all is done."""
 
         def join(transaction: Any) -> None:
-            for at, one in enumerate(operations):
-                real = self._real(one.path)
-                version = -1 if one.expected_version is None else one.expected_version
-                if isinstance(one, Delete):
+            for at, operation in enumerate(operations):
+                real = self._real(operation.path)
+                version = -1 if operation.expected_version is None else operation.expected_version
+                if isinstance(operation, Delete):
                     transaction.delete(real, version)
-                elif isinstance(one, Check):
+                elif isinstance(operation, Check):
                     transaction.check(real, version)
                 elif at in creates:
-                    transaction.create(real, bytes(one.value))
+                    transaction.create(real, bytes(operation.value))
                 else:
-                    transaction.set_data(real, bytes(one.value), version)
+                    transaction.set_data(real, bytes(operation.value), version)
 
         def alone() -> Any:
             transaction = self._client.transaction()
@@ -485,11 +486,11 @@ class ZooKeeperStore:
             raise MetadataError(f"{path}: {error!r}") from error
 
     async def send_change(self, change: Change) -> Any:
-        """For `ChangeGroups`."""
+        """See `zookeeper_groups.Sender`."""
         return await self._change(change.path, change.epoch, change.of_session, change.alone)
 
     async def send_group(self, changes: Sequence[Change]) -> Sequence[Any] | None:
-        """For `ChangeGroups`."""
+        """See `zookeeper_groups.Sender`."""
         transaction = self._client.transaction()
         for change in changes:
             change.join(transaction)
@@ -552,7 +553,7 @@ class ZooKeeperStore:
             answer: asyncio.Future[Any] = self._loop.create_future()
 
             def on_kazoo_thread(result: Any) -> None:
-                self._hop(self._on_answer, answer, result, sent)
+                self._call_on_loop(self._on_answer, answer, result, sent)
 
             ask().rawlink(on_kazoo_thread)
             # kazoo drops a connection whose heartbeats are not answered, so within a session's time an answer comes or
@@ -571,7 +572,7 @@ class ZooKeeperStore:
         else:
             answer.set_exception(error)
 
-    def _hop(self, callback: Callable[..., None], *arguments: Any) -> None:
+    def _call_on_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Call back on the loop, in the order of these calls. The loop is woken once for all that gathers meanwhile."""
         self._hops.append((callback, arguments))
         if self._is_hopping:
@@ -615,11 +616,11 @@ class ZooKeeperStore:
 
         def on_event(event: WatchedEvent) -> None:
             if event.type != EventType.NONE:  # NONE: the connection broke; `_arm_all` sets it again
-                self._hop(self._on_watch_event, key, setting)
+                self._call_on_loop(self._on_watch_event, key, setting)
 
         def on_appearance_watched(result: Any) -> None:
             if result.exception is None and result.value is not None:
-                self._hop(self._on_watch_event, key, setting)  # it appeared in between
+                self._call_on_loop(self._on_watch_event, key, setting)  # it appeared in between
 
         def on_children_watched(result: Any) -> None:
             # The node does not exist, so it has no children to watch: wait until it appears.
@@ -660,7 +661,7 @@ class ZooKeeperStore:
 
         def on_answer(result: Any) -> None:
             if result.exception is not None and not isinstance(result.exception, _BROKEN):
-                self._hop(self._on_tree_refused, path, result.exception)
+                self._call_on_loop(self._on_tree_refused, path, result.exception)
 
         self._tree_request(ADD_WATCH, path, _PERSISTENT_RECURSIVE).rawlink(on_answer)
 
@@ -669,12 +670,12 @@ class ZooKeeperStore:
             return
         log.warning("the watch of all below %s could not be set again: %r", path, error)
 
-        def again() -> None:
+        def set_again() -> None:
             if not self._closed and self._connected.is_set() and path in self._watches.watched_trees:
                 self._arm_tree(path)
                 self._watches.all_trees_changed()
 
-        self._clock.call_later(_TREE_RETRY_S, again)
+        self._clock.call_later(_TREE_RETRY_S, set_again)
 
     def _on_tree_event(self, real: str) -> None:
         if self._closed:
@@ -695,7 +696,7 @@ class ZooKeeperStore:
         if state == KazooState.LOST:
             with self._handing_over:
                 self._kazoo_epoch += 1
-        self._hop(self._on_state, state)
+        self._call_on_loop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:
         if self._closed:
@@ -731,26 +732,26 @@ class ZooKeeperStore:
         if not self._connected.is_set():
             return
         sent = self._clock.monotonic()
-        self._client.exists_async("/").rawlink(lambda result: self._hop(self._on_beat, result, sent))
+        self._client.exists_async("/").rawlink(lambda result: self._call_on_loop(self._on_beat, result, sent))
 
     def _on_beat(self, result: Any, sent: float) -> None:
         if not isinstance(result.exception, _BROKEN):
             self._last_answer = max(self._last_answer, sent)
 
 
-def _refusal(one: Operation, error: Exception) -> MetadataError:
+def _refusal(operation: Operation, error: Exception) -> MetadataError:
     """Why ZooKeeper refused one change of several, as the single call says it."""
     if isinstance(error, BadVersionError):
-        return VersionConflict(f"{one.path} does not have version {one.expected_version}")
+        return VersionConflict(f"{operation.path} does not have version {operation.expected_version}")
     if isinstance(error, NodeExistsError):
-        return VersionConflict(f"{one.path} exists, expected no node")
+        return VersionConflict(f"{operation.path} exists, expected no node")
     if isinstance(error, NoNodeError):
-        if isinstance(one, Delete):
-            return NoNode(f"{one.path} does not exist")
-        return VersionConflict(f"{one.path} does not exist, expected version {one.expected_version}")
+        if isinstance(operation, Delete):
+            return NoNode(f"{operation.path} does not exist")
+        return VersionConflict(f"{operation.path} does not exist, expected version {operation.expected_version}")
     if isinstance(error, NotEmptyError):
-        return NotEmpty(f"{one.path} has children")
-    return MetadataError(f"{one.path}: {error!r}")
+        return NotEmpty(f"{operation.path} has children")
+    return MetadataError(f"{operation.path}: {error!r}")
 
 
 def _quiet_logger() -> logging.Logger:

@@ -29,7 +29,7 @@ UNDER_WAY_MAX: Final = 2
 GROUP_MAX: Final = 100
 GROUP_BYTES_MAX: Final = 256 * 1024
 
-_OVERHEAD_BYTES: Final = 100  # of one change, beside path and value
+_OVERHEAD_BYTES: Final = 100  # of one change, besides path and value
 
 
 class Change(NamedTuple):
@@ -39,21 +39,21 @@ class Change(NamedTuple):
     epoch: int
     """The session under which it was decided."""
     of_session: bool
-    """It makes an ephemeral node."""
+    """Whether it makes an ephemeral node."""
     size_bytes: int
     alone: Callable[[], Any]
     """Hands it to kazoo as a request of its own."""
     join: Callable[[Any], None]
     """Adds it to a transaction of kazoo's."""
     operations: int | None = None
-    """It is a transaction itself, of so many operations, and its answer a list of theirs."""
+    """The number of its operations, if it is itself a transaction; its answer is a list of their answers."""
 
 
 class Sender(Protocol):
     """Sends changes to ZooKeeper."""
 
     async def send_change(self, change: Change) -> Any:
-        """One change, alone. Raises MetadataError and kazoo's errors that tell how a change was refused."""
+        """One change, alone. Raises MetadataError and kazoo's errors that say why a change was refused."""
         ...
 
     async def send_group(self, changes: Sequence[Change]) -> Sequence[Any] | None:
@@ -91,7 +91,7 @@ class ChangeGroups:
         return await answer
 
     def _ended(self) -> None:
-        """A request has been answered: those that waited go."""
+        """A request has been answered: send the changes that wait."""
         self._under_way -= 1
         assert self._under_way >= 0, "more requests were answered than sent"
         while self._under_way < UNDER_WAY_MAX and (group := self._next_group()):
@@ -99,7 +99,7 @@ class ChangeGroups:
             self._tasks.spawn(self._send_group(group), "a group of changes")
 
     def _next_group(self) -> list[tuple[Change, asyncio.Future[Any]]]:
-        """Those that waited longest, as many as fit together. One that is too large alone is a group of its own."""
+        """The changes that waited longest, as many as fit together. One that is too large is a group of its own."""
         group: list[tuple[Change, asyncio.Future[Any]]] = []
         size_bytes, epoch = 0, self._sender.epoch
         while self._waiting and len(group) < GROUP_MAX:
@@ -122,16 +122,16 @@ class ChangeGroups:
                     answers = await self._sender.send_group([change for change, _ in group])
                 except MetadataError as error:
                     for change, answer in group:
-                        _settle(answer, _of_one(change, error))
+                        _settle(answer, _error_of(change, error))
                     return
             if answers is None:
                 await asyncio.gather(*(self._send_alone(change, answer) for change, answer in group))
                 return
             left = iter(answers)
             for change, answer in group:
-                found = next(left) if change.operations is None else list(islice(left, change.operations))
+                result = next(left) if change.operations is None else list(islice(left, change.operations))
                 if not answer.done():
-                    answer.set_result(found)
+                    answer.set_result(result)
         except BaseException as error:
             for change, answer in group:  # a defect, or the end of the process: nobody must wait for ever
                 _settle(answer, MetadataError(f"{change.path}: {error!r}"))
@@ -141,15 +141,15 @@ class ChangeGroups:
 
     async def _send_alone(self, change: Change, answer: "asyncio.Future[Any]") -> None:
         try:
-            found = await self._sender.send_change(change)
+            result = await self._sender.send_change(change)
         except Exception as error:
             _settle(answer, error)
         else:
             if not answer.done():
-                answer.set_result(found)
+                answer.set_result(result)
 
 
-def _of_one(change: Change, error: MetadataError) -> MetadataError:
+def _error_of(change: Change, error: MetadataError) -> MetadataError:
     """What the failure of a transaction is for one of its changes."""
     text = f"{change.path}, sent with others: {error}"
     if isinstance(error, SessionLost) and not change.of_session:

@@ -42,7 +42,7 @@ async def test_so_many_marks_are_read_for_one_answer() -> None:
         assert len(json.loads((await client.call("GET", LIST)).text)) == MARKS_READ_MAX + 1
         refused = await client.call("GET", f"{LIST}?missingreplica=a")
         assert refused.status == 400
-        assert f"of {MARKS_READ_MAX} at most" in refused.text
+        assert f"for {MARKS_READ_MAX} at most" in refused.text
 
 
 async def test_the_switch_is_the_clusters() -> None:

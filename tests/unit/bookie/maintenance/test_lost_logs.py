@@ -144,7 +144,7 @@ async def test_what_a_log_had_is_named_by_topic_and_count_and_the_rest_is_served
         assert [one.count for one in await world.reports()] == [1, 1]
     problem = world.rebuild()[0]
     assert f"{DIRECTORY}/0.log {words}" in problem
-    assert "8 entries of it were told of as lost" in problem
+    assert "8 entries of it were reported as lost" in problem
     caplog.clear()
     async with world.serving() as bookie:
         assert status(bookie).logs == {}, "the rebuild ends it"

@@ -128,7 +128,7 @@ async def test_reads_of_metadata_end_when_the_bookie_stops(caplog: pytest.LogCap
         with pytest.raises(Stopped):
             await reads.wait(number)
     for _ in range(2):
-        reads.found_damaged(7, ValueError("garbage"))
+        reads.note_damaged(7, ValueError("garbage"))
     assert reads.unreadable == {7}
     assert caplog.messages == ["ledger 7 stays, its metadata cannot be read: garbage"], "once"
 

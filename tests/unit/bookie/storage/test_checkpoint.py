@@ -203,22 +203,22 @@ def test_what_is_forgotten_is_still_there(tmp_path: Path) -> None:
 def test_what_follows_is_read_ahead_once_reads_of_a_ledger_follow_each_other() -> None:
     """Locations of two logs differ by 2³² and more: nothing is read ahead over the end of a log."""
     at, ahead = 5 << 32, SystemReadAhead()
-    assert ahead.after(7, at, at + 100 * KIB) is None, "it may be the only one"
-    assert ahead.after(7, at + 90 * KIB, at + 200 * KIB) == (at + 200 * KIB, 256 * KIB)
-    assert ahead.after(7, at + 200 * KIB, at + 300 * KIB) is None, "more than half of that is still to come"
-    assert ahead.after(7, at + 300 * KIB, at + 400 * KIB) == (at + 456 * KIB, 200 * KIB)
-    assert ahead.after(8, at + 400 * KIB, at + 500 * KIB) is None, "another ledger"
-    assert ahead.after(7, at, at + 100 * KIB) is None, "it begins again"
-    assert ahead.after(7, at + MIB, at + 2 * MIB) is None, "a leap"
-    assert ahead.after(7, 6 << 32, (6 << 32) + KIB) is None
+    assert ahead.note_read(7, at, at + 100 * KIB) is None, "it may be the only one"
+    assert ahead.note_read(7, at + 90 * KIB, at + 200 * KIB) == (at + 200 * KIB, 256 * KIB)
+    assert ahead.note_read(7, at + 200 * KIB, at + 300 * KIB) is None, "more than half of that is still to come"
+    assert ahead.note_read(7, at + 300 * KIB, at + 400 * KIB) == (at + 456 * KIB, 200 * KIB)
+    assert ahead.note_read(8, at + 400 * KIB, at + 500 * KIB) is None, "another ledger"
+    assert ahead.note_read(7, at, at + 100 * KIB) is None, "it begins again"
+    assert ahead.note_read(7, at + MIB, at + 2 * MIB) is None, "a leap"
+    assert ahead.note_read(7, 6 << 32, (6 << 32) + KIB) is None
 
 
 def test_of_many_ledgers_those_are_forgotten_that_were_read_first() -> None:
     ahead = SystemReadAhead()
     for ledger_id in range(1_001):
-        assert ahead.after(ledger_id, 0, KIB) is None
-    assert ahead.after(0, KIB, 2 * KIB) is None
-    assert ahead.after(1_000, KIB, 2 * KIB) == (2 * KIB, 256 * KIB)
+        assert ahead.note_read(ledger_id, 0, KIB) is None
+    assert ahead.note_read(0, KIB, 2 * KIB) is None
+    assert ahead.note_read(1_000, KIB, 2 * KIB) == (2 * KIB, 256 * KIB)
 
 
 class WatchedFile:

@@ -41,7 +41,7 @@ def test_a_range_that_another_bookie_found_is_looked_at_once() -> None:
 
 
 def test_it_is_over_when_newer_metadata_are_there() -> None:
-    note = Note(given=101).looked_at(0, (), [60]).found_older(RANGE, [60])
+    note = Note(given=101).looked_at(0, (), [60]).opened(RANGE, [60])
     assert note.looked_at(102, (RANGE,), []).is_open, "others may have ledgers in doubt"
     assert note.looked_at(102, (), [60]).is_open
     assert not note.looked_at(102, (), []).is_open

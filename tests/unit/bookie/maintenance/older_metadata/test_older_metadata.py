@@ -97,7 +97,9 @@ async def test_ledgers_that_are_newer_than_the_metadata_stay_and_their_numbers_a
         values = {one.name: one.value for one in bookie.operations.metrics()}
         assert values["magnetar_bookie_gc_doubted_ledgers"] == 5
         assert values["magnetar_bookie_metadata_went_back"] == 1
-        assert {one: told.ledgers for one, told in (await DoubtRanges(world.store).told()).items()} == {"bookie-1": 5}
+        assert {one: told.ledgers for one, told in (await DoubtRanges(world.store).announced()).items()} == {
+            "bookie-1": 5
+        }
         world.ledgers = LedgerStore(world.store)  # a broker that has just started
         assert await next_number(world) > new[-1]
         assert not bookie.is_read_only
@@ -105,10 +107,10 @@ async def test_ledgers_that_are_newer_than_the_metadata_stay_and_their_numbers_a
 
 async def test_what_a_bookie_has_in_doubt_is_refused_by_name_if_it_cannot_be_read(world: ReturningWorld) -> None:
     doubts = DoubtRanges(world.store)
-    await doubts.tell("bookie-1", Doubted(7, 5))
+    await doubts.announce("bookie-1", Doubted(7, 5))
     await world.store.put("/ledgers/underreplication/magnetar/doubts/bookie-1", b"many")
     with pytest.raises(MetadataError, match="/doubts/bookie-1 does not say how many ledgers of bookie-1"):
-        await doubts.told()
+        await doubts.announced()
 
 
 async def test_what_is_in_doubt_survives_a_restart(world: ReturningWorld) -> None:
@@ -124,7 +126,7 @@ async def test_what_an_operator_gives_up_is_collected(world: ReturningWorld) -> 
     async with world.put_back() as (bookie, old, new):
         assert await bookie.operations.forget_doubt() == len(new)
         assert bookie.operations.gc_status().doubt.since_ms is None
-        assert await DoubtRanges(world.store).told() == {}
+        assert await DoubtRanges(world.store).announced() == {}
         await collected(bookie)
         assert bookie.operations.list_ledgers() == old
     async with world.serving() as bookie:
