@@ -64,27 +64,27 @@ def status(cluster: ChosenCluster, as_json: bool) -> None:
 
     Example:  magnetar autorecovery status
     """
-    found = cluster.on_store(_overview)
+    overview = cluster.on_store(_overview)
     if as_json:
-        print_json(_facts(found))
+        print_json(_facts(overview))
         return
-    delay = "0 s" if found.lost_bookie_delay_s is None else f"{found.lost_bookie_delay_s} s"
+    delay = "0 s" if overview.lost_bookie_delay_s is None else f"{overview.lost_bookie_delay_s} s"
     show.values(
         [
             (
                 "auto-recovery",
-                "on" if found.is_enabled else "off for the whole cluster (`magnetar autorecovery enable`)",
+                "on" if overview.is_enabled else "off for the whole cluster (`magnetar autorecovery enable`)",
             ),
-            ("auditor", found.auditor or "none: no node is running"),
+            ("auditor", overview.auditor or "none: no node is running"),
             ("a bookie may be away", delay),
-            ("ledgers that lack copies", str(found.marked_total)),
+            ("ledgers that lack copies", str(overview.marked_total)),
         ]
     )
-    if found.nodes:
+    if overview.nodes:
         click.echo()
         head = ("node", "role", "repaired", "copied", "under way", "waiting", "last")
-        show.table(head, [_node_row(node.name, node.facts) for node in found.nodes])
-    waiting = [one for one in found.marked if one.problem is not None]
+        show.table(head, [_node_row(node.name, node.facts) for node in overview.nodes])
+    waiting = [ledger for ledger in overview.marked if ledger.problem is not None]
     if waiting:
         click.echo()
         _show_marked(waiting[:_SHOWN])
@@ -112,46 +112,45 @@ def list_marked(cluster: ChosenCluster, as_json: bool) -> None:
 
     Example:  magnetar autorecovery list
     """
-    found = cluster.on_store(_overview)
+    overview = cluster.on_store(_overview)
     if as_json:
-        print_json([_marked_facts(one) for one in found.marked])
-    elif found.marked:
-        _show_marked(found.marked)
-        if found.marked_total > len(found.marked):
-            click.echo(f"… and {found.marked_total - len(found.marked)} more")
+        print_json([_marked_facts(ledger) for ledger in overview.marked])
+    elif overview.marked:
+        _show_marked(overview.marked)
+        if overview.marked_total > len(overview.marked):
+            click.echo(f"… and {overview.marked_total - len(overview.marked)} more")
     else:
         click.echo("no ledger is known to lack copies")
-    if any(one.problem is not None for one in found.marked):
+    if any(ledger.problem is not None for ledger in overview.marked):
         sys.exit(2)
 
 
 def _show_marked(ledgers: list[MarkedLedger] | tuple[MarkedLedger, ...]) -> None:
     rows = []
-    for one in ledgers:
-        if one.problem is not None:
-            state, why = one.problem.kind, one.problem.text
+    for ledger in ledgers:
+        if ledger.problem is not None:
+            state, why = ledger.problem.kind, ledger.problem.text
         else:
-            state, why = ("being repaired" if one.is_locked else "waits its turn"), ""
-        rows.append(
-            (str(one.ledger_id), one.owner, ", ".join(one.replicas), show.age(one.marked_ms, now_ms()), state, why)
-        )
+            state, why = ("being repaired" if ledger.is_locked else "waits its turn"), ""
+        missing, age = ", ".join(ledger.replicas), show.age(ledger.marked_ms, now_ms())
+        rows.append((str(ledger.ledger_id), ledger.owner, missing, age, state, why))
     show.table(("ledger", "of", "missing on", "known for", "state", "reason"), rows)
 
 
-def _marked_facts(one: MarkedLedger) -> dict[str, Any]:
-    problem = None if one.problem is None else one.problem._asdict()
-    return {"ledger_id": one.ledger_id, "owner": one.owner, "missing_on": list(one.replicas),
-            "marked_ms": one.marked_ms, "is_locked": one.is_locked, "problem": problem}  # fmt: skip
+def _marked_facts(ledger: MarkedLedger) -> dict[str, Any]:
+    problem = None if ledger.problem is None else ledger.problem._asdict()
+    return {"ledger_id": ledger.ledger_id, "owner": ledger.owner, "missing_on": list(ledger.replicas),
+            "marked_ms": ledger.marked_ms, "is_locked": ledger.is_locked, "problem": problem}  # fmt: skip
 
 
-def _facts(found: Overview) -> dict[str, Any]:
+def _facts(overview: Overview) -> dict[str, Any]:
     return {
-        "enabled": found.is_enabled,
-        "auditor": found.auditor,
-        "lost_bookie_recovery_delay_s": found.lost_bookie_delay_s,
-        "under_replicated": found.marked_total,
-        "nodes": {node.name: dict(node.facts) for node in found.nodes},
-        "problems": [_marked_facts(one) for one in found.marked if one.problem is not None],
+        "enabled": overview.is_enabled,
+        "auditor": overview.auditor,
+        "lost_bookie_recovery_delay_s": overview.lost_bookie_delay_s,
+        "under_replicated": overview.marked_total,
+        "nodes": {node.name: dict(node.facts) for node in overview.nodes},
+        "problems": [_marked_facts(ledger) for ledger in overview.marked if ledger.problem is not None],
     }
 
 
@@ -199,17 +198,17 @@ def audit(cluster: ChosenCluster, as_json: bool) -> None:
     """
 
     async def work(opened: OpenStore) -> str | None:
-        found = await auditor(opened.store, opened.root)
-        if found is not None:
+        auditor_id = await auditor(opened.store, opened.root)
+        if auditor_id is not None:
             marks = MarkBoard(opened.store, opened.root)
             # The same value again is how auditors are asked, Apache's too.
             await marks.set_lost_bookie_delay(await marks.lost_bookie_delay_s() or 0)
-        return found
+        return auditor_id
 
-    found = cluster.on_store(work, changes=True)
-    if found is None:
+    auditor_id = cluster.on_store(work, changes=True)
+    if auditor_id is None:
         raise click.ClickException("no node is running, so nobody audits: start one with `magnetar autorecovery`")
-    done(f"{found} was asked for an audit", as_json, auditor=found)
+    done(f"{auditor_id} was asked for an audit", as_json, auditor=auditor_id)
 
 
 @autorecovery.command()
@@ -229,8 +228,8 @@ def delay(cluster: ChosenCluster, seconds: int | None, as_json: bool) -> None:
             return seconds
         return await marks.lost_bookie_delay_s() or 0
 
-    found = cluster.on_store(work, changes=seconds is not None)
-    done(f"a bookie may be away for {found} s", as_json, lost_bookie_recovery_delay_s=found)
+    delay_s = cluster.on_store(work, changes=seconds is not None)
+    done(f"a bookie may be away for {delay_s} s", as_json, lost_bookie_recovery_delay_s=delay_s)
 
 
 @autorecovery.command()
@@ -290,32 +289,32 @@ def recover(
             if dry_run:
                 return await recovery.plan(bookies)
             with show.bar("ledgers are copied") as drawn:
-                found = await recovery.recover(
-                    bookies, skip_open=skip_open, on_progress=lambda at, total: drawn.at(at, total)
+                result = await recovery.recover(
+                    bookies, skip_open=skip_open, on_progress=lambda at, total: drawn.update(at, total)
                 )
-            if delete_cookie and not (found.failed or found.skipped):
+            if delete_cookie and not (result.failed or result.skipped):
                 for bookie in bookies:
                     await recovery.delete_cookie(bookie)
-            return found
+            return result
         finally:
             await client.close()
 
-    found = cluster.on_store(work, changes=not dry_run)
+    result = cluster.on_store(work, changes=not dry_run)
     if dry_run:
-        _show_plan(found, as_json)
+        _show_plan(result, as_json)
         return
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(result))
     else:
         click.echo(
-            f"{found.repaired} of {found.ledgers} ledgers are elsewhere now; {found.copied_entries} entries "
-            f"({show.size(found.copied_bytes)}) were copied"
+            f"{result.repaired} of {result.ledgers} ledgers are elsewhere now; {result.copied_entries} entries "
+            f"({show.size(result.copied_bytes)}) were copied"
         )
-        if found.skipped:
-            click.echo(f"left to their writers: {', '.join(map(str, found.skipped[:20]))}")
-        for ledger_id, why in sorted({**found.failed, **found.unreadable}.items()):
+        if result.skipped:
+            click.echo(f"left to their writers: {', '.join(map(str, result.skipped[:20]))}")
+        for ledger_id, why in sorted({**result.failed, **result.unreadable}.items()):
             click.echo(f"ledger {ledger_id}: {why}", err=True)
-    if found.failed or found.unreadable:
+    if result.failed or result.unreadable:
         sys.exit(2)
 
 
@@ -382,31 +381,34 @@ def list_reports(cluster: ChosenCluster, state: str | None, ledger_id: int | Non
     async def work(opened: OpenStore) -> list[Report]:
         return await DamageReports(opened.store, opened.root).all()
 
-    found = [
-        one for one in cluster.on_store(work) if state in (None, str(one.stage)) and ledger_id in (None, one.ledger_id)
+    matches = [
+        report
+        for report in cluster.on_store(work)
+        if state in (None, str(report.stage)) and ledger_id in (None, report.ledger_id)
     ]
     if as_json:
-        print_json([facts_of(one) for one in found])
-    elif found:
-        show.table(("id", "state", "told by", "times", "last", "entries", "what"), [_report_row(one) for one in found])
+        print_json([facts_of(report) for report in matches])
+    elif matches:
+        rows = [_report_row(report) for report in matches]
+        show.table(("id", "state", "told by", "times", "last", "entries", "what"), rows)
     else:
         click.echo("there are no such reports" if state or ledger_id is not None else "nobody has reported damage")
-    if any(str(one.stage) == "open" for one in found):
+    if any(str(report.stage) == "open" for report in matches):
         sys.exit(2)
 
 
-def _report_row(one: Report) -> tuple[str, ...]:
-    ranges = [str(first) if first == last else f"{first} to {last}" for first, last in one.ranges[:3]]
-    more = ", …" if len(one.ranges) > 3 else ""
-    said = ": ".join(filter(None, (one.by, one.note)))
+def _report_row(report: Report) -> tuple[str, ...]:
+    ranges = [str(first) if first == last else f"{first} to {last}" for first, last in report.ranges[:3]]
+    more = ", …" if len(report.ranges) > 3 else ""
+    said = ": ".join(filter(None, (report.by, report.note)))
     return (
-        one.id,
-        str(one.stage),
-        f"{one.source} {one.name}",
-        str(one.count),
-        show.age(one.last_ms, now_ms()),
+        report.id,
+        str(report.stage),
+        f"{report.source} {report.name}",
+        str(report.count),
+        show.age(report.last_ms, now_ms()),
         ", ".join(ranges) + more,
-        f"{one.text} ({said})" if said else one.text,
+        f"{report.text} ({said})" if said else report.text,
     )
 
 

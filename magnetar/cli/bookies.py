@@ -45,7 +45,7 @@ LOOK_FIRST_S = 0.1
 
 
 class WronglyAsked(click.UsageError):
-    """As click's error, with the exit code of a refusal."""
+    """click's error, with the exit code of a refusal."""
 
     exit_code = REFUSED
 
@@ -93,11 +93,11 @@ def list_bookies(cluster: ChosenCluster, as_json: bool) -> None:
 
     Example:  magnetar bookies list
     """
-    found = cluster.ask(lambda inspector: inspector.bookies())
+    known = cluster.ask(lambda inspector: inspector.bookies())
     if as_json:
-        print_json([one._asdict() for one in found])
+        print_json([bookie._asdict() for bookie in known])
         return
-    show.table(("bookie", "state", "address", "HTTP admin", "life"), [tuple(one) for one in found])
+    show.table(("bookie", "state", "address", "HTTP admin", "life"), [tuple(bookie) for bookie in known])
 
 
 @bookies.command()
@@ -114,13 +114,13 @@ def drain(cluster: ChosenCluster, bookie_id: str, why: str, wait: bool, timeout_
 
     Example:  magnetar bookies drain 127.0.0.1:3183 --wait
     """
-    found = _lives(cluster, lambda lives: lives.drain(bookie_id, who(), why), changes=True)
+    life = _lives(cluster, lambda lives: lives.drain(bookie_id, who(), why), changes=True)
     if wait:
         _wait(cluster, bookie_id, timeout_s, as_json)
         return
     done(
-        f"{bookie_id} is {found.state}; `magnetar bookies status {bookie_id} --wait` follows it",
-        as_json, bookie=bookie_id, state=found.state,
+        f"{bookie_id} is {life.state}; `magnetar bookies status {bookie_id} --wait` follows it",
+        as_json, bookie=bookie_id, state=life.state,
     )  # fmt: skip
 
 
@@ -142,12 +142,12 @@ def status(cluster: ChosenCluster, bookie_id: str | None, wait: bool, timeout_s:
             raise click.UsageError("--wait needs a BOOKIE")
         _wait(cluster, bookie_id, timeout_s, as_json)
         return
-    found = _lives(cluster, lambda lives: lives.status(bookie_id))
+    statuses = _lives(cluster, lambda lives: lives.status(bookie_id))
     if as_json:
-        print_json([_facts(one) for one in found])
+        print_json([_facts(bookie) for bookie in statuses])
     else:
-        _show(found)
-    code = max((_code_of(one.lifecycle.state) for one in found), default=0)
+        _show(statuses)
+    code = max((_code_of(bookie.lifecycle.state) for bookie in statuses), default=0)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -171,11 +171,11 @@ def cancel(cluster: ChosenCluster, bookie_id: str, why: str, as_json: bool) -> N
         lives = BookieLifecycle(inspector.store, inspector.root, inspector.clock)
         return await lives.cancel(bookie_id, who(), why, functools.partial(turn_for_drain, directory))
 
-    found, todo = cluster.ask(call_off, changes=True)
+    life, todo = cluster.ask(call_off, changes=True)
     if todo:
         click.echo(f"magnetar: {todo}", err=True)
     facts = {"todo": todo} if todo else {}
-    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state, **facts)
+    done(f"{bookie_id} is {life.state}", as_json, bookie=bookie_id, state=life.state, **facts)
 
 
 @bookies.command()
@@ -191,8 +191,8 @@ def finish(cluster: ChosenCluster, bookie_id: str, why: str, as_json: bool) -> N
     Example:  magnetar bookies finish 127.0.0.1:3183
     """
     with show.bar("ledgers") as drawn:
-        found = _or_refusal(cluster, lambda lives: lives.finish(bookie_id, who(), why, drawn.at), as_json)
-    done(f"{bookie_id} is {found.state}", as_json, bookie=bookie_id, state=found.state)
+        life = _or_refusal(cluster, lambda lives: lives.finish(bookie_id, who(), why, drawn.update), as_json)
+    done(f"{bookie_id} is {life.state}", as_json, bookie=bookie_id, state=life.state)
 
 
 @bookies.command()
@@ -216,7 +216,7 @@ def remove(cluster: ChosenCluster, bookie_id: str, yes: bool, as_json: bool) -> 
     with show.bar("ledgers") as drawn:
         _or_refusal(
             cluster,
-            lambda lives: lives.remove(bookie_id, who(), drawn.at, wait_s=retirement.SESSION_WAIT_S, waits=waits),
+            lambda lives: lives.remove(bookie_id, who(), drawn.update, wait_s=retirement.SESSION_WAIT_S, waits=waits),
             as_json,
         )
     done(f"{bookie_id} is removed", as_json, bookie=bookie_id, removed=True)
@@ -229,7 +229,7 @@ def _or_refusal(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaita
     except StillNeeded as error:
         if not as_json:
             raise
-        ledgers = [{"ledger_id": one, "why": why} for one, why in sorted(error.ledgers.items())]
+        ledgers = [{"ledger_id": ledger_id, "why": why} for ledger_id, why in sorted(error.ledgers.items())]
         print_json({"refused": str(error), "ledgers": ledgers})
         raise click.exceptions.Exit(REFUSED) from error
 
@@ -238,7 +238,7 @@ def _or_refusal(cluster: ChosenCluster, work: Callable[[BookieLifecycle], Awaita
 
 
 def _wait(cluster: ChosenCluster, bookie_id: str, timeout_s: float | None, as_json: bool) -> None:
-    """Follow a drain to its end; leaves with the exit code of how it ended."""
+    """Follow a drain to its end, then exit with the code for how it ended."""
 
     async def follow(lives: BookieLifecycle) -> DrainStatus:
         loop = asyncio.get_running_loop()
@@ -246,21 +246,21 @@ def _wait(cluster: ChosenCluster, bookie_id: str, timeout_s: float | None, as_js
         pause_s = min(LOOK_FIRST_S, LOOK_S)
         with show.bar(f"drain of {bookie_id}") as drawn:
             while True:
-                (found,) = await lives.status(bookie_id)
-                if _code_of(found.lifecycle.state) != UNDER_WAY or (end_s is not None and loop.time() >= end_s):
-                    return found
-                if found.progress is not None:
-                    total, left = found.progress.get("ledgers", 0), found.progress.get("ledgers_left", 0)
-                    drawn.at(total - left, total, f"drain of {bookie_id}: {_told(found)}")
+                (bookie,) = await lives.status(bookie_id)
+                if _code_of(bookie.lifecycle.state) != UNDER_WAY or (end_s is not None and loop.time() >= end_s):
+                    return bookie
+                if bookie.progress is not None:
+                    total, left = bookie.progress.get("ledgers", 0), bookie.progress.get("ledgers_left", 0)
+                    drawn.update(total - left, total, f"drain of {bookie_id}: {_progress_text(bookie)}")
                 await asyncio.sleep(pause_s)
                 pause_s = min(1.2 * pause_s, LOOK_S)
 
-    found = _lives(cluster, follow)
+    bookie = _lives(cluster, follow)
     if as_json:
-        print_json(_facts(found))
+        print_json(_facts(bookie))
     else:
-        _show([found])
-    code = _code_of(found.lifecycle.state)
+        _show([bookie])
+    code = _code_of(bookie.lifecycle.state)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -269,10 +269,10 @@ def _code_of(state: State) -> int:
     return {State.DRAINING: UNDER_WAY, State.DRAINING_FAILED: FAILED}.get(state, 0)
 
 
-def _facts(found: DrainStatus) -> dict[str, Any]:
-    life = found.lifecycle
+def _facts(bookie: DrainStatus) -> dict[str, Any]:
+    life = bookie.lifecycle
     return {
-        "bookie": found.bookie_id,
+        "bookie": bookie.bookie_id,
         "state": life.state,
         "by": life.by,
         "why": life.why,
@@ -280,34 +280,34 @@ def _facts(found: DrainStatus) -> dict[str, Any]:
         "began_ms": life.began_ms or None,
         "reasons": [{"ledger_id": ledger_id, "why": why} for ledger_id, why in life.reasons],
         "reasons_total": life.reasons_total,
-        "progress": None if found.progress is None else dict(found.progress),
+        "progress": None if bookie.progress is None else dict(bookie.progress),
     }
 
 
-def _show(found: list[DrainStatus]) -> None:
-    if not found:
+def _show(statuses: list[DrainStatus]) -> None:
+    if not statuses:
         click.echo("every bookie is active")
         return
     now = now_ms()
     rows = []
-    for one in found:
-        life = one.lifecycle
+    for bookie in statuses:
+        life = bookie.lifecycle
         since = show.age(life.since_ms, now) if life.since_ms else "-"
-        rows.append((one.bookie_id, str(life.state), since, life.by or "-", life.why or "-", _told(one)))
+        rows.append((bookie.bookie_id, str(life.state), since, life.by or "-", life.why or "-", _progress_text(bookie)))
     show.table(("bookie", "life", "since", "by", "why", "progress"), rows)
-    for one in found:
-        for why, ledgers in _by_reason(one.lifecycle.reasons).items():
+    for bookie in statuses:
+        for why, ledgers in _by_reason(bookie.lifecycle.reasons).items():
             click.echo(f"  {'ledger' if len(ledgers) == 1 else 'ledgers'} {_named(ledgers)}: {why}")
-        if one.lifecycle.reasons_total > len(one.lifecycle.reasons):
-            click.echo(f"  and {one.lifecycle.reasons_total - len(one.lifecycle.reasons)} more ledgers")
+        if bookie.lifecycle.reasons_total > len(bookie.lifecycle.reasons):
+            click.echo(f"  and {bookie.lifecycle.reasons_total - len(bookie.lifecycle.reasons)} more ledgers")
 
 
 def _by_reason(reasons: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
-    """Many ledgers often have one reason."""
-    found: dict[str, list[int]] = {}
+    """Reason → its ledgers: many of them often have the same one."""
+    groups: dict[str, list[int]] = {}
     for ledger_id, why in reasons:
-        found.setdefault(why, []).append(ledger_id)
-    return found
+        groups.setdefault(why, []).append(ledger_id)
+    return groups
 
 
 def _named(ledgers: Sequence[int]) -> str:
@@ -315,21 +315,21 @@ def _named(ledgers: Sequence[int]) -> str:
     return some + (f" and {len(ledgers) - LEDGERS_NAMED} more" if len(ledgers) > LEDGERS_NAMED else "")
 
 
-def _told(found: DrainStatus) -> str:
-    if _code_of(found.lifecycle.state) != UNDER_WAY:
+def _progress_text(bookie: DrainStatus) -> str:
+    if _code_of(bookie.lifecycle.state) != UNDER_WAY:
         return "-"
-    progress = found.progress
+    progress = bookie.progress
     if progress is None:
         return "no auditor tells of it yet; does auto-recovery run?"
     if progress.get("problem"):
         return str(progress["problem"])
     total, left = progress.get("ledgers", 0), progress.get("ledgers_left", 0)
-    told = [str(progress.get("phase", "")), f"{left} of {total} ledgers left"]
+    texts = [str(progress.get("phase", "")), f"{left} of {total} ledgers left"]
     if progress.get("bytes_left"):
-        told.append(f"{show.size(progress['bytes_left'])} left")
+        texts.append(f"{show.size(progress['bytes_left'])} left")
     if progress.get("eta_s") is not None:
-        told.append(f"{progress['ledgers_per_minute']:g} ledgers a minute, {show.duration(progress['eta_s'])} to go")
+        texts.append(f"{progress['ledgers_per_minute']:g} ledgers a minute, {show.duration(progress['eta_s'])} to go")
     for name in ("waiting", "hopeless"):
         if progress.get(name):
-            told.append(f"{progress[name]} {name}")
-    return ", ".join(one for one in told if one)
+            texts.append(f"{progress[name]} {name}")
+    return ", ".join(text for text in texts if text)

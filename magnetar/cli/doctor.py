@@ -71,15 +71,15 @@ HEALTH_TIMEOUT_S: Final = 15.0
 METADATA_TIMEOUT_S: Final = 15.0
 # The disks of all bookies; each bookie may take the whole of its own limit.
 DISKS_TIMEOUT_S: Final = 30.0
-# Whether something listens at the address of a bookie that is away.
+# Time to find out whether something listens at the address of a bookie that is away.
 LISTEN_TIMEOUT_S: Final = 1.0
 
 LEDGERS_LOOKED_AT: Final = 10_000
 LOOK_S: Final = 20.0
-"""For the records of ledgers, and for the topics, each."""
+"""Time for the records of ledgers, and as much for the topics."""
 LEDGERS_AT_ONCE: Final = 500
 
-# Topics whose broker does not answer, before the rest is not asked: the others would show the same.
+# So many topics without an answer, and the others are not asked: they would show the same.
 TOPIC_FAILURES_MAX: Final = 3
 
 # Answers of an HTTP admin are a few KiB; a longer one comes from something else.
@@ -89,20 +89,21 @@ _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yell
 
 
 async def _troubles(inspector: Inspector) -> dict[str, Any]:
-    """What auto-recovery could not do, and what was reported to people."""
+    """What auto-recovery could not do and what was reported to people, as fields of ClusterFacts."""
     store, root = inspector.store, inspector.root
     states = BookieStates(store, root)
     doubted = await DoubtRanges(store, root).announced()
-    reports = [one for one in await DamageReports(store, root).all() if one.stage is Stage.OPEN]
+    reports = [report for report in await DamageReports(store, root).all() if report.stage is Stage.OPEN]
+    losses = [report for report in reports if report.kind is Kind.DATA_LOSS]
     lives = {bookie: (await states.read(bookie)).lifecycle for bookie in await states.bookies()}
     return {
-        "hindered": {one.ledger_id: (str(one.kind), one.text) async for one in read_problems(store, root)},
+        "hindered": {ledger.ledger_id: (str(ledger.kind), ledger.text) async for ledger in read_problems(store, root)},
         "failed_drains": {
             bookie: life.reasons_total for bookie, life in lives.items() if life.state is State.DRAINING_FAILED
         },
-        "doubted": {bookie: one.ledgers for bookie, one in doubted.items()},
+        "doubted": {bookie: doubt.ledgers for bookie, doubt in doubted.items()},
         "open_reports": len(reports),
-        "losses": tuple(LossFacts(one.ledger_id, one.text) for one in reports if one.kind is Kind.DATA_LOSS),
+        "losses": tuple(LossFacts(loss.ledger_id, loss.text) for loss in losses),
     }
 
 
@@ -140,19 +141,19 @@ def doctor(
     findings = examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
-        print_json([{"level": one.level.name, "where": one.where, "text": one.text, "way_out": one.way_out}
-                    for one in findings])  # fmt: skip
+        print_json([{"level": finding.level.name, "where": finding.where, "text": finding.text,
+                     "way_out": finding.way_out} for finding in findings])  # fmt: skip
     else:
         _show(facts, findings)
     raise click.exceptions.Exit(code)
 
 
 def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
-    for one in findings:
-        word, colour = _MARKS[one.level]
-        click.echo(f"{click.style(word, fg=colour, bold=colour is not None)}  {one.where}: {one.text}")
-        if one.way_out:
-            click.echo(f"    → {one.way_out}")
+    for finding in findings:
+        word, colour = _MARKS[finding.level]
+        click.echo(f"{click.style(word, fg=colour, bold=colour is not None)}  {finding.where}: {finding.text}")
+        if finding.way_out:
+            click.echo(f"    → {finding.way_out}")
     looked = (
         f"{len(facts.bookies or ())} bookies, {len(facts.brokers)} brokers, {len(facts.ledgers)} ledgers, "
         f"{len(facts.subscriptions)} subscriptions"
@@ -178,8 +179,8 @@ class Rounds:
 
     async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
         """Raises ConfigurationError for a URL that cannot be read, or a folder that does not exist."""
-        found = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
-        known: dict[str, Any] = {name: value for part in found for name, value in part.items()}
+        parts = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
+        known: dict[str, Any] = {name: value for part in parts for name, value in part.items()}
         return ClusterFacts(metadata_url, unasked=tuple(self._unasked), **known)
 
     async def _ask(self, what: str, question: Awaitable[T], otherwise: T, limit_s: float) -> T:
@@ -225,7 +226,7 @@ class Rounds:
         if registered is None:
             return None
         disks = await self._ask("disks of the bookies", inspector.cluster.spaces(), {}, DISKS_TIMEOUT_S)
-        return tuple(await asyncio.gather(*(self._bookie(inspector, one, disks) for one in registered)))
+        return tuple(await asyncio.gather(*(self._bookie(inspector, bookie, disks) for bookie in registered)))
 
     async def _bookie(self, inspector: Inspector, known: KnownBookie, disks: dict[str, Any]) -> BookieFacts:
         if known.state == "away":
@@ -252,23 +253,28 @@ class Rounds:
         began_s = inspector.clock.monotonic()
         ids = await self._ask("the list of ledgers", inspector.ledger_ids(), [], self._look_s)
         looked = ids[::-1][: self._ledgers_max]
-        found: dict[int, LedgerRecord] = {}
+        stored: dict[int, LedgerRecord] = {}
         left = len(ids)
         for at in range(0, len(looked), LEDGERS_AT_ONCE):
             if inspector.clock.monotonic() - began_s > self._look_s:
                 break
-            self._drawn.at(at, len(looked), "ledgers")
+            self._drawn.update(at, len(looked), "ledgers")
             some = looked[at : at + LEDGERS_AT_ONCE]
             records = await self._ask("records of ledgers", inspector.records_of(some), None, self._look_s)
             if records is None:
                 break
-            found |= records
+            stored |= records
             left -= len(some)
+            assert left >= 0, "more ledgers were looked at than there are"
         return {
             "ledgers_left": left,
-            "ledgers": tuple(_ledger_facts(ledger_id, one) for ledger_id, one in found.items() if one.metadata),
+            "ledgers": tuple(
+                _ledger_facts(ledger_id, record) for ledger_id, record in stored.items() if record.metadata
+            ),
             "unreadable": tuple(
-                Unasked(f"ledger {ledger_id}", one.problem) for ledger_id, one in found.items() if one.metadata is None
+                Unasked(f"ledger {ledger_id}", record.problem)
+                for ledger_id, record in stored.items()
+                if record.metadata is None
             ),
         }
 
@@ -290,7 +296,7 @@ class Rounds:
 
     async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
         if not admin_urls:
-            admin_of("")  # says what is wrong
+            admin_of("")  # raises an error that says what is wrong
 
         def brokers_at(url: str) -> list[str] | str:
             try:
@@ -298,19 +304,21 @@ class Rounds:
             except (AdminError, TypeError) as error:
                 return str(error)
 
-        told = dict(zip(admin_urls, await asyncio.gather(*(asyncio.to_thread(brokers_at, url) for url in admin_urls)),
-                        strict=True))  # fmt: skip
-        answered = [url for url, found in told.items() if not isinstance(found, str)]
+        listings = await asyncio.gather(*(asyncio.to_thread(brokers_at, url) for url in admin_urls))
+        answers = dict(zip(admin_urls, listings, strict=True))
+        answered = [url for url, answer in answers.items() if not isinstance(answer, str)]
         if not answered:
-            return {"brokers_error": "; ".join(map(str, told.values()))}
+            return {"brokers_error": "; ".join(map(str, answers.values()))}
         admin_url = answered[0]
         clock = new_clock()
         brokers, ensemble_size, topics = await asyncio.gather(
-            asyncio.gather(*(asyncio.to_thread(_broker, one, admin_url, clock) for one in told[admin_url])),
+            asyncio.gather(
+                *(asyncio.to_thread(_broker, broker_id, admin_url, clock) for broker_id in answers[admin_url])
+            ),
             self._ask("settings of the brokers", asyncio.to_thread(_ensemble_size, admin_url), 0, 2 * TIMEOUT_S),
             self._topics(admin_url, clock),
         )
-        silent = tuple(Unasked(url, found) for url, found in told.items() if isinstance(found, str))
+        silent = tuple(Unasked(url, answer) for url, answer in answers.items() if isinstance(answer, str))
         return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size, **topics}
 
     async def _topics(self, admin_url: str, clock: Clock) -> dict[str, Any]:
@@ -318,7 +326,7 @@ class Rounds:
         for namespace in self._namespaces:
             question = asyncio.to_thread(_admin(admin_url).topics, namespace)
             names += await self._ask(f"topics of {namespace}", question, [], 2 * TIMEOUT_S)
-        found: list[SubscriptionFacts] = []
+        subscriptions: list[SubscriptionFacts] = []
         began_s = clock.monotonic()
         failures_before = len(self._unasked)
         looked_at = 0
@@ -326,9 +334,9 @@ class Rounds:
             if clock.monotonic() - began_s > self._look_s or len(self._unasked) - failures_before >= TOPIC_FAILURES_MAX:
                 break
             question = asyncio.to_thread(_subscriptions, admin_url, name)
-            found += await self._ask(f"topic {name}", question, [], 2 * TIMEOUT_S)
+            subscriptions += await self._ask(f"topic {name}", question, [], 2 * TIMEOUT_S)
             looked_at += 1
-        return {"topics_left": len(names) - looked_at, "subscriptions": tuple(found)}
+        return {"topics_left": len(names) - looked_at, "subscriptions": tuple(subscriptions)}
 
 
 async def _quickest_answer_s(inspector: Inspector) -> float:
@@ -352,9 +360,10 @@ async def _listens(inspector: Inspector, bookie_id: str) -> bool:
 
 
 def _ledger_facts(ledger_id: int, record: LedgerRecord) -> LedgerFacts:
-    one = record.metadata
-    assert one is not None, "the others are told of as unreadable"
-    return LedgerFacts(ledger_id, one.write_quorum, one.segments, one.last_entry_id if one.is_closed else None)
+    metadata = record.metadata
+    assert metadata is not None, "the others are reported as unreadable"
+    last = metadata.last_entry_id if metadata.is_closed else None
+    return LedgerFacts(ledger_id, metadata.write_quorum, metadata.segments, last)
 
 
 # ---------------------------------------------------------------------- what blocks, on other threads
@@ -365,7 +374,7 @@ def _admin(url: str) -> Any:
 
 
 def _get(url: str, clock: Clock, timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
-    """(status, JSON or text, how far its clock is ahead in seconds or None). Who asks is told over TLS only.
+    """(status, JSON or text, how far its clock is ahead in seconds or None). Credentials are sent over TLS only.
 
     Raises OSError.
     """
@@ -375,10 +384,10 @@ def _get(url: str, clock: Clock, timeout_s: float = TIMEOUT_S) -> tuple[int, Any
                  headers=CURRENT.get().headers() if url.startswith("https:") else None,
                  context=CURRENT.get().context() if url.startswith("https:") else None)  # fmt: skip
     try:
-        found: Any = parse_json(answer.body or b"null")
+        body: Any = parse_json(answer.body or b"null")
     except ValueError:
-        found = answer.body.decode(errors="replace")
-    return answer.status, found, _ahead_s(answer.headers.get("Date"), clock)
+        body = answer.body.decode(errors="replace")
+    return answer.status, body, _ahead_s(answer.headers.get("Date"), clock)
 
 
 def _ahead_s(date: str | None, clock: Clock) -> float | None:
@@ -393,29 +402,29 @@ def _ahead_s(date: str | None, clock: Clock) -> float | None:
 
 def _bookie_http(url: str, bookie_id: str, clock: Clock) -> tuple[tuple[str, ...], str, tuple[str, ...], float | None]:
     """(why it is read-only, what it says of lost entry logs, its folders that are open to everybody, how far its clock
-    is ahead); Apache's bookie tells the last only. Raises OSError."""
+    is ahead); Apache's bookie has the last only. Raises OSError."""
     # Its address may be that of several bookies (`magnetar bookie --processes N`).
-    status, found, skew_s = _get(f"{url}/api/v1/magnetar/status?bookie={quote(bookie_id)}", clock)
-    held = found["state"]["reasons"] if status == 200 else {}
-    lost = found.get("lostLogs") if status == 200 else None
+    status, body, skew_s = _get(f"{url}/api/v1/magnetar/status?bookie={quote(bookie_id)}", clock)
+    held = body["state"]["reasons"] if status == 200 else {}
+    lost = body.get("lostLogs") if status == 200 else None
     reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())
-    opened = tuple(found.get("openToOthers", ())) if status == 200 else ()
+    opened = tuple(body.get("openToOthers", ())) if status == 200 else ()
     return reasons, lost_logs_text(lost) if lost and lost["logs"] else "", opened, skew_s
 
 
 def _open_folders(metadata_url: str) -> tuple[str, ...]:
-    """Of a standalone's folders, if they are on this machine, those in which every user of it may read."""
+    """The folders of a standalone on this machine in which every user of it may read; none if it is elsewhere."""
     scheme, _, place = metadata_url.partition(":")
     if scheme != "rocksdb":
         return ()
     files = OsFiles()
     metadata = Path(place)
-    found = []
+    open_folders = []
     for folder in (metadata, *sorted(metadata.absolute().parent.glob("bookie-*/*/current"))):
         with contextlib.suppress(OSError):
             if files.lets_others_in(str(folder)):
-                found.append(str(folder))
-    return tuple(found)
+                open_folders.append(str(folder))
+    return tuple(open_folders)
 
 
 def _broker(broker_id: str, admin_url: str, clock: Clock) -> BrokerFacts:
@@ -448,15 +457,15 @@ def _ensemble_size(admin_url: str) -> int:
 def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
     admin = _admin(admin_url)
     stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
-    found = []
+    subscriptions = []
     for name, facts in stats["subscriptions"].items():
         if name == COMPACTION_CURSOR:
             continue  # what it has before it waits for the next compaction, not for a consumer
         consumers = facts["consumers"]
         is_blocked = facts["blockedSubscriptionOnUnackedMsgs"] or (
-            consumers and all(one["blockedConsumerOnUnackedMsgs"] for one in consumers)
+            consumers and all(consumer["blockedConsumerOnUnackedMsgs"] for consumer in consumers)
         )
-        found.append(
+        subscriptions.append(
             SubscriptionFacts(
                 topic,
                 name,
@@ -464,8 +473,8 @@ def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
                 facts["msgBacklog"],
                 facts["unackedMessages"],
                 len(consumers),
-                sum(one["availablePermits"] for one in consumers),
+                sum(consumer["availablePermits"] for consumer in consumers),
                 bool(is_blocked),
             )
         )
-    return found
+    return subscriptions

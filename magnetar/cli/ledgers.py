@@ -48,62 +48,66 @@ def list_ledgers(cluster: ChosenCluster, as_json: bool, bookie_id: str | None) -
 
     async def ask(inspector: Inspector) -> dict[int, LedgerRecord]:
         ids = await inspector.ledger_ids()
-        found: dict[int, LedgerRecord] = {}
+        records: dict[int, LedgerRecord] = {}
         with show.bar("ledgers", len(ids)) as drawn:
             for at in range(0, len(ids), LEDGERS_AT_ONCE):
-                found |= await inspector.records_of(ids[at : at + LEDGERS_AT_ONCE])
-                drawn.at(at)
-        return found
+                records |= await inspector.records_of(ids[at : at + LEDGERS_AT_ONCE])
+                drawn.update(at)
+        return records
 
-    found = cluster.ask(ask)
+    records = cluster.ask(ask)
     if bookie_id is not None:
-        found = {
-            ledger_id: one for ledger_id, one in found.items() if one.metadata and bookie_id in one.metadata.bookies()
+        records = {
+            ledger_id: record
+            for ledger_id, record in records.items()
+            if record.metadata and bookie_id in record.metadata.bookies()
         }
     if as_json:
         print_json(
             [
-                {"ledger_id": ledger_id, "problem": problem} if one is None else _facts(ledger_id, one, created_ms)
-                for ledger_id, (one, created_ms, problem) in found.items()
+                {"ledger_id": ledger_id, "problem": problem}
+                if metadata is None
+                else _facts(ledger_id, metadata, created_ms)
+                for ledger_id, (metadata, created_ms, problem) in records.items()
             ]
         )
         return
     now = now_ms()
     show.table(
         ("ledger", "state", "entries", "size", "E/Qw/Qa", "made", "last ensemble"),
-        [_row(ledger_id, record, now) for ledger_id, record in found.items()],
+        [_row(ledger_id, record, now) for ledger_id, record in records.items()],
     )
 
 
 def _row(ledger_id: int, record: LedgerRecord, now: int) -> tuple[str, ...]:
-    one = record.metadata
-    if one is None:
+    metadata = record.metadata
+    if metadata is None:
         return str(ledger_id), "unreadable", "", "", "", "", record.problem
     return (
         str(ledger_id),
-        one.state.name.lower().replace("_", " "),
-        str(one.last_entry_id + 1) if one.is_closed else "-",
-        show.size(one.length) if one.is_closed else "-",
-        f"{one.ensemble_size}/{one.write_quorum}/{one.ack_quorum}",
+        metadata.state.name.lower().replace("_", " "),
+        str(metadata.last_entry_id + 1) if metadata.is_closed else "-",
+        show.size(metadata.length) if metadata.is_closed else "-",
+        f"{metadata.ensemble_size}/{metadata.write_quorum}/{metadata.ack_quorum}",
         show.age(record.created_ms, now) if record.created_ms else "-",
-        " ".join(one.last_segment.ensemble),
+        " ".join(metadata.last_segment.ensemble),
     )
 
 
-def _facts(ledger_id: int, one: LedgerMetadata, created_ms: int) -> dict[str, Any]:
+def _facts(ledger_id: int, metadata: LedgerMetadata, created_ms: int) -> dict[str, Any]:
     return {
         "ledger_id": ledger_id,
         "problem": None,
-        "state": one.state.name,
-        "last_entry_id": one.last_entry_id if one.is_closed else None,
-        "length": one.length if one.is_closed else None,
-        "ensemble_size": one.ensemble_size,
-        "write_quorum": one.write_quorum,
-        "ack_quorum": one.ack_quorum,
-        "digest": one.digest_type.name,
+        "state": metadata.state.name,
+        "last_entry_id": metadata.last_entry_id if metadata.is_closed else None,
+        "length": metadata.length if metadata.is_closed else None,
+        "ensemble_size": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": metadata.digest_type.name,
         "ctime_ms": created_ms or None,
-        "segments": [{"first_entry_id": first, "ensemble": list(members)} for first, members in one.segments],
-        "custom": {name: value.decode(errors="replace") for name, value in one.custom_metadata},
+        "segments": [{"first_entry_id": first, "ensemble": list(members)} for first, members in metadata.segments],
+        "custom": {name: value.decode(errors="replace") for name, value in metadata.custom_metadata},
     }
 
 
@@ -134,15 +138,15 @@ def show_ledger(
                 copies.append(await inspector.copies(ledger_id, entry_id, metadata))
         return metadata, created_ms, end, silent, copies
 
-    metadata, created_ms, end, silent, found = cluster.ask(ask)
+    metadata, created_ms, end, silent, entries = cluster.ask(ask)
     if as_json:
         print_json({**_facts(ledger_id, metadata, created_ms), "last_entry_there": end,
-                    "not_asked": [{"bookie": one.bookie_id, "detail": one.detail} for one in silent],
-                    "entries": [_entry_facts(first + at, copies) for at, copies in enumerate(found)]})  # fmt: skip
+                    "not_asked": [{"bookie": copy.bookie_id, "detail": copy.detail} for copy in silent],
+                    "entries": [_entry_facts(first + at, copies) for at, copies in enumerate(entries)]})  # fmt: skip
     else:
         _show_record(ledger_id, metadata, created_ms, end, silent)
-        _show_entries(first, end, found)
-    if silent or any(copy.verdict != "good" for copies in found for copy in copies):
+        _show_entries(first, end, entries)
+    if silent or any(copy.verdict != "good" for copies in entries for copy in copies):
         raise click.exceptions.Exit(2)
 
 
@@ -169,7 +173,7 @@ def _show_record(ledger_id: int, metadata: LedgerMetadata, created_ms: int, end:
     ]
     rows += [("made", show.age(created_ms, now_ms()))] if created_ms else []
     rows += [(name, value.decode(errors="replace")) for name, value in metadata.custom_metadata]
-    rows += [("not asked", f"{one.bookie_id}: {one.detail}; it may have more") for one in silent]
+    rows += [("not asked", f"{copy.bookie_id}: {copy.detail}; it may have more") for copy in silent]
     show.values(rows)
     click.echo()
     show.table(
@@ -178,9 +182,9 @@ def _show_record(ledger_id: int, metadata: LedgerMetadata, created_ms: int, end:
     click.echo()
 
 
-def _show_entries(first: int, end: int, found: list[list[Copy]]) -> None:
+def _show_entries(first: int, end: int, entries: list[list[Copy]]) -> None:
     cells = []
-    for at, copies in enumerate(found):
+    for at, copies in enumerate(entries):
         facts = _entry_facts(first + at, copies)
         cells.append(
             (
@@ -192,7 +196,7 @@ def _show_entries(first: int, end: int, found: list[list[Copy]]) -> None:
             )
         )
     show.table(("entry", "LAC", "size", "copies", "begins with"), cells)
-    if end > first + len(found) - 1:
+    if end > first + len(entries) - 1:
         click.echo(f"… up to {end}: see --from, --to, --all")
 
 
@@ -229,8 +233,8 @@ def read_entry(cluster: ChosenCluster, ledger_id: int, entry_id: int, output: IO
         for copy in copies:
             if copy.stored is not None:
                 return bytes(copy.stored.payload)
-        told = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
-        raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({told})")
+        verdicts = "; ".join(f"{copy.bookie_id}: {copy.verdict}" for copy in copies)
+        raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({verdicts})")
 
     output.write(cluster.ask(ask))
 
@@ -252,33 +256,34 @@ def strays(cluster: ChosenCluster, limit: int, as_json: bool) -> None:
 
     Example:  magnetar ledgers strays
     """
-    found = cluster.ask(lambda inspector: StrayLedgers(inspector).find(limit))
+    result = cluster.ask(lambda inspector: StrayLedgers(inspector).find(limit))
     if as_json:
-        print_json({"ledgers": [_stray_facts(one) for one in found.found], "left": found.left,
-                    "not_asked": dict(found.silent)})  # fmt: skip
+        print_json({"ledgers": [_stray_facts(stray) for stray in result.ledgers], "left": result.left,
+                    "not_asked": dict(result.silent)})  # fmt: skip
     else:
         now = now_ms()
         show.table(
             ("ledger", "entries", "published", "by", "bookies"),
-            [(str(one.ledger_id), "-" if one.entries < 0 else str(one.entries),
-              show.age(one.published_ms, now) if one.published_ms else "-", one.producer or "-", " ".join(one.bookies))
-             for one in found.found],
+            [(str(stray.ledger_id), "-" if stray.entries < 0 else str(stray.entries),
+              show.age(stray.published_ms, now) if stray.published_ms else "-", stray.producer or "-",
+              " ".join(stray.bookies))
+             for stray in result.ledgers],
         )  # fmt: skip
-        if found.left:
-            click.echo(f"… and {found.left} more: see --limit")
-        for bookie_id, why in found.silent.items():
+        if result.left:
+            click.echo(f"… and {result.left} more: see --limit")
+        for bookie_id, why in result.silent.items():
             click.echo(f"not asked: {bookie_id}: {why}")
-    if found.silent:
+    if result.silent:
         raise click.exceptions.Exit(2)
 
 
-def _stray_facts(one: Stray) -> dict[str, Any]:
+def _stray_facts(stray: Stray) -> dict[str, Any]:
     return {
-        "ledger_id": one.ledger_id,
-        "entries": None if one.entries < 0 else one.entries,
-        "producer": one.producer,
-        "published_ms": one.published_ms or None,
-        "bookies": list(one.bookies),
+        "ledger_id": stray.ledger_id,
+        "entries": None if stray.entries < 0 else stray.entries,
+        "producer": stray.producer,
+        "published_ms": stray.published_ms or None,
+        "bookies": list(stray.bookies),
     }
 
 
@@ -314,24 +319,24 @@ def restore_ledger(
         raise ConfigurationError(str(error)) from None
 
     async def ask(inspector: Inspector) -> tuple[Restored, bool]:
-        found = StrayLedgers(inspector)
+        stray_ledgers = StrayLedgers(inspector)
         if topic is not None:
-            await found.check_brokers(topic)
-        made = await found.restore(
+            await stray_ledgers.check_brokers(topic)
+        made = await stray_ledgers.restore(
             ledger_id, topic=topic, password=password.encode(), without=without, ensemble_size=ensemble_size,
             is_unchecked=unchecked,
         )  # fmt: skip
-        return made, topic is not None and await found.put_into(topic, ledger_id)
+        return made, topic is not None and await stray_ledgers.put_into(topic, ledger_id)
 
     made, is_put = cluster.ask(ask, changes=True)
     if as_json:
         print_json({**_facts(ledger_id, made.metadata, made.metadata.ctime_ms or 0), "restored": made.is_new,
                     "put_into": topic_text if is_put else None})  # fmt: skip
         return
-    one = made.metadata
+    metadata = made.metadata
     click.echo(
-        f"ledger {ledger_id}: {one.last_entry_id + 1} entries, {show.size(one.length)}, on "
-        f"{' '.join(sorted(one.bookies()))}" + ("" if made.is_new else " (it had this record already)")
+        f"ledger {ledger_id}: {metadata.last_entry_id + 1} entries, {show.size(metadata.length)}, on "
+        f"{' '.join(sorted(metadata.bookies()))}" + ("" if made.is_new else " (it had this record already)")
     )
     if topic is not None:
         click.echo(f"it {'stands in' if is_put else 'stood already in'} {topic}")

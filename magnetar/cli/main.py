@@ -47,7 +47,7 @@ COMMANDS = (
 
 
 def _answered() -> str:
-    """The URL of the server that has answered this command last; empty: none has."""
+    """The URL of the server that answered this command last; empty if none did."""
     asked = sys.modules.get("magnetar_core.runtime.http.request")  # it is loaded by commands that ask one
     return "" if asked is None else str(asked.ANSWERED.get())
 
@@ -65,7 +65,7 @@ class _Commands(LaterGroup):
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             if not (server := _answered()):
                 raise
-            text = f"the answer of {server} is none that it should give ({type(error).__name__}: {error})"
+            text = f"the answer of {server} is not one that it should give ({type(error).__name__}: {error})"
             click.echo(f"magnetar: {text}; is it a server of Magnetar? If so, please report this.", err=True)
             ctx.exit(2)
 

@@ -26,15 +26,15 @@ def _role(role: str) -> str:
 
 
 def _subscription(name: str) -> str:
-    """Twice, as the admin API has it: a name may have `/` in it."""
+    """The name for a path, quoted twice as in the admin API: it may have `/` in it."""
     return quote(quote(name, safe=""), safe="")
 
 
-def _show(found: dict[str, list[str]], as_json: bool, head: tuple[str, str]) -> None:
+def _show(granted: dict[str, list[str]], as_json: bool, head: tuple[str, str]) -> None:
     if as_json:
-        print_json(found)
+        print_json(granted)
     else:
-        show.table(head, [(name, ", ".join(what) or "nothing") for name, what in sorted(found.items())])
+        show.table(head, [(name, ", ".join(what) or "nothing") for name, what in sorted(granted.items())])
 
 
 # ------------------------------------------------------------------------------------ namespaces

@@ -27,19 +27,19 @@ from magnetar_core.runtime.data.json_text import parse_json
 _V2 = "/admin/v2"
 
 
-def _lines(found: list[str], as_json: bool) -> None:
+def _lines(names: list[str], as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(names)
     else:
-        for name in found:
+        for name in names:
             click.echo(name)
 
 
-def _facts(found: dict[str, Any], as_json: bool) -> None:
+def _facts(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(facts)
     else:
-        rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(found.items())]
+        rows = [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in sorted(facts.items())]
         show.values(rows or [("", "nothing is set")])
 
 
@@ -157,10 +157,10 @@ def show_namespace(admin: AdminClient, namespace: str, as_json: bool) -> None:
 
     Example:  magnetar namespaces show public/default
     """
-    found = admin.call("GET", admin.namespace_path(namespace))
+    policies = admin.call("GET", admin.namespace_path(namespace))
     if not as_json:
-        found = {name: value for name, value in found.items() if value not in (None, {}, [], "")}
-    _facts(found, as_json)
+        policies = {name: value for name, value in policies.items() if value not in (None, {}, [], "")}
+    _facts(policies, as_json)
 
 
 @namespaces.command("create")
@@ -270,12 +270,15 @@ def list_schemas(admin: AdminClient, topic: str, as_json: bool) -> None:
 
     Example:  magnetar schemas list orders
     """
-    found = admin.call("GET", f"{admin.schema_path(topic)}/schemas")["getSchemaResponses"]
+    versions = admin.call("GET", f"{admin.schema_path(topic)}/schemas")["getSchemaResponses"]
     if as_json:
-        print_json(found)
+        print_json(versions)
         return
     now = now_ms()
-    rows = [(str(one["version"]), one["type"], show.age(one["timestamp"], now), _short(one["data"])) for one in found]
+    rows = [
+        (str(version["version"]), version["type"], show.age(version["timestamp"], now), _short(version["data"]))
+        for version in versions
+    ]
     show.table(("version", "type", "made", "definition"), rows)
 
 
@@ -294,15 +297,15 @@ def show_schema(admin: AdminClient, topic: str, version: int | None, as_json: bo
 
     Example:  magnetar schemas show orders
     """
-    found = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
+    schema = admin.call("GET", f"{admin.schema_path(topic)}/schema" + ("" if version is None else f"/{version}"))
     if as_json:
-        print_json(found)
+        print_json(schema)
         return
-    click.echo(f"version {found['version']}, {found['type']}, made {show.age(found['timestamp'], now_ms())}")
+    click.echo(f"version {schema['version']}, {schema['type']}, made {show.age(schema['timestamp'], now_ms())}")
     try:
-        click.echo(json.dumps(parse_json(found["data"]), indent=2))
+        click.echo(json.dumps(parse_json(schema["data"]), indent=2))
     except ValueError:
-        click.echo(found["data"])
+        click.echo(schema["data"])
 
 
 @schemas.command("upload")
@@ -324,18 +327,18 @@ def upload_schema(admin: AdminClient, topic: str, file: Path, kind: str, check: 
         raise AdminError(f"cannot read {file}: {error}") from None
     body = {"type": kind.upper(), "schema": definition, "properties": {}}
     if check:
-        found = admin.call("POST", f"{admin.schema_path(topic)}/compatibility", body)
-        word = "compatible" if found["compatibility"] else "not compatible"
-        click.echo(f"{word} ({found['schemaCompatibilityStrategy']})")
-        if not found["compatibility"]:
+        answer = admin.call("POST", f"{admin.schema_path(topic)}/compatibility", body)
+        word = "compatible" if answer["compatibility"] else "not compatible"
+        click.echo(f"{word} ({answer['schemaCompatibilityStrategy']})")
+        if not answer["compatibility"]:
             raise click.exceptions.Exit(2)
         return
-    found = admin.call("POST", f"{admin.schema_path(topic)}/schema", body)
-    click.echo(f"version {_version(found['version'])}")
+    answer = admin.call("POST", f"{admin.schema_path(topic)}/schema", body)
+    click.echo(f"version {_version(answer['version'])}")
 
 
-def _version(found: Any) -> str:
-    number = found["version"] if isinstance(found, dict) else found
+def _version(version: Any) -> str:
+    number = version["version"] if isinstance(version, dict) else version
     if isinstance(number, str):  # the eight bytes of the number
         return str(int.from_bytes(base64.b64decode(number)))
     return str(number)
@@ -407,8 +410,8 @@ def config(admin: AdminClient, name: str, as_json: bool) -> None:
 
     Example:  magnetar brokers config ledger
     """
-    found = admin.call("GET", f"{_V2}/brokers/configuration/runtime")
-    chosen = {key: value for key, value in found.items() if name.lower() in key.lower()}
+    settings = admin.call("GET", f"{_V2}/brokers/configuration/runtime")
+    chosen = {key: value for key, value in settings.items() if name.lower() in key.lower()}
     if as_json:
         print_json(chosen)
     else:

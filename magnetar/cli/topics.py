@@ -144,23 +144,25 @@ def topic_ledgers(admin: AdminClient, topic: str, as_json: bool) -> None:
     Example:  magnetar topics ledgers orders
     """
     must_be_one(admin, topic)
-    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
+    stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/internalStats")
     if as_json:
-        print_json(found)
+        print_json(stats)
         return
-    last = found["ledgers"][-1]["ledgerId"] if found["ledgers"] else None
+    last = stats["ledgers"][-1]["ledgerId"] if stats["ledgers"] else None
     rows = []
-    for one in found["ledgers"]:
-        is_open = one["ledgerId"] == last and not one["entries"]
+    for ledger in stats["ledgers"]:
+        is_open = ledger["ledgerId"] == last and not ledger["entries"]
         entries, size = (
-            (found["currentLedgerEntries"], found["currentLedgerSize"]) if is_open else (one["entries"], one["size"])
+            (stats["currentLedgerEntries"], stats["currentLedgerSize"])
+            if is_open
+            else (ledger["entries"], ledger["size"])
         )
-        rows.append((str(one["ledgerId"]), str(entries), show.size(size), "open" if is_open else "closed"))
+        rows.append((str(ledger["ledgerId"]), str(entries), show.size(size), "open" if is_open else "closed"))
     show.table(("ledger", "entries", "size", "state"), rows)
-    click.echo(f"last confirmed {found['lastConfirmedEntry']}")
+    click.echo(f"last confirmed {stats['lastConfirmedEntry']}")
     cursors = [
-        (name, one["markDeletePosition"], one["readPosition"], one.get("individuallyDeletedMessages") or "[]")
-        for name, one in sorted(found["cursors"].items())
+        (name, cursor["markDeletePosition"], cursor["readPosition"], cursor.get("individuallyDeletedMessages") or "[]")
+        for name, cursor in sorted(stats["cursors"].items())
     ]
     if cursors:
         click.echo()
@@ -176,11 +178,11 @@ def lookup(admin: AdminClient, topic: str, as_json: bool) -> None:
 
     Example:  magnetar topics lookup orders
     """
-    found = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
+    owners = {name: admin.owner_url(name) for name in admin.partition_names(topic)}
     if as_json:
-        print_json(found)
+        print_json(owners)
     else:
-        show.table(("topic", "broker"), list(found.items()))
+        show.table(("topic", "broker"), list(owners.items()))
 
 
 @topics.command("last-id")
@@ -193,11 +195,11 @@ def last_id(admin: AdminClient, topic: str, as_json: bool) -> None:
     Example:  magnetar topics last-id orders
     """
     must_be_one(admin, topic)
-    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
+    answer = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/lastMessageId")
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        click.echo(id_of(found))
+        click.echo(id_of(answer))
 
 
 @topics.command("unload")
@@ -261,10 +263,10 @@ def compact(admin: AdminClient, topic: str, wait: bool, as_json: bool) -> None:
     if not wait:
         done("the compaction has begun", as_json, topic=topic)
         return
-    found = {name: _compacted(admin, name) for name in admin.partition_names(topic)}
-    failed = {name: told["lastError"] for name, told in found.items() if told["status"] != "SUCCESS"}
+    compactions = {name: _compacted(admin, name) for name in admin.partition_names(topic)}
+    failed = {name: end["lastError"] for name, end in compactions.items() if end["status"] != "SUCCESS"}
     if as_json:
-        print_json({"topic": topic, "partitions": found})
+        print_json({"topic": topic, "partitions": compactions})
     for name, error in failed.items():
         click.echo(f"{name}: {error or 'the compaction was interrupted'}", err=True)
     if failed:
@@ -276,9 +278,9 @@ def compact(admin: AdminClient, topic: str, wait: bool, as_json: bool) -> None:
 def _compacted(admin: AdminClient, name: str) -> dict[str, Any]:
     """What became of the compaction, when it has ended."""
     while True:
-        found: dict[str, Any] = admin.call("GET", f"/admin/v2/{admin.path_of(name)}/compaction")
-        if found["status"] != "RUNNING":
-            return found
+        compaction: dict[str, Any] = admin.call("GET", f"/admin/v2/{admin.path_of(name)}/compaction")
+        if compaction["status"] != "RUNNING":
+            return compaction
         threading.Event().wait(LOOK_S)
 
 
@@ -292,8 +294,8 @@ def terminate(admin: AdminClient, topic: str) -> None:
     Example:  magnetar topics terminate orders --yes
     """
     must_be_one(admin, topic)
-    found = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
-    click.echo(f"terminated; the last message is {id_of(found)}")
+    answer = admin.call("POST", f"/admin/v2/{admin.path_of(topic)}/terminate")
+    click.echo(f"terminated; the last message is {id_of(answer)}")
 
 
 for command in (
@@ -326,11 +328,11 @@ def list_subscriptions(admin: AdminClient, topic: str, as_json: bool) -> None:
 
     Example:  magnetar subscriptions list orders
     """
-    found = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
+    names = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/subscriptions")
     if as_json:
-        print_json(found)
+        print_json(names)
     else:
-        for name in found:
+        for name in names:
             click.echo(visible(name))
 
 
@@ -461,29 +463,29 @@ def lag(admin: AdminClient, topics_: tuple[str, ...], namespace: str, partitions
     if not names:
         partitioned, plain = admin.whole_topics(namespace)
         names = partitioned + plain
-    found = []
+    lags = []
     with show.progress(names, "topics") as shown:
         for name in shown:
-            found += _lags(admin, name, partitions)
-    found.sort(key=lambda one: (-one["backlog"], one["topic"], one["subscription"]))
+            lags += _lags(admin, name, partitions)
+    lags.sort(key=lambda facts: (-facts["backlog"], facts["topic"], facts["subscription"]))
     if as_json:
-        print_json(found)
+        print_json(lags)
         return
     rows = [
-        (one["topic"], one["subscription"], one["type"] or "-", str(one["backlog"]), str(one["unacknowledged"]),
-         str(one["consumers"]), "stuck" if one["blocked"] else "")
-        for one in found
+        (facts["topic"], facts["subscription"], facts["type"] or "-", str(facts["backlog"]),
+         str(facts["unacknowledged"]), str(facts["consumers"]), "stuck" if facts["blocked"] else "")
+        for facts in lags
     ]  # fmt: skip
     show.table(("topic", "subscription", "type", "backlog", "unacknowledged", "consumers", ""), rows)
 
 
 def _lags(admin: AdminClient, topic: str, partitions: bool) -> list[dict[str, Any]]:
-    found = []
+    lags = []
     for name in admin.partition_names(topic) if partitions else [topic]:
         for subscription, facts in admin.stats(name)["subscriptions"].items():
             if subscription == COMPACTION_CURSOR:
                 continue  # nobody lags behind: it waits for the next compaction
-            found.append(
+            lags.append(
                 {
                     "topic": name,
                     "subscription": subscription,
@@ -494,4 +496,4 @@ def _lags(admin: AdminClient, topic: str, partitions: bool) -> list[dict[str, An
                     "blocked": bool(facts.get("blockedSubscriptionOnUnackedMsgs")),
                 }
             )
-    return found
+    return lags

@@ -1,4 +1,4 @@
-"""As whom a client of the topic API comes to the brokers, and whom it trusts."""
+"""The credentials that a client of the topic API shows to brokers, and the certificates that it trusts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import grpc
 
 Token = str | Callable[[], str]
-"""A token, or what gives the present one: it is called for each call that begins."""
+"""A token, or a function that returns the present one: it is called for each call that begins."""
 
 
 class Access(NamedTuple):
@@ -27,7 +27,7 @@ class Access(NamedTuple):
         return self.tls or bool(self.tls_trust_certs_file or self.tls_certificate_file)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What each call carries."""
+        """The metadata of each call."""
         if self.token is None:
             return ()
         text = self.token if isinstance(self.token, str) else self.token()

@@ -1,11 +1,5 @@
 """The simple topic API for programs with an event loop.
 
-    async with AsyncClient("localhost:6648") as client:
-        id = await client.producer("orders").send(b"payload", key="k")
-        async with client.consumer("orders", "billing") as consumer:
-            async for message in consumer:
-                consumer.ack(message)
-
 The guarantees are in docs/topic-api.md.
 """
 
@@ -30,6 +24,13 @@ OPERATION_TIMEOUT_S: Final = 30.0
 class AsyncClient:
     """A client of the topic API. Its calls raise TopicError; see `magnetar.client.errors`.
 
+    Example:
+        async with magnetar.AsyncClient("localhost:6648") as client:
+            await client.producer("orders").send(b"payload", key="k")
+            async with client.consumer("orders", "billing", from_earliest=True) as consumer:
+                message = await consumer.receive(timeout_s=10)
+                consumer.ack(message)
+
     *addresses* are host:port of the gRPC ports of one or more brokers, in one text separated by commas or as several
     texts; any one of them that is up will do. *operation_timeout_s* bounds every call but sends.
 
@@ -53,7 +54,7 @@ class AsyncClient:
         trusted_hosts: Sequence[str] = (),
     ) -> None:
         if isinstance(addresses, str):
-            addresses = [one.strip() for one in addresses.split(",") if one.strip()]
+            addresses = [address.strip() for address in addresses.split(",") if address.strip()]
         access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, tuple(trusted_hosts))
         self._brokers = Brokers(addresses, operation_timeout_s, access)
         self._open: set[AsyncProducer | AsyncConsumer] = set()
@@ -74,6 +75,10 @@ class AsyncClient:
         With a *name* a message that is sent again is stored once, where the namespace has deduplication; without one
         the broker puts messages of several producers into one entry. *mix_keys* puts messages of different keys into
         one entry: cheaper, but not for Key_Shared subscriptions.
+
+        Example:
+            async with client.producer("orders", name="shop-1") as producer:
+                await producer.send(b"payload", key="k")
         """
         plain = not name and schema is None and not mix_keys and send_timeout_s == SEND_TIMEOUT_S
         if plain and topic in self._producers:
@@ -106,6 +111,11 @@ class AsyncClient:
         *type* is exclusive, shared, failover or key_shared. A new subscription begins behind the last message, or at
         the first one with *from_earliest*. *queue_size* messages may wait here for the program; the broker keeps the
         rest. *sticky_ranges* (key_shared) are the key hashes wanted, 0 … 65535, both ends included.
+
+        Example:
+            async with client.consumer("orders", "billing", type="shared") as consumer:
+                async for message in consumer:
+                    consumer.ack(message)
         """
         if type not in TYPES:
             raise ValueError(f"type={type!r}: expected one of {', '.join(TYPES)}")
@@ -130,7 +140,13 @@ class AsyncClient:
     def reader(
         self, topic: str, *, start: Start = "earliest", inclusive: bool = False, queue_size: int = QUEUE_SIZE
     ) -> AsyncReader:
-        """Reads *topic* from *start* on without a subscription that stays. *inclusive*: the start id comes too."""
+        """Reads *topic* from *start* on without a subscription that stays. *inclusive*: the start id comes too.
+
+        Example:
+            async with client.reader("orders") as reader:
+                while await reader.has_more():
+                    print((await reader.receive()).payload)
+        """
         opening = api.ConsumeRequest.Open(
             subscription=f"reader-{secrets.token_hex(5)}", type=api.EXCLUSIVE, is_reader=True
         )
@@ -153,7 +169,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close all producers (after what they sent is answered), consumers and readers."""
-        await asyncio.gather(*(one.close() for one in list(self._open)))
+        await asyncio.gather(*(part.close() for part in list(self._open)))
         await self._brokers.close()
 
     async def __aenter__(self) -> "AsyncClient":
@@ -164,8 +180,8 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _forget(self, one: AsyncProducer | AsyncConsumer) -> None:
-        """*one* is closed: `close` need not wait for it, and the next caller gets a new producer."""
-        self._open.discard(one)
-        if isinstance(one, AsyncProducer) and self._producers.get(one.topic) is one:
-            del self._producers[one.topic]
+    def _forget(self, closed: AsyncProducer | AsyncConsumer) -> None:
+        """*closed* is closed: `close` need not wait for it, and the next caller gets a new producer."""
+        self._open.discard(closed)
+        if isinstance(closed, AsyncProducer) and self._producers.get(closed.topic) is closed:
+            del self._producers[closed.topic]

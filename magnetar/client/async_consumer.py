@@ -38,7 +38,7 @@ _DONE: Final = _Done()
 
 
 class _Queue:
-    """Messages that wait for the program. `take` may be called from any thread, but by one at a time."""
+    """Messages that wait for the program. `take` may be called from any thread, but from one at a time."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, ConsumeStream, Message]] = deque()
@@ -51,7 +51,7 @@ class _Queue:
 
     def drop(self, stream: ConsumeStream) -> None:
         """Forget the messages of *stream*, whose generation has changed. Those that stay here are skipped by `take`."""
-        kept = [one for one in list(self._messages) if one[1] is not stream]
+        kept = [entry for entry in list(self._messages) if entry[1] is not stream]
         if not kept:
             self._messages.clear()
 
@@ -114,12 +114,13 @@ class AsyncConsumer:
                         TopicName.parse(topic).partition,
                         self._start_ms,
                     )
+                assert len(streams) == len(topics), "two partitions have one name"
                 await open_all(list(streams.values()))
                 self._streams = streams
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """`await client.consumer(…)` is one that has subscribed, `await client.reader(…)` one that is at its start."""
+        """`await client.consumer(…)` gives one that has subscribed, `await client.reader(…)` one at its start."""
         return self.open().__await__()
 
     # -------------------------------------------------------------------------------- receiving
@@ -202,7 +203,7 @@ class AsyncConsumer:
         """
         for stream, ids in self._by_stream(messages).items():
             request = api.ConsumeRequest()
-            request.nack.ids.extend(id_to_api(one) for one in ids)
+            request.nack.ids.extend(id_to_api(id_) for id_ in ids)
             request.nack.delay_ms = round(delay_s * 1000)
             await stream.request(request)
 
@@ -214,17 +215,17 @@ class AsyncConsumer:
         if not self._streams:
             raise TopicError(f"{self.topic}: nothing was received yet")
         many = [messages] if isinstance(messages, Message | MessageId) else messages
-        found: dict[ConsumeStream, list[MessageId]] = {}
+        groups: dict[ConsumeStream, list[MessageId]] = {}
         only = next(iter(self._streams.values())) if len(self._streams) == 1 else None
-        for one in many:
-            id_ = one.id if isinstance(one, Message) else one
+        for item in many:
+            id_ = item.id if isinstance(item, Message) else item
             stream = only
             if stream is None:
-                stream = next((it for it in self._streams.values() if it.partition == id_.partition), None)
+                stream = next((other for other in self._streams.values() if other.partition == id_.partition), None)
                 if stream is None:
                     raise ValueError(f"{id_} does not belong to a partition of {self.topic}")
-            found.setdefault(stream, []).append(id_)
-        return found
+            groups.setdefault(stream, []).append(id_)
+        return groups
 
     async def flush(self) -> None:
         """Wait until the broker has all acks so far. Raises TopicError.

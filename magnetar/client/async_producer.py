@@ -83,7 +83,7 @@ class AsyncProducer:
             self._arriving -= 1
 
     def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
-        """`await client.producer(…)` is one that is open."""
+        """`await client.producer(…)` gives one that is open."""
         return self.open().__await__()
 
     async def send(
@@ -121,16 +121,16 @@ class AsyncProducer:
         if not self._streams or self._is_closed or self._arriving or len(self._streams) > 1:
             async with self._in_turn():
                 if len(self._streams) > 1:
-                    # In turn up to the last of them: one that has no room would let calls that come later go first.
+                    # In turn up to the last partition: while one has no room, calls that come later must not go first.
                     groups = self._groups(made, first_sequence_id)
-                    begun = [await stream.begin([made[at] for at in at_], None) for stream, at_ in groups.items()]
+                    begun = [await stream.begin([made[at] for at in places], None) for stream, places in groups.items()]
         if len(self._streams) == 1:
             return await self._streams[0].submit(made, first_sequence_id)
         answers = await asyncio.gather(*begun)
         ids = [EARLIEST] * len(made)
-        for at_, answer in zip(groups.values(), answers, strict=True):
-            for at, one_id in zip(at_, answer, strict=True):
-                ids[at] = one_id
+        for places, answer in zip(groups.values(), answers, strict=True):
+            for at, id_ in zip(places, answer, strict=True):
+                ids[at] = id_
         return ids
 
     def _groups(self, made: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
@@ -139,8 +139,8 @@ class AsyncProducer:
             raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
         keyless = self._stream(None)
         groups: dict[PublishStream, list[int]] = {}
-        for at, one in enumerate(made):
-            groups.setdefault(self._stream(one.key) if one.HasField("key") else keyless, []).append(at)
+        for at, message in enumerate(made):
+            groups.setdefault(self._stream(message.key) if message.HasField("key") else keyless, []).append(at)
         return groups
 
     def _stream(self, key: str | None) -> PublishStream:

@@ -22,18 +22,18 @@ async def topics_of(brokers: Brokers, topic: str) -> list[str]:
     """The full name of *topic*, or the full names of its partitions. Makes the topic if there is none, where that is
     allowed. Raises TopicError."""
     request = api.GetTopicRequest(topic=topic, create=True)
-    found = await _asked(brokers, request)
-    if not found.partitions:
-        return [found.topic]
-    return [f"{found.topic}-partition-{number}" for number in range(found.partitions)]
+    answer = await _ask(brokers, request)
+    if not answer.partitions:
+        return [answer.topic]
+    return [f"{answer.topic}-partition-{number}" for number in range(answer.partitions)]
 
 
-async def _asked(brokers: Brokers, request: Any) -> Any:
-    """What a broker knows of a topic. Raises TopicError."""
-    found = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
-    if not (0 <= found.partitions <= PARTITIONS_MAX and _is_name(found.topic)):
+async def _ask(brokers: Brokers, request: Any) -> Any:
+    """Ask any broker for a topic: its name and its partitions. Raises TopicError."""
+    answer = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+    if not (0 <= answer.partitions <= PARTITIONS_MAX and _is_name(answer.topic)):
         raise garbage(f"the broker that was asked for {request.topic}")
-    return found
+    return answer
 
 
 def _is_name(topic: str) -> bool:
@@ -45,7 +45,12 @@ def _is_name(topic: str) -> bool:
 
 
 class AsyncTopics:
-    """Topics: create, delete, list, stats."""
+    """Topics: create, delete, list, stats.
+
+    Example:
+        await client.topics.create("orders", partitions=4)
+        print(await client.topics.list("public/default"))
+    """
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -60,7 +65,7 @@ class AsyncTopics:
 
     async def partitions(self, topic: str) -> int:
         """0 for a topic that is not partitioned. Raises TopicDoesNotExist."""
-        return int((await _asked(self._brokers, api.GetTopicRequest(topic=topic))).partitions)
+        return int((await _ask(self._brokers, api.GetTopicRequest(topic=topic))).partitions)
 
     async def delete(self, topic: str, *, force: bool = False) -> None:
         """Delete a topic with its partitions, messages and subscriptions.
@@ -95,8 +100,8 @@ class AsyncTopics:
     async def list(self, namespace: str = "public/default") -> "list[str]":  # the name is this method here
         """Full names of the topics of a namespace, each partition for itself."""
         request = api.ListTopicsRequest(namespace=namespace)
-        found = await self._brokers.ask_any("ListTopics", request, api.ListTopicsResponse)
-        return [str(one) for one in found.topics]
+        answer = await self._brokers.ask_any("ListTopics", request, api.ListTopicsResponse)
+        return [str(name) for name in answer.topics]
 
     async def stats(self, topic: str) -> dict[str, Any]:
         """Statistics as Pulsar's admin API gives them; of a partitioned topic, {"partitions": {name: statistics}}."""
@@ -110,7 +115,7 @@ class AsyncTopics:
         request = api.GetTopicStatsRequest(topic=topic)
         answer = await self._brokers.ask_owner(topic, "GetTopicStats", request, api.GetTopicStatsResponse)
         try:
-            found: dict[str, Any] = parse_json(answer.json)
+            stats: dict[str, Any] = parse_json(answer.json)
         except ValueError:
             raise garbage(f"the broker that serves {topic}") from None
-        return found
+        return stats

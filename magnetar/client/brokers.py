@@ -126,16 +126,16 @@ class Brokers:
         """One attempt at one broker. Raises TopicError."""
         call = self.channel(address).unary_unary(
             f"/{SERVICE}/{method}",
-            request_serializer=lambda one: one.SerializeToString(),
+            request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
         try:
-            found = await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
+            response = await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
         except grpc.aio.AioRpcError as error:
             raise topic_error(error) from None
-        if found is None:  # the library gives None for what it cannot decode
+        if response is None:  # the library gives None for what it cannot decode
             raise garbage(address)
-        return found
+        return response
 
     async def ask_any(self, method: str, request: Any, answer: Any) -> Any:
         """The answer of any broker; while none can be reached, all are tried again. Raises TopicError."""
@@ -182,19 +182,19 @@ class Brokers:
         try:
             for _ in range(LOOKUPS_MAX):
                 request = api.LookupRequest(topic=topic, authoritative=authoritative)
-                found = await self.ask(address, "Lookup", request, api.LookupResponse)
-                await self._check(found.address, address)
-                address = found.address
-                if not found.ask_there:
+                answer = await self.ask(address, "Lookup", request, api.LookupResponse)
+                await self._check(answer.address, address)
+                address = answer.address
+                if not answer.ask_there:
                     return str(address)
-                authoritative = found.authoritative
+                authoritative = answer.authoritative
         except TopicError:
             self._at += 1
             raise
         raise TopicUnavailable(f"{topic}: {LOOKUPS_MAX} brokers sent us on; try again later", "UNAVAILABLE")
 
     async def _check(self, target: str, server: str) -> None:
-        """Whether this client may go on to *target*, to which *server* sends it. Raises TopicError."""
+        """Check that this client may go on to *target*, to which *server* sends it. Raises TopicError."""
         try:
             check_address(target)
         except ValueError:
@@ -211,7 +211,7 @@ class Brokers:
         if not self._known.has(target):
             raise error_of(
                 "PERMISSION_DENIED",
-                f"{server} sends this client on to {target}, which is no broker of the cluster ({self._known}); the "
+                f"{server} sends this client on to {target}, which is not a broker of the cluster ({self._known}); the "
                 "token is not sent there. If it is one, name its host in addresses or trusted_hosts",
             )
 
@@ -247,7 +247,7 @@ def garbage(server: str) -> TopicError:
 
 
 async def ended(call: Any, topic: str) -> TopicError:
-    """Why *call* is over."""
+    """The error that says why *call* is over."""
     code, details = await call.code(), await call.details()
     if code is grpc.StatusCode.OK or details == _STATUS_LOST:
         return TopicUnavailable(f"{topic}: the broker ended the call", "UNAVAILABLE")

@@ -1,11 +1,5 @@
 """The simple topic API for programs without an event loop.
 
-    with magnetar.Client("localhost:6648") as client:
-        client.producer("orders").send(b"payload", key="k")
-        with client.consumer("orders", "billing") as consumer:
-            for message in consumer:
-                consumer.ack(message)
-
 One thread in the background runs the event loop of `AsyncClient`; the calls here wait for it. The objects may be
 used from several threads. A client does not survive a fork: make one in the child.
 """
@@ -59,6 +53,13 @@ class _Loop:
 class Client:
     """A client of the topic API. Its calls raise TopicError; see `magnetar.client.errors`.
 
+    Example:
+        with magnetar.Client("localhost:6648") as client:
+            client.producer("orders").send(b"payload", key="k")
+            with client.consumer("orders", "billing", from_earliest=True) as consumer:
+                message = consumer.receive(timeout_s=10)
+                consumer.ack(message)
+
     *addresses* are host:port of the gRPC ports of one or more brokers, in one text separated by commas or as several
     texts; any one of them that is up will do. *operation_timeout_s* bounds every call but sends.
 
@@ -111,7 +112,12 @@ class Client:
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> "Producer":
-        """As `AsyncClient.producer`."""
+        """As `AsyncClient.producer`.
+
+        Example:
+            with client.producer("orders", name="shop-1") as producer:
+                producer.send(b"payload", key="k")
+        """
 
         async def make() -> AsyncProducer:
             return self._client.producer(
@@ -134,7 +140,13 @@ class Client:
         priority: int = 0,
         schema: Schema | None = None,
     ) -> "Consumer":
-        """As `AsyncClient.consumer`, but subscribed when it returns."""
+        """As `AsyncClient.consumer`, but subscribed when it returns.
+
+        Example:
+            with client.consumer("orders", "billing", type="shared") as consumer:
+                for message in consumer:
+                    consumer.ack(message)
+        """
 
         async def make() -> AsyncConsumer:
             return await self._client.consumer(
@@ -155,7 +167,13 @@ class Client:
     def reader(
         self, topic: str, *, start: Start = "earliest", inclusive: bool = False, queue_size: int = QUEUE_SIZE
     ) -> "Reader":
-        """As `AsyncClient.reader`, but at its start when it returns."""
+        """As `AsyncClient.reader`, but at its start when it returns.
+
+        Example:
+            with client.reader("orders") as reader:
+                while reader.has_more():
+                    print(reader.receive().payload)
+        """
 
         async def make() -> AsyncReader:
             made = self._client.reader(topic, start=start, inclusive=inclusive, queue_size=queue_size)
@@ -331,7 +349,12 @@ class Reader(Consumer):
 
 
 class Topics:
-    """Topics: create, delete, list, stats; as `AsyncTopics`."""
+    """Topics: create, delete, list, stats; as `AsyncTopics`.
+
+    Example:
+        client.topics.create("orders", partitions=4)
+        print(client.topics.list("public/default"))
+    """
 
     def __init__(self, loop: _Loop, topics: AsyncTopics) -> None:
         self._loop = loop

@@ -146,7 +146,7 @@ class ConsumeStream(Stream):
             self._permits = 0
             count = min(len(self._acks), 10_000)
             if count:
-                request.acks.extend([id_to_api(one) for one in self._acks[:count]])
+                request.acks.extend([id_to_api(id_) for id_ in self._acks[:count]])
                 del self._acks[:count]
             last = self.position
             if (
@@ -229,6 +229,7 @@ class ConsumeStream(Stream):
         request.request_id = self._last_request_id
         if request.unsubscribe:
             self._unsubscribe_id = request.request_id
+        assert request.request_id not in self._answers, "two requests have one id"
         future: asyncio.Future[None] = self._loop.create_future()
         self._answers[request.request_id] = future
         self._requests.append(request)

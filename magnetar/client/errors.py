@@ -1,4 +1,4 @@
-"""What calls of the topic API can fail with. No IO.
+"""The errors of the topic API's calls. No IO.
 
 TopicError                  a call failed; `code` is gRPC's status
  ├─ TopicUnavailable        no broker could do it within the timeout; trying again later may help

@@ -59,7 +59,7 @@ class _Piece(NamedTuple):
 
 
 def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int]:
-    """How far a frame takes *piece* that has room for so much; and the bytes of that."""
+    """(where a frame with so much room has to stop in *piece*, the bytes up to there)"""
     sending, start, stop = piece
     if stop - start == len(sending.messages) <= messages_max and sending.size <= bytes_max:
         return stop, sending.size
@@ -114,8 +114,8 @@ class PublishStream(Stream):
         return await (await self.begin(messages, sequence_id))
 
     async def begin(self, messages: list[Any], sequence_id: int | None) -> "asyncio.Future[list[MessageId]]":
-        """Send; what is returned has the ids with the acknowledgement. Raises TopicError, ValueError."""
-        async with self._turn:  # who waits for room goes before those that come later
+        """Send; the future that is returned gets the ids with the acknowledgement. Raises TopicError, ValueError."""
+        async with self._turn:  # a call that waits for room goes before those that come later
             while not self._room.is_set() and self._failure is None:
                 await self._room.wait()
         if self._failure is not None:
@@ -123,7 +123,7 @@ class PublishStream(Stream):
         first = self._next_sequence_id if sequence_id is None else sequence_id
         if first <= self._highest_sent:
             raise ValueError(f"{self.topic}: sequence id {first} does not follow {self._highest_sent}")
-        sizes = [one.ByteSize() + _OVERHEAD for one in messages]  # properties and keys may be large, too
+        sizes = [message.ByteSize() + _OVERHEAD for message in messages]  # properties and keys may be large, too
         largest = max(sizes) - _OVERHEAD
         if largest > self.max_message_bytes:
             raise MessageRefused(
@@ -288,6 +288,7 @@ class PublishStream(Stream):
         for sending in list(self._pending):
             self._settle(sending, error)
         self._room.set()
+        assert not self._pending_bytes, "bytes count as pending, and no message does"
 
     async def close(self) -> None:
         """End the stream. Messages without an acknowledgement fail. The producer name is free afterwards."""

@@ -22,7 +22,7 @@ CLOSE_S: Final = 2.0
 
 
 async def _finish(task: asyncio.Task[None] | None) -> None:
-    """Wait until a stream that was told to close has ended; cancel it after CLOSE_S."""
+    """Wait until a stream that is closing has ended; cancel it after CLOSE_S."""
     if task is not None:
         await asyncio.wait([task], timeout=CLOSE_S)
         task.cancel()
@@ -44,6 +44,7 @@ class Stream(abc.ABC):
         return await self._brokers.retry(self._attempt)
 
     def _begin(self, call: Any) -> None:
+        assert self._task is None, "a stream is opened once; later it opens its calls itself"
         self._task = asyncio.ensure_future(self._run(call))
         self._task.add_done_callback(self._on_end)
 
@@ -152,7 +153,7 @@ async def open_all(streams: Sequence[Opened]) -> None:
     """Open all *streams*, or none: if one cannot be opened, or the caller gives up, the others are closed."""
     try:
         results = await asyncio.gather(*(stream.open() for stream in streams), return_exceptions=True)
-        failures = [one for one in results if isinstance(one, BaseException)]
+        failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise failures[0]
     except BaseException:

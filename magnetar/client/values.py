@@ -140,38 +140,38 @@ def time_ms(value: Time) -> int:
     return ms
 
 
-def outgoing(one: "Outgoing | bytes") -> api.Message:
+def outgoing(message: "Outgoing | bytes") -> api.Message:
     """The message as the broker takes it. Raises TypeError, ValueError."""
-    if isinstance(one, bytes):
-        return api.Message(payload=one)
-    if not isinstance(one, Outgoing):
-        raise TypeError(f"a message is bytes or Outgoing, not {type(one).__name__}")
-    made = api.Message(payload=one.payload, key=one.key, ordering_key=one.ordering_key)
-    if one.properties:
-        made.properties.update(one.properties)
-    if one.event_time is not None:
-        made.event_time_ms = time_ms(one.event_time)
-    if one.deliver_at is not None:
-        made.deliver_at_ms = time_ms(one.deliver_at)
+    if isinstance(message, bytes):
+        return api.Message(payload=message)
+    if not isinstance(message, Outgoing):
+        raise TypeError(f"a message is bytes or Outgoing, not {type(message).__name__}")
+    made = api.Message(payload=message.payload, key=message.key, ordering_key=message.ordering_key)
+    if message.properties:
+        made.properties.update(message.properties)
+    if message.event_time is not None:
+        made.event_time_ms = time_ms(message.event_time)
+    if message.deliver_at is not None:
+        made.deliver_at_ms = time_ms(message.deliver_at)
     return made
 
 
-def id_to_api(one: MessageId) -> api.MessageId:
-    made = api.MessageId(ledger_id=one.ledger_id, entry_id=one.entry_id, batch_size=one.batch_size)
-    if one.partition >= 0:
-        made.partition = one.partition
-    if one.batch_index >= 0:
-        made.batch_index = one.batch_index
+def id_to_api(id_: MessageId) -> api.MessageId:
+    made = api.MessageId(ledger_id=id_.ledger_id, entry_id=id_.entry_id, batch_size=id_.batch_size)
+    if id_.partition >= 0:
+        made.partition = id_.partition
+    if id_.batch_index >= 0:
+        made.batch_index = id_.batch_index
     return made
 
 
-def id_from_api(one: api.MessageId) -> MessageId:
+def id_from_api(id_: api.MessageId) -> MessageId:
     return MessageId(
-        one.ledger_id,
-        one.entry_id,
-        one.partition if one.HasField("partition") else -1,
-        one.batch_index if one.HasField("batch_index") else -1,
-        one.batch_size,
+        id_.ledger_id,
+        id_.entry_id,
+        id_.partition if id_.HasField("partition") else -1,
+        id_.batch_index if id_.HasField("batch_index") else -1,
+        id_.batch_size,
     )
 
 
@@ -185,4 +185,4 @@ def partition_of_key(key: str, partitions: int) -> int:
 
 
 def check_batch(messages: "Sequence[Outgoing | bytes]") -> list[api.Message]:
-    return [outgoing(one) for one in messages]
+    return [outgoing(message) for message in messages]

@@ -1,4 +1,4 @@
-"""As whom commands come to brokers, and whom they trust: for HTTP and for the official client.
+"""The credentials that commands show to brokers, and the certificates that they trust; also for the official client.
 
 The values stand in options, or in a file of Apache's form (`client.conf`):
 
@@ -27,7 +27,7 @@ _NAMES: Final = frozenset(
         "tlsCertificateFilePath", "tlsKeyFilePath", "tlsEnableHostnameVerification", "bookkeeperTLSDirectory",
     }
 )  # fmt: skip
-# Of Apache's file, for what is not here: accepted where the value leaves it off.
+# Settings of Apache's file for what does not exist here: accepted where their value switches it off.
 _OFF: Final = {
     "tlsAllowInsecureConnection": "false",
     "useKeyStoreTls": "false",
@@ -59,7 +59,7 @@ class Access(NamedTuple):
     key: str = ""
     verify_hostname: bool = True
     hosts: tuple[str, ...] = ()
-    """That get the credentials although no broker lists them: names, `*.domain`, `*`."""
+    """Hosts that get the credentials although no broker lists them: names, `*.domain`, `*`."""
 
     def token_text(self) -> str:
         """The token itself. Raises AccessError."""
@@ -70,14 +70,14 @@ class Access(NamedTuple):
             try:
                 text = Path(path).read_text(encoding="ascii").strip()
             except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is no text of a token"
+                reason = error.strerror if isinstance(error, OSError) else "it is not the text of a token"
                 raise AccessError(f"cannot read the token in {path}: {reason}") from None
-        if not text.isascii() or any(one.isspace() for one in text):
+        if not text.isascii() or any(character.isspace() for character in text):
             raise AccessError("the token has characters that no token has; give the token itself, or file:PATH")
         return text
 
     def headers(self) -> dict[str, str]:
-        """What a request over HTTP carries. Raises AccessError."""
+        """The headers of a request over HTTP. Raises AccessError."""
         if self.token:
             return {"Authorization": f"Bearer {self.token_text()}"}
         if self.user:
@@ -85,7 +85,7 @@ class Access(NamedTuple):
         return {}
 
     def context(self) -> ssl.SSLContext | None:
-        """For HTTPS; None: nothing differs from what the system does. Raises AccessError."""
+        """The context for HTTPS; None where the one of the system will do. Raises AccessError."""
         if not (self.trusted or self.certificate) and self.verify_hostname:
             return None
         from magnetar_core.security.tls.contexts import usual_context
@@ -97,7 +97,7 @@ class Access(NamedTuple):
                 made.load_cert_chain(self.certificate, self.key or None)
         except (OSError, ssl.SSLError) as error:
             reason = getattr(error, "reason", None) or error.strerror or str(error)
-            named = ", ".join(one for one in (self.trusted, self.certificate, self.key) if one)
+            named = ", ".join(path for path in (self.trusted, self.certificate, self.key) if path)
             raise AccessError(f"the certificates cannot be used ({named}): {reason}") from None
         return made
 
@@ -105,30 +105,30 @@ class Access(NamedTuple):
         """Arguments for `pulsar.Client`. Raises AccessError."""
         import pulsar
 
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.token:
-            # The text and no function: the client's threads may call that while the interpreter ends, and abort it.
-            found["authentication"] = pulsar.AuthenticationToken(self.token_text())
+            # The text, not a function: the client's threads may call that while the interpreter ends, and abort it.
+            options["authentication"] = pulsar.AuthenticationToken(self.token_text())
         elif self.user:
             name, _, password = self.user.partition(":")
-            found["authentication"] = pulsar.AuthenticationBasic(name, password)
+            options["authentication"] = pulsar.AuthenticationBasic(name, password)
         elif self.certificate:
-            found["authentication"] = pulsar.AuthenticationTLS(self.certificate, self.key)
+            options["authentication"] = pulsar.AuthenticationTLS(self.certificate, self.key)
         if self.trusted:
-            found["tls_trust_certs_file_path"] = self.trusted
+            options["tls_trust_certs_file_path"] = self.trusted
         if self.verify_hostname:
-            found["tls_validate_hostname"] = True
-        return found
+            options["tls_validate_hostname"] = True
+        return options
 
 
 class Profile(NamedTuple):
-    """What a file says."""
+    """The values of a profile's file."""
 
     access: Access
     admin_url: str
     service_url: str
     tls_directory: str = ""
-    """With what bookies ask for."""
+    """A folder with the certificates that bookies ask for."""
 
 
 CURRENT: Final[ContextVar[Access]] = ContextVar("access", default=Access())  # noqa: B039  (a tuple does not change)
@@ -163,14 +163,14 @@ def profile_of(values: Mapping[str, str], source: str) -> Profile:
         access = access._replace(token=parameters)
     elif plugin == _PLUGIN + "Basic":
         try:
-            found = json.loads(parameters)
-            access = access._replace(user=f"{found['userId']}:{found['password']}")
+            credentials = json.loads(parameters)
+            access = access._replace(user=f"{credentials['userId']}:{credentials['password']}")
         except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
                 f'{source}: authParams of AuthenticationBasic are {{"userId":"…","password":"…"}}'
             ) from None
     elif plugin == _PLUGIN + "Tls":
-        pairs = dict(one.strip().partition(":")[::2] for one in parameters.split(","))
+        pairs = dict(part.strip().partition(":")[::2] for part in parameters.split(","))
         access = access._replace(
             certificate=pairs.get("tlsCertFile", access.certificate), key=pairs.get("tlsKeyFile", access.key)
         )

@@ -8,12 +8,12 @@ from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.http.request import ask
 from magnetar_core.runtime.types import MagnetarError
 
-# A sanity check of a busy disk, or a page of records from a slow metadata store.
+# Enough for a sanity check of a busy disk, or for a page of records from a slow metadata store.
 TIMEOUT_S = 60.0
 
 
 class BookieAdminError(MagnetarError):
-    """The bookie refused, or none answered. *status* is 0 then."""
+    """The bookie refused, or did not answer: then *status* is 0."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -36,14 +36,14 @@ class BookieAdmin:
         return self._call("DELETE", path, query, None)
 
     def overview(self) -> dict[str, Any] | None:
-        """What the bookie's management interface knows of auto-recovery; None: it has none, or wants a token."""
+        """What the bookie's management interface knows of auto-recovery; None if it has none, or asks for a token."""
         try:
-            found: dict[str, Any] = parse_json(self._ask("GET", f"{self.url}/manage/v1/overview", None))
+            overview: dict[str, Any] = parse_json(self._ask("GET", f"{self.url}/manage/v1/overview", None))
         except BookieAdminError as error:
             if error.status in (401, 403, 404):
                 return None
             raise
-        return found
+        return overview
 
     def text(self, path: str) -> str:
         return str(self._ask("GET", self.url + path, None).decode(errors="replace"))
@@ -55,7 +55,7 @@ class BookieAdmin:
             url += "?" + urllib.parse.urlencode(asked)
         data = None if body is None else json.dumps(body).encode()
         try:
-            found = self._ask(method, url, data)
+            content = self._ask(method, url, data)
         except BookieAdminError as error:
             if error.status == 404 and path.startswith("magnetar/"):
                 raise BookieAdminError(
@@ -63,9 +63,9 @@ class BookieAdmin:
                 ) from None
             raise
         try:
-            return parse_json(found)
+            return parse_json(content)
         except ValueError:
-            return found.decode(errors="replace")
+            return content.decode(errors="replace")
 
     def _ask(self, method: str, url: str, data: bytes | None) -> bytes:
         try:

@@ -13,14 +13,14 @@ from magnetar_core.security.followed import KnownHosts, redirect_problem
 from managed_ledger.topic_name import TopicName, TopicNameError
 
 BROKERS_PATH: Final = "/page/brokers"
-"""The addresses of the HTTP of all brokers, told by ours to whoever is authenticated."""
+"""Where our brokers list the HTTP addresses of all brokers, for every client that is authenticated."""
 
 # Every call is small; a takeover that it has to wait for takes a few seconds.
 TIMEOUT_S = 30.0
 
 
 class AdminError(MagnetarError):
-    """The broker refused, or none answered. *status* is 0 then."""
+    """The broker refused, or none answered: then *status* is 0."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -62,7 +62,7 @@ class AdminClient:
 
     def _answer_of(self, method: str, url: str, body: Any) -> Answer:
         data = None if body is None else json.dumps(body).encode()
-        told_by = ""
+        sent_by = ""
         for _ in range(5):  # each redirect leads to the owner; more than a few are a loop
             try:
                 answer = ask(
@@ -70,12 +70,12 @@ class AdminClient:
                     context=self._context if url.startswith("https:") else None,
                 )  # fmt: skip
                 if answer.status in (301, 302, 307, 308):
-                    told_by = f", to which {url} sends this command on"
+                    sent_by = f", to which {url} sends this command on"
                     url = self._followed(url, urllib.parse.urljoin(url, answer.headers.get("Location") or ""))
                     continue
             except (OSError, ValueError) as error:
                 raise AdminError(
-                    f"no broker answers at {url}{told_by}: {error}. Is it running? Give its address with --admin-url."
+                    f"no broker answers at {url}{sent_by}: {error}. Is it running? Give its address with --admin-url."
                 ) from None
             if answer.status < 300:
                 return answer
@@ -89,15 +89,15 @@ class AdminClient:
         problem = redirect_problem(url, target)
         if problem is None and self._access.headers() and not self._is_known(url, target):
             problem = (
-                f"that is no broker of the cluster ({self._known}), and the credentials are not sent there; if it is "
-                "one, add it to --admin-url, or its host to --trusted-hosts"
+                f"that is not a broker of the cluster ({self._known}), and the credentials are not sent there; if it "
+                "is one, add it to --admin-url, or its host to --trusted-hosts"
             )
         if problem is not None:
             raise AdminError(f"{url} sends this command on to {target}: {problem}", 502)
         return target
 
     def _is_known(self, url: str, target: str) -> bool:
-        """Whether credentials may go to *target*. Who sends there is asked for all brokers, if need be."""
+        """Whether credentials may go to *target*. If need be, the broker that sends there is asked for all brokers."""
         if self._known.has(target) or (self._access.trusted and target.startswith("https:")):
             return True
         base = "/".join(url.split("/", 3)[:3])
@@ -108,7 +108,7 @@ class AdminClient:
         except (OSError, ValueError):
             listed = []
         if isinstance(listed, list):
-            self._known.learn(one for one in listed if isinstance(one, str))
+            self._known.learn(address for address in listed if isinstance(address, str))
         return self._known.has(target)
 
     # --------------------------------------------------------------------------------- topics
@@ -157,7 +157,7 @@ class AdminClient:
         self.call("DELETE", f"{path}{suffix}?force={str(force).lower()}")
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """Of a partitioned topic the sum of its partitions."""
+        """The statistics of *topic*; of a partitioned one the sum of its partitions."""
         path = f"/admin/v2/{self.path_of(topic)}"
         if self.partitions(topic):
             return dict(self.call("GET", path + "/partitioned-stats"))

@@ -1,9 +1,9 @@
-"""What is wrong with a cluster, and what to do: findings from facts. No IO.
+"""Finds what is wrong with a cluster, and what to do about it, from facts. No IO.
 
 Rules:
 
 1. An ERROR is something that loses service or copies now, or will as soon as one more thing fails; a WARNING is
-   something to look at; INFO is said once and needs nothing.
+   something to look at; INFO is said once and needs no action.
 2. What could not be asked is a finding of its own, never "fine".
 3. Each finding names the thing, and one way out.
 """
@@ -25,7 +25,7 @@ SLOW_METADATA_S: Final = 0.5
 DISK_WARN: Final = 0.85
 DISK_ERROR: Final = 0.95
 
-# A backlog below it is no reason to worry about a subscription that nobody reads.
+# A backlog below it is not a reason to worry about a subscription that nobody reads.
 BACKLOG_WARN: Final = 100_000
 
 # Names that one finding lists.
@@ -58,7 +58,7 @@ class Unasked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BookieFacts:
-    """*total_bytes* 0: it did not tell. *error*: why it could not be asked."""
+    """*total_bytes* 0: it did not report its disks. *error*: why it could not be asked."""
 
     bookie_id: str
     state: str
@@ -71,7 +71,7 @@ class BookieFacts:
     listens: bool = False
     """The bookie is away, but something takes connections at its address."""
     lost_logs: str = ""
-    """What it says of entry logs that are missing or bad; empty if it has none, or did not tell."""
+    """What it reports about entry logs that are missing or bad; empty if there are none, or it did not say."""
     open_to_others: tuple[str, ...] = ()
     """Its directories in which every user of its machine may read."""
 
@@ -134,7 +134,7 @@ class ClusterFacts:
     bookies: tuple[BookieFacts, ...] | None = None
     """None: they are not known."""
     ensemble_size: int = 0
-    """What brokers make new ledgers with; 0: not known."""
+    """Bookies that brokers give to each new ledger; 0: not known."""
     brokers_error: str = ""
     brokers: tuple[BrokerFacts, ...] = ()
     silent_admins: tuple[Unasked, ...] = ()
@@ -151,17 +151,17 @@ class ClusterFacts:
     open_reports: int = 0
     """Reports of damage that nobody has looked at."""
     losses: tuple[LossFacts, ...] = ()
-    """Those of them that say that entries are lost."""
+    """The reports among them that say that entries are lost."""
     ledgers: tuple[LedgerFacts, ...] = ()
-    """Those that were looked at."""
+    """The ledgers that were looked at."""
     topology: Topology | None = None
     """Where the bookies stand; None: it is not known."""
     rack_problems: tuple[str, ...] = ()
-    """What of the node `/bookies` cannot be understood."""
+    """Parts of the node `/bookies` that cannot be understood."""
     unreadable: tuple[Unasked, ...] = ()
     """Ledgers whose records cannot be decoded."""
     ledgers_left: int = 0
-    """Older ones that were not looked at."""
+    """Older ledgers that were not looked at."""
     topics_left: int = 0
     subscriptions: tuple[SubscriptionFacts, ...] = ()
     unasked: tuple[Unasked, ...] = ()
@@ -169,11 +169,11 @@ class ClusterFacts:
 
 def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Finding]:
     """The findings, worst first."""
-    found = [
+    findings = [
         *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
         *_unasked(facts),
     ]  # fmt: skip
-    return sorted(found, key=lambda one: -one.level)
+    return sorted(findings, key=lambda finding: -finding.level)
 
 
 def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
@@ -191,10 +191,12 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
             "start it again: the others must be a majority, and one more that fails may end that",
         )  # fmt: skip
     if facts.doubted:
-        told = ", ".join(f"{_counted(count, 'ledger', 'ledgers')} of {one}" for one, count in facts.doubted.items())
+        newer = ", ".join(
+            f"{_counted(count, 'ledger', 'ledgers')} of {bookie}" for bookie, count in facts.doubted.items()
+        )
         yield Finding(
             Level.ERROR, where,
-            f"the metadata is older than the ledgers: {told} have no record. Bookies keep them and give no "
+            f"the metadata is older than the ledgers: {newer} have no record. Bookies keep them and give no "
             "number twice, but what is in them is not read, and topics and cursors are where they were then",
             "stop the brokers and put back the newest metadata there is; if there is none, `magnetar ledgers strays` "
             "lists these ledgers and `magnetar ledgers restore` saves them (docs/production.md); a standalone whose "
@@ -227,7 +229,7 @@ def _skew(where: str, skew_s: float | None) -> Iterator[Finding]:
 def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.bookies is None:
         return
-    writable = [one for one in facts.bookies if one.state == "writable" and not one.error]
+    writable = [bookie for bookie in facts.bookies if bookie.state == "writable" and not bookie.error]
     if not facts.bookies:
         yield Finding(Level.ERROR, "bookies", "there is no bookie, and never was one", "start bookies")
     elif len(writable) < max(facts.ensemble_size, 1):
@@ -243,36 +245,36 @@ def _bookies(facts: ClusterFacts) -> Iterator[Finding]:
             f"as many take new entries as a ledger needs ({len(writable)}): none may fail",
             "start one more",
         )  # fmt: skip
-    for one in facts.bookies:
-        where = f"bookie {one.bookie_id}"
-        if one.error:
+    for bookie in facts.bookies:
+        where = f"bookie {bookie.bookie_id}"
+        if bookie.error:
             yield Finding(
-                Level.ERROR, where, f"it is registered and does not answer: {one.error}",
+                Level.ERROR, where, f"it is registered and does not answer: {bookie.error}",
                 "look whether the process hangs, and at the network between here and there",
             )  # fmt: skip
-        if one.state == "read-only":
-            because = f" ({'; '.join(one.reasons)})" if one.reasons else ""
+        if bookie.state == "read-only":
+            because = f" ({'; '.join(bookie.reasons)})" if bookie.reasons else ""
             yield Finding(
                 Level.WARNING, where, f"it is read-only{because}",
                 "`magnetar bookie readonly` there tells what ends it; a full disk: `magnetar bookie gc run`, less "
                 "retention",
             )  # fmt: skip
-        if one.lost_logs:
+        if bookie.lost_logs:
             yield Finding(
-                Level.ERROR, where, one.lost_logs,
+                Level.ERROR, where, bookie.lost_logs,
                 "put the files back if there is a copy, and run `magnetar bookie rebuild-index`; if they are gone for "
                 "good, that ends this finding, too",
             )  # fmt: skip
-        yield from _open_to_others(where, one.open_to_others)
-        if one.total_bytes:
-            used = 1 - one.free_bytes / one.total_bytes
+        yield from _open_to_others(where, bookie.open_to_others)
+        if bookie.total_bytes:
+            used = 1 - bookie.free_bytes / bookie.total_bytes
             if used > DISK_WARN:
                 level = Level.ERROR if used > DISK_ERROR else Level.WARNING
                 yield Finding(
                     level, where, f"its disks are {used * 100:.0f} % full",
                     "shorten retention, collect garbage (`magnetar bookie gc run`), or add bookies",
                 )  # fmt: skip
-        yield from _skew(where, one.skew_s)
+        yield from _skew(where, bookie.skew_s)
 
 
 # ----------------------------------------------------------------------------------------- copies
@@ -301,7 +303,7 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR, f"ledger {ledger_id}", why, "bring back a bookie that has them; its record still names it"
             )
-    waiting = sorted(one for one, (kind, _) in facts.hindered.items() if kind != Hindrance.LOST)
+    waiting = sorted(ledger_id for ledger_id, (kind, _) in facts.hindered.items() if kind != Hindrance.LOST)
     if waiting:
         yield Finding(
             Level.WARNING, "copies",
@@ -317,11 +319,11 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
             f"mend what `magnetar bookies status {bookie}` names, then drain it again",
         )  # fmt: skip
     if facts.losses:
-        told = "; ".join(f"ledger {one.ledger_id}: {one.text}" for one in facts.losses[:_LOSSES_MAX])
+        examples = "; ".join(f"ledger {loss.ledger_id}: {loss.text}" for loss in facts.losses[:_LOSSES_MAX])
         more = len(facts.losses) - _LOSSES_MAX
         yield Finding(
             Level.ERROR, "lost entries",
-            f"{_counted(len(facts.losses), 'report says', 'reports say')} that entries are lost: {told}"
+            f"{_counted(len(facts.losses), 'report says', 'reports say')} that entries are lost: {examples}"
             + (f"; and {more} more" if more > 0 else ""),
             "see `magnetar autorecovery reports list --state open`, and call mended what is known",
         )  # fmt: skip
@@ -348,8 +350,8 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
 def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.bookies is None:
         return
-    there = {one.bookie_id for one in facts.bookies if one.state != "away"}
-    by_bookie: dict[str, int] = {one.bookie_id: 0 for one in facts.bookies if one.state == "away"}
+    there = {bookie.bookie_id for bookie in facts.bookies if bookie.state != "away"}
+    by_bookie: dict[str, int] = {bookie.bookie_id: 0 for bookie in facts.bookies if bookie.state == "away"}
     unguarded = []
     for ledger in facts.ledgers:
         holders = _holders(ledger)
@@ -357,7 +359,7 @@ def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
             by_bookie[gone] = by_bookie.get(gone, 0) + 1
         if any(not (holder & there) for holder in holders):
             unguarded.append(ledger.ledger_id)
-    listening = {one.bookie_id for one in facts.bookies if one.listens}
+    listening = {bookie.bookie_id for bookie in facts.bookies if bookie.listens}
     for bookie_id, count in sorted(by_bookie.items()):
         copies = _counted(count, "ledger has", "ledgers have") + " copies on it"
         level = Level.WARNING if count else Level.INFO
@@ -389,7 +391,7 @@ def _placement(facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
     if facts.topology is None or facts.bookies is None:
         return
-    there = [one.bookie_id for one in facts.bookies if one.state != "away"]
+    there = [bookie.bookie_id for bookie in facts.bookies if bookie.state != "away"]
     hosts = facts.topology.hosts(there)
     if len(there) > 1 and len(hosts) == 1 and len(facts.topology.racks(there)) == 1:
         yield Finding(
@@ -397,19 +399,19 @@ def _placement(facts: ClusterFacts) -> Iterator[Finding]:
             f"all {len(there)} are on one host ({', '.join(hosts)}): copies of an entry are lost with it together",
         )  # fmt: skip
         return
-    found = {}
+    misplaced = {}
     for ledger in facts.ledgers:
         for _, ensemble in ledger.segments:
             violations = facts.topology.violations(ensemble, ledger.write_quorum, there)
             if violations:
-                found[ledger.ledger_id] = violations[0].text
+                misplaced[ledger.ledger_id] = violations[0].text
                 break
-    if found:
-        first, text = next(iter(found.items()))
+    if misplaced:
+        first, text = next(iter(misplaced.items()))
         yield Finding(
             Level.WARNING, "copies",
-            f"of {_counted(len(found), 'ledger', 'ledgers')} ({_listed(tuple(found))}) copies are in too few racks or "
-            f"on too few hosts, for example of ledger {first}: {text}",
+            f"of {_counted(len(misplaced), 'ledger', 'ledgers')} ({_listed(tuple(misplaced))}) copies are in too few "
+            f"racks or on too few hosts, for example of ledger {first}: {text}",
             "have auto-recovery move them (auditorPeriodicPlacementPolicyCheckInterval, "
             "repairedPlacementPolicyNotAdheringBookieEnabled), or add bookies where there are few",
         )  # fmt: skip
@@ -417,23 +419,23 @@ def _placement(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _holders(ledger: LedgerFacts) -> set[frozenset[str]]:
     """The different write sets of the ledger's entries. Those of a ledger that is open count as if they had entries."""
-    found: set[frozenset[str]] = set()
+    write_sets: set[frozenset[str]] = set()
     ends: list[int | None] = [first - 1 for first, _ in ledger.segments[1:]]
     for (first, ensemble), end in zip(ledger.segments, [*ends, ledger.last_entry_id], strict=True):
         size = len(ensemble)
         # Entries are dealt out in turn, so as many as the ensemble is large show every write set.
         last = first + size - 1 if end is None else min(end, first + size - 1)
         for entry_id in range(first, last + 1):
-            found.add(frozenset(ensemble[(entry_id + at) % size] for at in range(ledger.write_quorum)))
-    return found
+            write_sets.add(frozenset(ensemble[(entry_id + at) % size] for at in range(ledger.write_quorum)))
+    return write_sets
 
 
 def _listed(ids: Sequence[object]) -> str:
     return ", ".join(map(str, ids[:_NAMES_MAX])) + (", …" if len(ids) > _NAMES_MAX else "")
 
 
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _counted(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 # ---------------------------------------------------------------------------------------- brokers
@@ -443,7 +445,7 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.brokers_error:
         yield Finding(Level.ERROR, "brokers", facts.brokers_error, "start a broker, or name one with --admin-url")
         return
-    registered = {one.url for one in facts.brokers}
+    registered = {broker.url for broker in facts.brokers}
     for url, why in facts.silent_admins:
         if url not in registered:
             yield Finding(
@@ -452,19 +454,19 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
             )  # fmt: skip
     if not facts.brokers:
         yield Finding(Level.ERROR, "brokers", "no broker is registered: topics are not served", "start a broker")
-    for one in facts.brokers:
-        where = f"broker {one.broker_id}"
-        if one.error:
+    for broker in facts.brokers:
+        where = f"broker {broker.broker_id}"
+        if broker.error:
             yield Finding(
-                Level.ERROR, where, f"it is registered and does not answer at {one.url}: {one.error}",
+                Level.ERROR, where, f"it is registered and does not answer at {broker.url}: {broker.error}",
                 "look whether the process hangs; its topics move when its session ends",
             )  # fmt: skip
-        elif one.health:
+        elif broker.health:
             yield Finding(
-                Level.ERROR, where, f"it cannot write a message and read it back: {one.health}",
+                Level.ERROR, where, f"it cannot write a message and read it back: {broker.health}",
                 "look at its log, and at what is said about bookies here",
             )  # fmt: skip
-        yield from _skew(where, one.skew_s)
+        yield from _skew(where, broker.skew_s)
 
 
 def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
@@ -473,26 +475,27 @@ def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
             Level.INFO, "subscriptions",
             f"those of {_counted(facts.topics_left, 'topic', 'topics')} were not looked at (--time-limit)",
         )  # fmt: skip
-    for one in facts.subscriptions:
-        where = f"subscription {one.name} of {one.topic}"
-        if one.backlog <= 0:
+    for subscription in facts.subscriptions:
+        where = f"subscription {subscription.name} of {subscription.topic}"
+        if subscription.backlog <= 0:
             continue
-        if one.consumers and one.is_blocked:
+        if subscription.consumers and subscription.is_blocked:
             yield Finding(
                 Level.ERROR, where,
-                f"stuck: {one.unacknowledged} messages are delivered and not acknowledged, so the broker delivers no "
-                f"more ({one.backlog} wait)",
+                f"stuck: {subscription.unacknowledged} messages are delivered and not acknowledged, so the broker "
+                f"delivers no more ({subscription.backlog} wait)",
                 "let the consumers acknowledge, nack or restart; look for messages that they swallow",
             )  # fmt: skip
-        elif one.consumers and one.permits <= 0:
+        elif subscription.consumers and subscription.permits <= 0:
             yield Finding(
                 Level.WARNING, where,
-                f"{one.backlog} entries wait, and none of its {one.consumers} consumers asks for more",
+                f"{subscription.backlog} entries wait, and none of its {subscription.consumers} consumers asks for "
+                "more",
                 "the program does not call receive(), or its queue is full: look what it is waiting for",
             )  # fmt: skip
-        elif not one.consumers and one.backlog >= backlog_warn:
+        elif not subscription.consumers and subscription.backlog >= backlog_warn:
             yield Finding(
-                Level.WARNING, where, f"{one.backlog} entries are kept for it, and nobody consumes",
+                Level.WARNING, where, f"{subscription.backlog} entries are kept for it, and nobody consumes",
                 "start its consumers, or delete it: `magnetar subscriptions delete TOPIC NAME`",
             )  # fmt: skip
 
@@ -506,4 +509,4 @@ def _unasked(facts: ClusterFacts) -> Iterator[Finding]:
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """0 for nothing above INFO, 1 for warnings, 2 for errors."""
-    return max((int(one.level) for one in findings), default=0)
+    return max((int(finding.level) for finding in findings), default=0)

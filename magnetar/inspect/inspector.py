@@ -30,7 +30,7 @@ from magnetar_core.security.tls.files import TlsFiles, directory_files
 # Questions to the metadata store under way at once.
 CONCURRENT_MAX: Final = 64
 
-# Marks of auto-recovery that are counted: each has a path of its own, and beyond it is just "many".
+# Marks of auto-recovery that are counted at most: each has a path of its own, and more are just "many".
 MARKS_MAX: Final = 1_000
 _MARK_LEVELS: Final = 5
 
@@ -44,7 +44,7 @@ LAST_ENTRY: Final = -1
 
 
 class Copy(NamedTuple):
-    """What one bookie has of an entry."""
+    """What one bookie answered when it was asked for an entry."""
 
     bookie_id: str
     verdict: str
@@ -96,7 +96,7 @@ class Inspector:
                 timeout_s=READ_TIMEOUT_S,
                 connect_timeout_ms=CONNECT_TIMEOUT_MS,
                 tls=tls,
-                frame_bytes_max=LARGEST_FRAME_BYTES_MAX,  # whatever the bookies' setting is
+                frame_bytes_max=LARGEST_FRAME_BYTES_MAX,  # enough for every setting of the bookies
             ),
         )
 
@@ -126,21 +126,21 @@ class Inspector:
 
     async def records_of(self, ledger_ids: Sequence[int]) -> dict[int, LedgerRecord]:
         """The records of those of the ledgers that (still) exist, by id. Raises MetadataError."""
-        found: dict[int, LedgerRecord] = {}
+        records: dict[int, LedgerRecord] = {}
         limit = asyncio.Semaphore(CONCURRENT_MAX)
 
         async def read(ledger_id: int) -> None:
             async with limit:
                 try:
                     record = await self.ledgers.read(ledger_id)
-                    found[ledger_id] = LedgerRecord(record.metadata, record.created_ms)
+                    records[ledger_id] = LedgerRecord(record.metadata, record.created_ms)
                 except NoNode:
                     return
                 except Corruption as error:
-                    found[ledger_id] = LedgerRecord(None, 0, str(error))
+                    records[ledger_id] = LedgerRecord(None, 0, str(error))
 
         await asyncio.gather(*map(read, ledger_ids))
-        return dict(sorted(found.items()))
+        return dict(sorted(records.items()))
 
     async def under_replicated(self) -> list[int]:
         """Ledgers that auto-recovery has marked, up to MARKS_MAX. Raises MetadataError."""
@@ -152,11 +152,11 @@ class Inspector:
         return sorted(int(mark) for mark in marks if mark.isdigit())
 
     async def bookies(self) -> list[KnownBookie]:
-        """All that are registered or have a cookie, by name. Raises MetadataError."""
+        """All bookies that are registered or have a cookie, by name. Raises MetadataError."""
         known = {
             *await self.store.children(f"{self.root}/cookies"), *self.directory.writable, *self.directory.read_only
         }  # fmt: skip
-        found = []
+        bookies = []
         states = BookieStates(self.store, self.root)
         for bookie_id in sorted(known):
             try:
@@ -164,12 +164,12 @@ class Inspector:
             except Corruption:
                 life = "unreadable"
             if bookie_id not in self.directory.available:
-                found.append(KnownBookie(bookie_id, "away", "", "", life))
+                bookies.append(KnownBookie(bookie_id, "away", "", "", life))
                 continue
             info = await self.directory.info_of(bookie_id)
-            http = next((one for one in info.endpoints if one.protocol == "http"), None)
+            http = next((endpoint for endpoint in info.endpoints if endpoint.protocol == "http"), None)
             rpc = info.rpc
-            found.append(
+            bookies.append(
                 KnownBookie(
                     bookie_id,
                     "read-only" if bookie_id in self.directory.read_only else "writable",
@@ -178,16 +178,15 @@ class Inspector:
                     life,
                 )
             )
-        return found
+        return bookies
 
     async def last_entry(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, list[Copy]]:
-        """The last entry that any bookie of an open ledger has (that of the metadata once it is closed), and who could
-        not be asked."""
+        """The last entry that any bookie of an open ledger has (that of the metadata once it is closed), and the
+        bookies that could not be asked."""
         if metadata.is_closed:
             return metadata.last_entry_id, []
-        copies = await asyncio.gather(
-            *(self._copy(one, ledger_id, LAST_ENTRY, metadata) for one in sorted(set(metadata.last_segment.ensemble)))
-        )
+        members = sorted(set(metadata.last_segment.ensemble))
+        copies = await asyncio.gather(*(self._copy(member, ledger_id, LAST_ENTRY, metadata) for member in members))
         last = max((copy.stored.entry_id for copy in copies if copy.stored is not None), default=-1)
         return last, [copy for copy in copies if copy.verdict not in ("good", "missing")]
 
@@ -195,7 +194,7 @@ class Inspector:
         """What each bookie of the entry's write set has of the entry."""
         ensemble = metadata.ensemble_for(entry_id)
         members = [ensemble[(entry_id + at) % len(ensemble)] for at in range(metadata.write_quorum)]
-        return list(await asyncio.gather(*(self._copy(one, ledger_id, entry_id, metadata) for one in members)))
+        return list(await asyncio.gather(*(self._copy(member, ledger_id, entry_id, metadata) for member in members)))
 
     async def _copy(self, bookie_id: str, ledger_id: int, entry_id: int, metadata: LedgerMetadata) -> Copy:
         try:
@@ -242,12 +241,12 @@ async def inspecting(
 
 
 async def _silent_hosts(url: str) -> dict[str, str]:
-    """Which ZooKeeper servers in *url* take no connection. Raises StoreUnavailable if none does: said at once, not
-    after all tries of the client."""
+    """The ZooKeeper servers in *url* that take no connection, and why. Raises StoreUnavailable if none takes one: at
+    once, not after all tries of the client."""
     scheme, _, place = url.partition(":")
     if scheme != "zk":
         return {}
-    hosts = [one for one in place.partition("/")[0].split(",") if one]
+    hosts = [host for host in place.partition("/")[0].split(",") if host]
 
     async def why_silent(text: str) -> str:
         host, separator, port = text.rpartition(":")
@@ -262,12 +261,12 @@ async def _silent_hosts(url: str) -> dict[str, str]:
         writer.close()
         return ""
 
-    found = dict(zip(hosts, await asyncio.gather(*map(why_silent, hosts)), strict=True))
-    silent = {host: why for host, why in found.items() if why}
+    answers = dict(zip(hosts, await asyncio.gather(*map(why_silent, hosts)), strict=True))
+    silent = {host: why for host, why in answers.items() if why}
     if len(silent) == len(hosts):
-        told = "; ".join(f"{host}: {why}" for host, why in silent.items())
+        reasons = "; ".join(f"{host}: {why}" for host, why in silent.items())
         raise StoreUnavailable(
-            f"no ZooKeeper answers ({told}). Is one running? Give it with --metadata, or with "
+            f"no ZooKeeper answers ({reasons}). Is one running? Give it with --metadata, or with "
             "--admin-url a broker that uses it."
         )
     return silent

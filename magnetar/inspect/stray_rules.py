@@ -1,4 +1,4 @@
-"""What the record of a ledger may be, found from what the bookies have of it. No IO.
+"""Works out what the record of a ledger may be, from what the bookies have of it. No IO.
 
     bookie 1   0 1 . 3 4 .        two copies over three bookies: entry e is on those at e and e + 1 of the ensemble,
     bookie 2   0 . 2 3 . 5        counted round. Entry 0 is on 1 and 2, entry 1 on 1 and 3, so the order is 2 1 3
@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import Segment
 from magnetar_core.runtime.types import MagnetarError
 
-# Entries of one ledger. Pulsar's have 50,000 by default; of each bookie a bit for each is held.
+# Entries of one ledger. Pulsar's have 50,000 by default; one bit is held for each entry of each bookie.
 ENTRIES_MAX: Final = 100_000_000
 
-# Changes of the ensemble. A ledger with more of them had no quiet hour, and its lists are rather misunderstood.
+# Changes of the ensemble. More of them are not likely in one ledger: rather its lists are misunderstood.
 SEGMENTS_MAX: Final = 50
 
 # Bookies of an ensemble: an order is searched for up to so many.
@@ -44,12 +44,12 @@ class Placed(NamedTuple):
 
 def entries_of(groups: Iterable[Group]) -> int:
     """A list of entries as one number: bit e is set if entry e is there. Raises CannotTell."""
-    found = 0
+    entries = 0
     for first, last, size, period in groups:
         if not 0 <= first <= last < ENTRIES_MAX or not 0 < size <= ENTRIES_MAX:
             raise CannotTell(f"a list of entries up to {last + size - 1}, more than {ENTRIES_MAX} are not looked at")
-        found |= _repeated((1 << size) - 1, period or 1, (last - first) // period + 1 if period else 1) << first
-    return found
+        entries |= _repeated((1 << size) - 1, period or 1, (last - first) // period + 1 if period else 1) << first
+    return entries
 
 
 def _repeated(run: int, period: int, count: int) -> int:
@@ -94,20 +94,21 @@ def place(held: Mapping[str, int], last: int, spare: Sequence[str], ensemble_siz
     whole = (1 << last + 1) - 1
     held = {bookie: entries & whole for bookie, entries in sorted(held.items()) if entries & whole}
     quorum = _copies(list(held.values()))
-    others = [one for one in spare if one not in held]
+    others = [bookie for bookie in spare if bookie not in held]
     sizes = [ensemble_size] if ensemble_size else range(quorum, min(len(held) + len(others), ENSEMBLE_MAX) + 1)
     best: list[Segment] | None = None
     for size in sizes:
         if size < quorum:
             raise CannotTell(f"some entries have {quorum} copies, so no ensemble of {size} bookies holds them")
-        found = _segments(held, last, size, quorum, others)
-        # Of as many segments the smallest ensemble: a larger one would name bookies that have nothing.
-        if found is not None and (best is None or len(found) < len(best)):
-            best = found
+        segments = _segments(held, last, size, quorum, others)
+        # With as many segments the smallest ensemble wins: a larger one would name bookies that have nothing.
+        if segments is not None and (best is None or len(segments) < len(best)):
+            best = segments
     if best is None:
         raise CannotTell(
             f"no order of the bookies fits what they have ({', '.join(held)}; {quorum} copies of an entry)"
         )
+    assert best[0].first_entry_id == 0, "a ledger's first segment begins with its first entry"
     return Placed(tuple(best), quorum)
 
 
@@ -124,10 +125,10 @@ def _copies(held: Sequence[int]) -> int:
 def _segments(
     held: Mapping[str, int], last: int, size: int, quorum: int, others: Sequence[str]
 ) -> list[Segment] | None:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     first = 0
     while first <= last:
-        if len(found) == SEGMENTS_MAX:
+        if len(segments) == SEGMENTS_MAX:
             return None
         order = _order(held, first, first, size, quorum, others)
         if order is None:
@@ -140,15 +141,15 @@ def _segments(
                 high = middle - 1
             else:
                 low, order = middle, longer
-        found.append(Segment(first, order))
+        segments.append(Segment(first, order))
         first = low + 1
-    return found
+    return segments
 
 
 def _order(
     held: Mapping[str, int], first: int, last: int, size: int, quorum: int, others: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """An ensemble of *size* in which each copy of the entries *first* … *last* stands where it belongs; None: none."""
+    """An ensemble of *size* in which each copy of the entries *first* … *last* is in its place; None: there is none."""
     span = ((1 << last + 1 - first) - 1) << first
     here = {bookie: entries & span for bookie, entries in held.items() if entries & span}
     if len(here) > size:
@@ -160,9 +161,9 @@ def _order(
     taken = _matched(places)
     if taken is None:
         return None
-    fill = iter([one for one in (*held, *others) if one not in here])
+    fill = iter([bookie for bookie in (*held, *others) if bookie not in here])
     order = [taken.get(at) or next(fill, None) for at in range(size)]
-    return tuple(one for one in order if one is not None) if None not in order else None
+    return tuple(bookie for bookie in order if bookie is not None) if None not in order else None
 
 
 def _every(rest: int, size: int, first: int, last: int) -> int:
@@ -172,7 +173,7 @@ def _every(rest: int, size: int, first: int, last: int) -> int:
 
 
 def _matched(places: Mapping[str, Sequence[int]]) -> dict[int, str] | None:
-    """A place of its own for each bookie, of those that it may have; None: there are not enough."""
+    """A different place for each bookie, one of those that it may have; None if there are not enough."""
     taken: dict[int, str] = {}
 
     def put(bookie: str, tried: set[int]) -> bool:

@@ -5,8 +5,8 @@
 
 Metadata that went back in time lack the ledgers that were made since. Rules:
 
-1. A ledger is fenced on every bookie that has some of it before that counts: whoever still writes to it is acknowledged
-   nothing more.
+1. Before the copies count, the ledger is fenced on every bookie that has some of it: a client that still writes to it
+   gets no acknowledgement any more.
 2. A record is made where there is none, and never changed. A topic's record is replaced in the version that was read,
    and only while no broker is registered: a broker that has the topic loaded would not know of the ledger.
 3. A ledger goes into a topic's list where its number belongs, closed. If it is behind the last one, that is closed
@@ -54,16 +54,18 @@ class Stray(NamedTuple):
     ledger_id: int
     bookies: tuple[str, ...]
     entries: int
-    """As many as the bookie that has most; -1: no bookie tells."""
+    """The most that one bookie has; -1: no bookie could say."""
     producer: str = ""
-    """Who published its first message; empty if the first entry is none, or not there."""
+    """The producer of its first message; empty if the first entry is not a message, or is not there."""
     published_ms: int = 0
 
 
 class Strays(NamedTuple):
-    found: tuple[Stray, ...]
+    """What a search came to."""
+
+    ledgers: tuple[Stray, ...]
     left: int
-    """Those that were not looked at."""
+    """Ledgers without a record that were not looked at."""
     silent: Mapping[str, str]
     """Bookies that could not be asked, and why."""
 
@@ -77,7 +79,7 @@ class Restored(NamedTuple):
 
 
 class StrayLedgers:
-    """Finds and restores. Used once, on the loop."""
+    """Finds ledgers without a record, and gives them one. Used once, on the loop."""
 
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector
@@ -114,11 +116,11 @@ class StrayLedgers:
         entries, first = -1, ("", 0)
         for bookie_id in bookies:
             try:
-                found = entries_of(await self._lists.of(bookie_id, ledger_id))
+                listed = entries_of(await self._lists.of(bookie_id, ledger_id))
             except (BookKeeperError, CannotTell):
                 continue
-            entries = max(entries, found.bit_count())
-            if found & 1 and not first[1]:
+            entries = max(entries, listed.bit_count())
+            if listed & 1 and not first[1]:
                 first = await self._first(bookie_id, ledger_id)
         return Stray(ledger_id, tuple(bookies), entries, *first)
 
@@ -150,13 +152,13 @@ class StrayLedgers:
         """
         ledgers = self._inspector.ledgers
         try:
-            found = await ledgers.read(ledger_id)
+            record = await ledgers.read(ledger_id)
         except NoNode:
             pass
         else:
-            if not found.metadata.is_closed:
+            if not record.metadata.is_closed:
                 raise CannotTell(f"ledger {ledger_id} has a record, which is open; its topic's owner closes it")
-            return Restored(found.metadata, is_new=False)
+            return Restored(record.metadata, is_new=False)
         bookies = await self._askable(without)
         # Once more when it is fenced: until then a writer may have added to it.
         await self._fence(ledger_id, tuple(await self._held(ledger_id, bookies)), password)
@@ -165,7 +167,7 @@ class StrayLedgers:
             raise CannotTell(f"no bookie has an entry of ledger {ledger_id}: there is nothing to save")
         digests = (DigestType.DUMMY,) if is_unchecked else _DIGESTS
         newest = await self._read(
-            ledger_id, max(one.bit_length() for one in held.values()) - 1, held, password, digests
+            ledger_id, max(entries.bit_length() for entries in held.values()) - 1, held, password, digests
         )
         last = last_entry(held, newest.stored.last_add_confirmed)
         end = newest if newest.stored.entry_id == last else (
@@ -194,19 +196,19 @@ class StrayLedgers:
     async def _askable(self, without: Collection[str]) -> list[str]:
         """Every bookie of the cluster. Raises CannotTell if one of them is away."""
         known = await self._inspector.bookies()
-        strangers = set(without) - {one.bookie_id for one in known}
+        strangers = set(without) - {bookie.bookie_id for bookie in known}
         if strangers:
             raise CannotTell(f"no bookie is called {', '.join(sorted(strangers))}")
-        away = [one.bookie_id for one in known if one.state == "away" and one.bookie_id not in without]
+        away = [bookie.bookie_id for bookie in known if bookie.state == "away" and bookie.bookie_id not in without]
         if away:
             raise CannotTell(
                 f"{', '.join(away)} cannot be asked, and may have entries that no other bookie has: start it, or say "
                 "that it does not count (--without)"
             )
-        return [one.bookie_id for one in known if one.bookie_id not in without]
+        return [bookie.bookie_id for bookie in known if bookie.bookie_id not in without]
 
     async def _held(self, ledger_id: int, bookies: Sequence[str]) -> dict[str, int]:
-        """The entries that each bookie has, as `entries_of`; none of those that have nothing. Raises CannotTell."""
+        """Bookie → its entries, as `entries_of` has them; without bookies that have nothing. Raises CannotTell."""
         held = {}
         for bookie_id in bookies:
             try:
@@ -232,7 +234,7 @@ class StrayLedgers:
     ) -> "_Read":
         """A good copy of an entry, and the digest that it has. Raises CannotTell."""
         problems = []
-        for bookie_id in (one for one, entries in held.items() if entries >> entry_id & 1):
+        for bookie_id in (holder for holder, entries in held.items() if entries >> entry_id & 1):
             try:
                 data = bytes(await self._inspector.pool.get(bookie_id, ledger_id).read(ledger_id, entry_id))
             except BookKeeperError as error:
@@ -266,16 +268,17 @@ class StrayLedgers:
         path = ledger_path(topic.managed_ledger_name)
         node = await store.get(path)
         record = ManagedLedgerInfo() if node is None else decode_ledger_info(node.value, str(topic))
-        if any(one.ledgerId == ledger_id for one in record.ledgerInfo):
+        if any(ledger.ledgerId == ledger_id for ledger in record.ledgerInfo):
             return False
         infos = list(record.ledgerInfo)
         if infos and infos[-1].ledgerId < ledger_id and not infos[-1].timestamp:
-            infos[-1:] = await self._closed(infos[-1], topic)
+            infos[-1:] = await self._close(infos[-1], topic)
         info = ManagedLedgerInfo.LedgerInfo(
             ledgerId=ledger_id, entries=made.last_entry_id + 1, size=made.length,
             timestamp=self._inspector.clock.wall_ms(),
         )  # fmt: skip
-        infos = sorted([*infos, info], key=lambda one: one.ledgerId)
+        infos = sorted([*infos, info], key=lambda ledger: ledger.ledgerId)
+        assert [ledger.ledgerId for ledger in infos].count(ledger_id) == 1, "a topic's record names a ledger once"
         if record.HasField("terminatedPosition") and infos[-1] is info:
             raise CannotTell(f"{topic} was terminated before ledger {ledger_id}: nothing comes behind that")
         del record.ledgerInfo[:]
@@ -286,8 +289,8 @@ class StrayLedgers:
             raise CannotTell(f"the record of {topic} was changed meanwhile; ask again") from None
         return True
 
-    async def _closed(self, last: ManagedLedgerInfo.LedgerInfo, topic: TopicName) -> list[ManagedLedgerInfo.LedgerInfo]:
-        """The topic's last ledger, closed; none if there is no such ledger. Raises CannotTell."""
+    async def _close(self, last: ManagedLedgerInfo.LedgerInfo, topic: TopicName) -> list[ManagedLedgerInfo.LedgerInfo]:
+        """Close the topic's last ledger; returns its line of the record, none if it is gone. Raises CannotTell."""
         async with _client(self._inspector) as client:
             try:
                 handle = await client.open_as_administrator(last.ledgerId, recovery=True)
@@ -319,7 +322,7 @@ async def _client(inspector: Inspector) -> "AsyncIterator[BookKeeper]":
 
 
 def _custom(topic: TopicName | None) -> tuple[tuple[str, bytes], ...]:
-    """As a broker's ledgers have it, so that its owner is known."""
+    """The custom metadata that a broker gives its ledgers, by which their owner is known."""
     if topic is None:
         return ()
     return (
@@ -343,9 +346,9 @@ def _opened(
 def ledgers_of(url: str, bookie_id: str) -> list[int]:
     """The ledgers of a bookie, which may share its HTTP address with others. Blocks. Raises BookieAdminError."""
     admin = BookieAdmin(url)
-    found: list[int] = []
+    ledger_ids: list[int] = []
     first = 0
     while some := admin.get("magnetar/ledgers", first=first, count=_LEDGERS_PER_ANSWER, bookie=bookie_id):
-        found += map(int, some)
-        first = found[-1] + 1
-    return found
+        ledger_ids += map(int, some)
+        first = ledger_ids[-1] + 1
+    return ledger_ids

@@ -1,4 +1,4 @@
-"""What each server process says to those that started it: its log, and that it can be used now."""
+"""How a server process reports to whoever started it: the line that it can be used now, and its log."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from magnetar_core.runtime.process.daemon import PART_OF_SERVICE
 
 
 class Ready(NamedTuple):
-    """What a server says when it can be used. Empty: it has none."""
+    """What a server announces when it can be used. A text is empty where the server has nothing of that kind."""
 
     what: str
     """`magnetar broker`."""
     address: str
-    """Where clients connect to."""
+    """The place to which clients connect."""
     http: str = ""
     """URLs."""
     https: str = ""
@@ -36,7 +36,7 @@ class Ready(NamedTuple):
 
     @staticmethod
     def read(line: bytes) -> "Ready | None":
-        """From a line of a process of a service; None: it says something else."""
+        """The announcement in a *line* that a process of a service printed; None if it says something else."""
         try:
             facts: Mapping[str, Any] = json.loads(line)
             return Ready(**facts["ready"])
@@ -45,8 +45,8 @@ class Ready(NamedTuple):
 
 
 def say_ready(ready: Ready | str) -> None:
-    """The one line that tells people (and `magnetar cluster`) that a server can be used; a process of a service tells
-    the service by an object of JSON."""
+    """Print the one line by which people (and `magnetar cluster`) know that a server can be used. A process of a
+    service prints an object of JSON, for the service."""
     if isinstance(ready, Ready) and PART_OF_SERVICE in os.environ:
         print(json.dumps({"ready": ready._asdict()}), flush=True)
     else:

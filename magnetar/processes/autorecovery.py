@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# Between the death of an embedded node and the start of the next one: a store that is away is not pressed.
+# The pause between the death of an embedded node and the start of the next one: a store that is away is not asked
+# all the time.
 _RESTART_S: Final = 1.0
 
 
 class EmbeddedNode:
-    """A node inside a bookie's process. One that died is told of and started anew: the bookie goes on."""
+    """A node inside a bookie's process. After its death a new one is started: the bookie goes on."""
 
     def __init__(
         self, name: str, store: "MetadataStore", bookkeeper: "BookKeeper", clock: "Clock", config: "AutoRecoveryConfig",
@@ -148,7 +149,7 @@ async def serve_management(
     node: "NodeConfig", config: "AutoRecoveryConfig", store: "MetadataStore", bookkeeper: "BookKeeper",
     clock: "Clock", parts: Parts, *, root: str, tls: "TlsFiles | None",
 ) -> str:  # fmt: skip
-    """Serve the management interface where the settings want it; its URL, or nothing. Raises MagnetarError."""
+    """Serve the management interface where the settings say so; returns its URL, or "". Raises MagnetarError."""
     if not node.http_enabled:
         return ""
     from autorecovery.admin.server import json_refusal, root_application
@@ -174,7 +175,7 @@ async def serve_management(
 
 
 def run_auto_recovery(config_path: Path | None) -> int:
-    """Run a node until it is told to stop, or dies; returns the exit code. Raises ConfigurationError."""
+    """Run a node until it is stopped, or dies; returns the exit code. Raises ConfigurationError."""
     from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
     from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
 

@@ -35,8 +35,8 @@ from magnetar_core.runtime.types import MagnetarError
 log = logging.getLogger(__name__)
 
 
-# How long a broker that stops waits, in all, for a metadata store that does not answer. It would seal ledgers and
-# release bundles; the next owner can do without both.
+# How long a broker that stops waits, in all, for a metadata store that does not answer: to seal its ledgers and to
+# release its bundles helps the next owner, which can do without both.
 STOP_WAIT_S = 2.0
 
 
@@ -65,11 +65,11 @@ async def start_broker(
     more_metrics: Sequence[MetricSource] = (),
     on_failure: Callable[[BaseException], None],
 ) -> Broker:
-    """Start a broker whose stores are open; *parts* learns how to stop it, *on_failure* that it must end. Raises
-    MagnetarError.
+    """Start a broker whose stores are open; *parts* learns how to stop it, *on_failure* is called when it must end.
+    Raises MagnetarError.
 
-    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead. /metrics tells
-    *more_metrics*, too, of what else runs in the process.
+    Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead. /metrics also has
+    *more_metrics*, those of what else runs in the process.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     check(config)
@@ -163,7 +163,7 @@ async def start_broker(
     parts.add("patience", hurry)
     parts.add(
         "bundles", partial(hand_over, broker, ownership, lambda: takeovers.takers)
-    )  # the first to be stopped: all ports are open still
+    )  # it is stopped first, while all ports are still open
     return broker
 
 
@@ -179,8 +179,8 @@ def _number_of(listening: socket.socket | None) -> int:
 
 
 def _reserve(config: BrokerConfig, port: int | None, setting: str) -> socket.socket | None:
-    """A socket for HTTP, opened before anything is started: a port that is taken is found at once, and who comes early
-    waits until it is served."""
+    """A socket for HTTP, opened before anything is started: a port that is in use is noticed at once, and clients that
+    come early wait until they are served."""
     if port is None:
         return None
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -34,8 +34,8 @@ from magnetar_core.runtime.types import MagnetarError
 SESSION_MS: Final = 2_000
 
 READY_TIMEOUT_S: Final = 60.0
-"""For all that is started together, some three seconds on a quiet machine. Who is not ready by then is shown with the
-end of its log."""
+"""For all processes that are started together; a quiet machine needs some three seconds. One that is not ready by then
+is reported with the end of its log."""
 
 STOP_TIMEOUT_S: Final = 30.0
 
@@ -47,7 +47,7 @@ BOOKIE_PORT: Final = 3181
 BROKER_PORT: Final = 6650
 WEB_PORT: Final = 8080
 GRPC_PORT: Final = 6750
-"""Of the topic API; 6648, where standalone has it, is too near to the brokers' 6650, 6651 …"""
+"""The topic API's. 6648, which a standalone takes, is too near to the brokers' 6650, 6651 …"""
 BOOKIE_WEB_PORT: Final = 8000
 """HTTP of the bookies, where Apache has it."""
 
@@ -78,7 +78,7 @@ class Member:
     """HTTP of a broker or bookie; 0: a bookie of a cluster that was made before its bookies had one."""
     pid: int = 0
     started: str = ""
-    """The start time as the system tells it: pids are used again."""
+    """The start time in the system's own words: pids are used again."""
     grpc_port: int = 0
     """0: the topic API is off (a cluster that was made before there was one)."""
     address: str = HOST
@@ -129,7 +129,7 @@ class Cluster:
 
     @property
     def state(self) -> State:
-        """What was started. Raises ClusterError if there is no cluster in the folder."""
+        """The processes that were started. Raises ClusterError if there is no cluster in the folder."""
         if self._state is None:
             try:
                 raw = json.loads((self.directory / STATE_FILE).read_text(encoding="utf-8"))
@@ -159,7 +159,7 @@ class Cluster:
         raise ClusterError(f"no process {name} in this cluster; there are {known}")
 
     def members(self, kind: str) -> list[Member]:
-        """Those of one kind: `zookeeper`, `bookie`, `broker`."""
+        """The processes of one kind: `zookeeper`, `bookie`, `broker`."""
         return [member for member in self.state.members if member.kind == kind]
 
     @property
@@ -179,9 +179,9 @@ class Cluster:
     @property
     def dashboard_url(self) -> str:
         """The page about bookies and their copies, at the first bookie that runs; empty if none serves it."""
-        for one in self.members("bookie"):
-            if one.web_port and self.is_running(one.name) and self._runs_auto_recovery(one):
-                return f"http://{HOST}:{one.web_port}/dashboard/"
+        for bookie in self.members("bookie"):
+            if bookie.web_port and self.is_running(bookie.name) and self._runs_auto_recovery(bookie):
+                return f"http://{HOST}:{bookie.web_port}/dashboard/"
         return ""
 
     def _runs_auto_recovery(self, bookie: Member) -> bool:
@@ -194,7 +194,7 @@ class Cluster:
         return f"zk:{self.member('zookeeper').address}:{self.state.zookeeper_port}"
 
     def is_running(self, name: str) -> bool:
-        """Whether that very process still lives."""
+        """Whether the process that was started as *name* still runs: another one with its pid does not count."""
         member = self.member(name)
         process = self._processes.get(name)
         if process is not None and process.pid == member.pid:
@@ -325,7 +325,7 @@ class Cluster:
                 )
 
     def command(self, member: Member) -> list[str]:
-        """What starts *member*, as a person would type it."""
+        """The command that starts *member*, as a person would type it."""
         place = self.directory / member.name
         if member.kind == "zookeeper":
             return zookeeper_command(find_pyspark_jars(), place / "zoo.cfg")
@@ -442,7 +442,7 @@ def _is_free(port: int) -> bool:
 
 
 def zookeeper_answers(port: int) -> bool:
-    """Whether a server on this machine serves clients; not only listens."""
+    """Whether the ZooKeeper at *port* of this machine serves clients, and does not only listen."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
             connection.sendall(b"srvr")  # not `ruok`, which is answered before the server serves clients
@@ -460,7 +460,7 @@ def _start_time(pid: int) -> str:
     except FileNotFoundError:
         if Path("/proc/self/stat").exists():
             return ""
-        found = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        return found.stdout.strip()
+        result = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        return result.stdout.strip()
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]

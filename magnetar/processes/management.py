@@ -26,8 +26,8 @@ def parse_cookie(data: bytes, source: str) -> tuple[str, str]:
     """See `autorecovery.admin.subjects.cookies.ParseCookie`. Raises Corruption."""
     from bookie.disks.cookie import decode
 
-    found = decode(data, source)
-    return found.bookie_id, found.instance_id
+    cookie = decode(data, source)
+    return cookie.bookie_id, cookie.instance_id
 
 
 async def start_management(

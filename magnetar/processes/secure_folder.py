@@ -5,7 +5,7 @@
     token.key            the secret by which tokens are signed
     admin.token          the token of the role `admin`
     admin.conf           how to connect with it, for `magnetar --profile` and Apache's tools
-    bookies/             ca.crt, tls.crt, tls.key: whoever has them reads and writes at the bookies, as the broker does
+    bookies/             ca.crt, tls.crt, tls.key: who has them can read and write at the bookies, as the broker does
 
 The folder is its owner's alone (0700), and so is every file in it with a secret (0600).
 
@@ -32,7 +32,7 @@ from magnetar_core.security.tokens import sign
 ROLE: Final = "admin"
 
 BOOKIES: Final = "bookies"
-"""The folder with what bookies ask for."""
+"""The folder with the certificates that bookies ask for."""
 
 _SECRET_BYTES: Final = 32
 # The server's certificate is made anew at a start if it ends before this.
@@ -42,7 +42,7 @@ _PLUGIN: Final = next(name for name, method in CLIENT_PLUGINS.items() if method 
 
 
 class SecureFolder:
-    """Raises ConfigurationError with the file that cannot be read or written."""
+    """The folder, which `prepare` fills. A ConfigurationError names the file that cannot be read or written."""
 
     def __init__(self, path: Path, wall_ms: int) -> None:
         self.path = path.resolve()
@@ -124,8 +124,8 @@ class SecureFolder:
         self._write("tls.crt", made.certificate, mode=0o644)
 
     def _bookies(self, hosts: list[str]) -> None:
-        """What bookies, broker and tools show each other. It lasts as an authority does: the process itself needs it,
-        however long it runs."""
+        """Make the certificate that bookies, broker and tools show each other. It lasts as long as an authority: the
+        process itself needs it, however long it runs."""
         place = self.path / BOOKIES
         place.mkdir(mode=0o700, exist_ok=True)
         place.chmod(0o700)
@@ -135,13 +135,13 @@ class SecureFolder:
             return
         authority = new_authority("magnetar standalone, bookies", self._now)
         made = new_server(authority, hosts, self._now, days=AUTHORITY_DAYS, is_client=True)
-        (self.path / certificate).unlink(missing_ok=True)  # it is the last one, so that half of them are made anew
+        (self.path / certificate).unlink(missing_ok=True)  # it is written last: without it all are made anew
         self._write(trusted, authority.certificate, mode=0o644)
         self._write(key, made.key)
         self._write(certificate, made.certificate, mode=0o644)
 
     def _kept(self, name: str, mode: int = 0o600) -> bytes | None:
-        """What is in a file, which nobody else may read from now on; None if it is not there."""
+        """The content of a file, whose rights become *mode*; None if there is no such file."""
         path = self.path / name
         try:
             path.chmod(mode)

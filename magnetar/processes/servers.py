@@ -36,7 +36,7 @@ def read_broker_settings(
 
 
 def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
-    """Run a bookie until it is told to stop; returns the exit code. Raises ConfigurationError.
+    """Run a bookie until it is stopped; returns the exit code. Raises ConfigurationError.
 
     *processes* wins over the setting `magnetarProcesses`; more than one: a service of so many bookies.
     """
@@ -49,7 +49,7 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
 
     start_server_logging()
     config = read_bookie_settings(config_path, _processes(processes))
-    auto_recovery = read_auto_recovery_settings(config_path)  # read in any case: a mistake in it is told at once
+    auto_recovery = read_auto_recovery_settings(config_path)  # read in any case: a mistake in it is reported at once
     if not config.metadata_service_uri:
         raise ConfigurationError("metadataServiceUri is not set, for example zk://127.0.0.1:2181/ledgers")
     url, root = split_service_uri(config.metadata_service_uri)

@@ -98,7 +98,7 @@ async def start_standalone(
     addresses = []
     metrics: list[Source] = []
     for number, config in enumerate(settings.bookies, 1):
-        # They take whatever maxMessageSize lets the broker take.
+        # Bookies take entries as large as maxMessageSize lets the broker take.
         config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
         bookie = Bookie(config, store, clock, files, on_failure=shutdown.fail)
         try:

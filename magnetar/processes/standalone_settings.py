@@ -20,7 +20,7 @@ GRPC_PORT: Final = 6648
 SERVICE_PORT_TLS: Final = 6651
 WEB_PORT_TLS: Final = 8443
 COPIES_MAX: Final = 3
-"""With several bookies, copies of each entry; one of them may be missing when it is acknowledged."""
+"""The most copies of each entry, where there are several bookies; one may be missing when it is acknowledged."""
 
 # Pulsar deletes messages that no subscription waits for, and after a minute the whole topic. On one machine, where
 # people try things out, published messages are kept; a configuration file can say otherwise.
@@ -42,7 +42,7 @@ _DECIDED: Final[Mapping[str, str]] = {
     "metadataServiceUri": _FOLDERS,
     "bookieId": f"the bookies of a standalone are called bookie-1, bookie-2, …; {_OWN_PROCESS}",
 }
-"""What a standalone decides itself. An empty text is no decision of anybody's."""
+"""Settings that a standalone decides itself → what to do instead. One that is set to nothing is not refused."""
 
 _ANY_ADDRESS: Final = ("0.0.0.0", "::")
 
@@ -174,7 +174,7 @@ def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
     """Settings of one of the bookies, counted from 0. Raises ConfigurationError."""
     place = data / f"bookie-{number + 1}"
     listen = given.get("bookieListenAddress") or "127.0.0.1"
-    told = {name: text for name, text in given.items() if name not in _DECIDED}
+    chosen = {name: text for name, text in given.items() if name not in _DECIDED}
     decided = {
         "bookieListenAddress": listen,
         "advertisedAddress": "127.0.0.1" if listen in _ANY_ADDRESS else listen,
@@ -183,10 +183,10 @@ def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
         "journalDirectories": str(place / "journal"),
         "ledgerDirectories": str(place / "ledgers"),
     }
-    first = load(BookieConfig, {"bookiePort": str(FIRST_BOOKIE_PORT), **told, **decided}, ignored=IGNORED_SETTINGS)
+    first = load(BookieConfig, {"bookiePort": str(FIRST_BOOKIE_PORT), **chosen, **decided}, ignored=IGNORED_SETTINGS)
     if number == 0 or first.port == 0:
         return first
-    return load(BookieConfig, {**told, **decided, "bookiePort": str(first.port + number)}, ignored=IGNORED_SETTINGS)
+    return load(BookieConfig, {**chosen, **decided, "bookiePort": str(first.port + number)}, ignored=IGNORED_SETTINGS)
 
 
 def _bookie_problems(config: BookieConfig, *, has_tls: bool) -> Iterator[str]:

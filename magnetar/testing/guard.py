@@ -57,7 +57,7 @@ def _is_there(pid: int) -> bool:
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of the terminal; the pipe tells when it is time
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of the terminal; the pipe says when it is time
         signal.signal(number, signal.SIG_IGN)
     path = Path(sys.argv[1])
     while sys.stdin.buffer.read(4096):

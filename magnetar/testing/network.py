@@ -27,7 +27,7 @@ _PROBE: Final = "127.0.1.1"
 
 
 class NetworkFailed(Exception):
-    """The relay did not start, or did not do what it was told."""
+    """The relay did not start, or did not do what it was asked."""
 
 
 def why_not() -> str | None:
@@ -69,7 +69,7 @@ class Network:
             )  # fmt: skip
         self._log = log
         try:
-            self._tell(json.dumps(ways_of(members, host)), START_TIMEOUT_S)
+            self._command(json.dumps(ways_of(members, host)), START_TIMEOUT_S)
         except BaseException:
             self._process.kill()
             self.stop()
@@ -81,18 +81,18 @@ class Network:
 
     def open(self, name: str) -> None:
         """A server is about to start."""
-        self._tell(f"open {name}")
+        self._command(f"open {name}")
 
     def shut(self, name: str) -> None:
         """A server has ended: connecting to it is refused from now on."""
-        self._tell(f"shut {name}")
+        self._command(f"shut {name}")
 
     def cut(self, name: str, pid: int, *, silent: bool) -> None:
         """Cut a server off: nothing reaches it, and it reaches nothing. *pid* is its process."""
-        self._tell(f"cut {name} {pid} {'silent' if silent else 'reset'}")
+        self._command(f"cut {name} {pid} {'silent' if silent else 'reset'}")
 
     def heal(self, name: str) -> None:
-        self._tell(f"heal {name}")
+        self._command(f"heal {name}")
 
     def stop(self) -> None:
         """End the relay. To be called after the servers have ended, so that their last bytes still arrive."""
@@ -107,7 +107,7 @@ class Network:
             process.wait()
         process.stdout.close()
 
-    def _tell(self, line: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def _command(self, line: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         process, answer, deadline = self._process, b"", monotonic() + timeout_s
         assert process.stdin is not None
         assert process.stdout is not None

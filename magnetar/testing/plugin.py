@@ -31,9 +31,9 @@ def _follow(request: pytest.FixtureRequest, logs: dict[str, Path]) -> None:
         followed[name] = path, path.stat().st_size if path.exists() else 0
 
 
-def _said(path: Path, start: int) -> str:
-    """What was written to a log after byte *start*, or only its end if that is long. All of the log if it is shorter
-    than *start*: then it was begun anew."""
+def _text_since(path: Path, start: int) -> str:
+    """The text that was written to a log after byte *start*; only its end if it is long. A log that is shorter than
+    *start* was begun anew: then it is all of the log."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -52,7 +52,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = outcome.get_result()
     if report.failed and _LOGS in item.stash:
         for name, (path, start) in item.stash[_LOGS].items():
-            text = _said(path, start)
+            text = _text_since(path, start)
             if text:
                 report.sections.append((f"log of {name} ({path})", text))
 
@@ -87,7 +87,14 @@ def _magnetar_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Clu
 @pytest.fixture
 def pulsar_server(_magnetar_server: "ServerUnderTest", request: pytest.FixtureRequest) -> "TopicPlace":
     """A Pulsar-compatible server that syncs to disk: `service_url`, `admin_url`, `grpc_url`, and a namespace for this
-    test: `namespace`, `topic(name)`. One process for the whole run."""
+    test: `namespace`, `topic(name)`. One process for the whole run.
+
+    Example:
+        def test_orders_are_stored(pulsar_server):
+            client = pulsar.Client(pulsar_server.service_url)
+            client.create_producer(pulsar_server.topic("orders")).send(b"first")
+            client.close()
+    """
     _follow(request, _magnetar_server.logs())
     return _magnetar_server.fresh(request.node.name)
 
@@ -96,7 +103,14 @@ def pulsar_server(_magnetar_server: "ServerUnderTest", request: pytest.FixtureRe
 def volatile_pulsar_server(
     _magnetar_volatile_server: "ServerUnderTest", request: pytest.FixtureRequest
 ) -> "TopicPlace":
-    """The same with its data in memory (/dev/shm, where there is one): faster, and nothing survives the machine."""
+    """As `pulsar_server`, with its data in memory (/dev/shm, where there is one): faster, and nothing survives the
+    machine.
+
+    Example:
+        def test_orders_are_stored(volatile_pulsar_server):
+            with magnetar.Client(volatile_pulsar_server.grpc_url) as client:
+                client.producer(volatile_pulsar_server.topic("orders")).send(b"first")
+    """
     _follow(request, _magnetar_volatile_server.logs())
     return _magnetar_volatile_server.fresh(request.node.name)
 
@@ -104,7 +118,16 @@ def volatile_pulsar_server(
 @pytest.fixture
 def pulsar_cluster(_magnetar_cluster: "ClusterUnderTest", request: pytest.FixtureRequest) -> "ClusterUnderTest":
     """Three bookies, two brokers and ZooKeeper, with `kill_broker()`, `kill_bookie()`, `restart()`, `pause()`, and a
-    namespace for this test. What a test broke is started again before the next one."""
+    namespace for this test. What a test broke is started again before the next one.
+
+    Example:
+        def test_a_broker_dies(pulsar_cluster):
+            topic = pulsar_cluster.topic("orders")
+            with magnetar.Client(pulsar_cluster.grpc_url) as client:
+                client.producer(topic).send(b"before")
+                pulsar_cluster.kill_broker(serving=topic)
+                client.producer(topic).send(b"after")
+    """
     _magnetar_cluster.heal()
     _follow(request, _magnetar_cluster.logs())
     _magnetar_cluster.fresh(request.node.name)

@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple, cast
 
 Endpoint = tuple[str, int]
 Ends = tuple[Endpoint, Endpoint]
-"""Of a socket: its own, and that of its peer."""
+"""The two ends of a socket: its own, and that of its peer."""
 
 HOST: Final = "127.0.0.1"
 
@@ -120,7 +120,7 @@ class End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.has_ended = False
         """Its peer will send nothing more."""
-        self.is_told_the_end = False
+        self.is_end_passed_on = False
         """The end of the other socket's data was passed on to its peer."""
         self.is_full = False
         """Its peer does not take the bytes that wait for it."""
@@ -174,10 +174,10 @@ class End(asyncio.Protocol):
             assert self.transport is not None
             self.transport.write(data)
 
-    def tell_the_end(self) -> None:
-        if self.is_usable and not self.is_told_the_end:
+    def pass_on_the_end(self) -> None:
+        if self.is_usable and not self.is_end_passed_on:
             assert self.transport is not None
-            self.is_told_the_end = True
+            self.is_end_passed_on = True
             self.transport.write_eof()
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class Link:
     def __init__(self, way: Way, peer: Endpoint, gone: Callable[["Link"], None]) -> None:
         self.way = way
         self.ends: Ends = (peer, way.listen)
-        """Of the socket of whoever opened it."""
+        """The ends of the socket of the process that opened it."""
         self.by = way.by
         """The server that opened it; empty for a client, or while it is not looked up yet."""
         self.is_cut = False
@@ -242,7 +242,7 @@ class Link:
             elif end.is_lost:
                 other.close()
             elif end.has_ended:
-                other.tell_the_end()
+                other.pass_on_the_end()
         if near.has_ended and far.has_ended and not self.is_cut:
             near.close()
             far.close()
@@ -301,8 +301,9 @@ class Door:
         return made
 
     def _plug_up(self, listening: socket.socket) -> None:
-        """Linux drops the first packet of a connection while the queue of those to be accepted is full: whoever
-        connects waits, as for a machine that is out of reach. One connection of our own fills a queue of none."""
+        """Linux drops the first packet of a connection while the queue of those to be accepted is full: a client
+        that connects waits, as for a machine that is out of reach. One connection of our own fills a queue of none."""
+        assert self._plug is None, "one plug fills the queue"
         listening.listen(0)
         self._plug = socket.socket()
         self._plug.setblocking(False)
@@ -408,6 +409,7 @@ class Relay:
         self._is_ending = True
         for name in list(self._cuts):
             self.heal(name)
+        assert not self._cuts, "bytes across a cut would never arrive"
         self._shut = set(self._names)
         self._arrange_doors()
         self._end_if_idle()
@@ -443,10 +445,13 @@ class Relay:
             task = self._loop.create_task(self._connect(link, accepted))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
-        elif self._cuts[link.by].silent:
-            self._held.append((link, accepted))
         else:
-            _reset(accepted)
+            # A server that is cut off takes no connection at its own doors, so the opener is on the other side.
+            assert link.by in self._cuts, "a door is open although its server is cut off"
+            if self._cuts[link.by].silent:
+                self._held.append((link, accepted))
+            else:
+                _reset(accepted)
 
     async def _connect(self, link: Link, accepted: socket.socket) -> None:
         self._links.add(link)
@@ -504,7 +509,7 @@ def obey(relay: Relay, line: str) -> str:
 
 
 def ways_from(text: str) -> list[Way]:
-    """From the first line of standard input, a JSON list with four or five fields for each way."""
+    """The ways in the first line of standard input, a JSON list with three or four fields for each."""
     return [Way((way[0][0], way[0][1]), (way[1][0], way[1][1]), *way[2:]) for way in json.loads(text)]
 
 
@@ -538,7 +543,7 @@ async def _main() -> None:
 def main() -> None:
     import resource
 
-    for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal; the pipe tells when it is time
+    for number in (signal.SIGINT, signal.SIGHUP):  # of the terminal; the pipe says when it is time
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError, ValueError):  # two sockets a connection
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

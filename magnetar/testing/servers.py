@@ -115,9 +115,9 @@ class ServerUnderTest(TopicPlace):
         self._guarded.hold([[self._process.pid]])
         deadline = monotonic() + START_TIMEOUT_S
         while True:
-            found = _READY.search(self.log_text())
-            if found is not None:
-                self.service_url, self.admin_url, self.grpc_url = found["service"], found["admin"], found["grpc"]
+            match = _READY.search(self.log_text())
+            if match is not None:
+                self.service_url, self.admin_url, self.grpc_url = match["service"], match["admin"], match["grpc"]
                 return
             if self._process.poll() is not None:
                 raise ServerFailed(f"magnetar standalone ended with {self._process.returncode}: {self._tail()}")
@@ -130,7 +130,7 @@ class ServerUnderTest(TopicPlace):
         return {"standalone": self._log}
 
     def log_text(self) -> str:
-        """What the server has written so far."""
+        """The text that the server has written so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def _tail(self) -> str:
@@ -170,6 +170,10 @@ def standalone(directory: Path | str | None = None, *, options: Sequence[str] = 
 
     Data go to *directory* and stay there; without one they go with the block. *options* are those of the command
     `magnetar standalone`.
+
+    Example:
+        with standalone() as server:
+            print(server.service_url, server.topic("orders"))
     """
     with contextlib.ExitStack() as stack:
         place = directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-"))
@@ -220,7 +224,7 @@ class ClusterUnderTest(TopicPlace):
         return self._cluster.is_running(name)
 
     def logs(self) -> dict[str, Path]:
-        """Whose log is where; ZooKeeper's is left out."""
+        """Server → path of its log; ZooKeeper's is left out."""
         names = [*self.brokers, *self.bookies]
         return {name: self._cluster.log_path(name) for name in names}
 
@@ -243,7 +247,7 @@ class ClusterUnderTest(TopicPlace):
 
     def _choose(self, name: str | None, names: Sequence[str]) -> str:
         """*name*, or the first that runs and can be reached."""
-        chosen = name or next((one for one in names if self._is_well(one)), None)
+        chosen = name or next((candidate for candidate in names if self._is_well(candidate)), None)
         if chosen is None:
             raise ServerFailed(f"none of {', '.join(names)} runs and can be reached; restart() or heal() one first")
         if chosen not in names:
@@ -321,20 +325,20 @@ class ClusterUnderTest(TopicPlace):
         started.
         """
         returning = {name} if name is not None else {*self._away, *self._paused}
-        for one in [name] if name is not None else list(self._away):
-            self._reconnect(one)
+        for server in [name] if name is not None else list(self._away):
+            self._reconnect(server)
         if name is None:
-            for one in list(self._paused):
-                self.resume(one)
+            for server in list(self._paused):
+                self.resume(server)
             with _as_server_failed():
                 for member in self._cluster.state.members:
                     if not self._cluster.is_running(member.name):
                         self._start_process(member.name)
         if "zookeeper" in returning:
             returning |= {*self.brokers, *self.bookies}
-        for one in sorted(returning):
-            if self._is_well(one):
-                self._wait_seen(one)
+        for server in sorted(returning):
+            if self._is_well(server):
+                self._wait_seen(server)
 
     def _reconnect(self, name: str) -> None:
         if self._network is not None:
@@ -382,7 +386,7 @@ class ClusterUnderTest(TopicPlace):
             self._guarded.hold([*self._pids(), relay])
 
     def _pids(self) -> list[list[int]]:
-        """In the order in which they are to end: a broker that has lost its bookies or ZooKeeper ends slowly."""
+        """The pids in the order in which they shall end: a broker that has lost its bookies or ZooKeeper is slow."""
         return [
             [member.pid for member in self._cluster.members(kind) if self._cluster.is_running(member.name)]
             for kind in ("broker", "bookie", "zookeeper")
@@ -434,7 +438,12 @@ def _as_server_failed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cluster(directory: Path | str | None = None, *, bookies: int = 3, brokers: int = 2) -> Iterator[ClusterUnderTest]:
-    """A cluster on free ports until the block ends; needs Java for its ZooKeeper. Raises ServerFailed."""
+    """A cluster on free ports until the block ends; needs Java for its ZooKeeper. Raises ServerFailed.
+
+    Example:
+        with cluster(bookies=3, brokers=2) as servers:
+            servers.restart(servers.kill_bookie())
+    """
     with contextlib.ExitStack() as stack:
         place = Path(directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="magnetar-")))
         place.mkdir(parents=True, exist_ok=True)

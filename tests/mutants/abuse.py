@@ -111,8 +111,8 @@ MUTANTS: Final = (
     Mutant(
         "a topic has as many partitions as its broker says",
         "magnetar/client/async_topics.py",
-        "if not (0 <= found.partitions <= PARTITIONS_MAX and",
-        "if not (found.partitions <= PARTITIONS_MAX and",
+        "if not (0 <= answer.partitions <= PARTITIONS_MAX and",
+        "if not (answer.partitions <= PARTITIONS_MAX and",
         (f"{_HOSTILE}::test_clients_of_the_topic_api",),
     ),
     Mutant(

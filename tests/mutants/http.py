@@ -227,8 +227,8 @@ MUTANTS: Final = (
     Mutant(
         "what cannot be decoded is taken for an answer",
         "magnetar/client/brokers.py",
-        "            raise garbage(address)\n        return found",
-        "            pass\n        return found",
+        "            raise garbage(address)\n        return response",
+        "            pass\n        return response",
         _TOPICS,
     ),
 )

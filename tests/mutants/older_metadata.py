@@ -128,8 +128,8 @@ MUTANTS = (
     Mutant(
         "a bookie that is away has nothing",
         "magnetar/inspect/strays.py",
-        'if one.state == "away" and one.bookie_id not in without]',
-        "if one.bookie_id not in without and one.bookie_id in without]",
+        'if bookie.state == "away" and bookie.bookie_id not in without]',
+        "if bookie.bookie_id not in without and bookie.bookie_id in without]",
         (*STRAYS, "-k", "is_away"),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
     Mutant(
         "the last ledger of a topic stays open in the middle of its list",
         "magnetar/inspect/strays.py",
-        "            infos[-1:] = await self._closed(infos[-1], topic)\n",
+        "            infos[-1:] = await self._close(infos[-1], topic)\n",
         "            pass\n",
         (*STRAYS, "-k", "closed_first"),
     ),

@@ -96,7 +96,7 @@ def test_single_entries_are_shown_and_a_topic_is_truncated(typed: Typed) -> None
     typed.run("subscriptions", "properties", "shown", "s", "--set", "a=b", "--set", "c=d")
     assert typed.json("subscriptions", "properties", "shown", "s", "--remove", "a") == {"c": "d"}
     assert typed.run("subscriptions", "properties", "shown", "s").stdout == "c=d\n"
-    assert "no id" in typed.run("topics", "get-message", "shown", "x", code=2).stderr
+    assert "not the id" in typed.run("topics", "get-message", "shown", "x", code=2).stderr
     typed.run("topics", "truncate", "shown", "--yes")
     assert "Message not found" in typed.run("topics", "peek", "shown", "s", code=2).stderr
     typed.run("topics", "create", "parts", "--partitions", "2")

@@ -1,4 +1,4 @@
-"""What the commands share that ask a running bookie: options, client, waiting."""
+"""Shared by the commands that ask a running bookie: options, client, waiting."""
 
 import functools
 import time
@@ -13,7 +13,8 @@ from magnetar_core.runtime.pauses import GrowingPause
 
 ADMIN_URL = "http://127.0.0.1:8000"
 
-# Seconds between two questions how far an operation is. They grow to this: a short one is not waited for in vain.
+# Seconds between two questions about the progress of an operation: the longest pause, and the first, which is short so
+# that the end of a short operation is noticed at once.
 LOOK_S = 0.5
 LOOK_FIRST_S = 0.02
 
@@ -38,7 +39,7 @@ def wait_option(command: F) -> F:
 
 
 class Pauses:
-    """Between questions for the progress of an operation."""
+    """The pauses between questions about the progress of an operation."""
 
     def __init__(self) -> None:
         self._pause = GrowingPause(LOOK_FIRST_S, LOOK_S)

@@ -14,9 +14,9 @@ def config(admin: BookieAdmin, as_json: bool) -> None:
 
     Example:  magnetar bookie config
     """
-    found = admin.get("config/server_config")
+    settings = admin.get("config/server_config")
     if as_json:
-        print_json(found)
+        print_json(settings)
         return
-    for name, value in sorted(found.items()):
+    for name, value in sorted(settings.items()):
         click.echo(f"{name}={value}")

@@ -17,11 +17,11 @@ def cookies(admin: BookieAdmin, as_json: bool) -> None:
 
     Example:  magnetar bookie cookies
     """
-    found = admin.get("bookie/cookies")
+    texts = admin.get("bookie/cookies")
     if as_json:
-        print_json(found)
+        print_json(texts)
         return
-    rows = [(bookie_id, *_cookie_cells(text)) for bookie_id, text in sorted(found.items())]
+    rows = [(bookie_id, *_cookie_cells(text)) for bookie_id, text in sorted(texts.items())]
     show.table(("bookie", "journals", "ledgers", "cluster"), rows)
 
 

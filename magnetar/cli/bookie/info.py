@@ -15,11 +15,11 @@ def info(admin: BookieAdmin, as_json: bool) -> None:
 
     Example:  magnetar bookie info
     """
-    found = admin.get("bookie/info")
+    space = admin.get("bookie/info")
     if as_json:
-        print_json(found)
+        print_json(space)
         return
-    total, free = found["totalSpace"], found["freeSpace"]
+    total, free = space["totalSpace"], space["freeSpace"]
     show.values(
         [("free", show.size(free)), ("total", show.size(total)), ("used", show.share(total - free, total))]
     )  # fmt: skip

@@ -28,11 +28,11 @@ def show_ledger(admin: BookieAdmin, ledger_id: int, as_json: bool) -> None:
 
     Example:  magnetar bookie ledger show 7
     """
-    found = admin.get("ledger/metadata", ledger_id=ledger_id)
+    answer = admin.get("ledger/metadata", ledger_id=ledger_id)
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
-    (record,) = found.values()
+    (record,) = answer.values()
     rows = [
         ("ledger", str(record["ledgerId"])),
         ("state", record["state"].lower().replace("_", " ")),

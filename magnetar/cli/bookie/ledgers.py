@@ -26,29 +26,29 @@ def ledgers(admin: BookieAdmin, here: bool, metadata: bool, as_json: bool) -> No
     if here and metadata:
         raise click.UsageError("--here and --metadata do not go together; look at one with `ledger show`")
     if here:
-        found: Any = list(_local_ledgers(admin))
+        listing: Any = list(_local_ledgers(admin))
     elif metadata:
-        found = {}
+        listing = {}
         with show.bar("ledgers") as drawn:
             for page in _pages(admin, "ledger/list", print_metadata=True, decode_meta=True):
-                found |= page
-                drawn.at(len(found), text=f"{len(found)} ledgers")
+                listing |= page
+                drawn.update(len(listing), text=f"{len(listing)} ledgers")
     else:
-        found = [int(ledger_id) for ledger_id in admin.get("ledger/list")]
+        listing = [int(ledger_id) for ledger_id in admin.get("ledger/list")]
     if as_json:
-        print_json(found)
+        print_json(listing)
     elif metadata:
-        _show_ledgers(found)
+        _show_ledgers(listing)
     else:
-        for ledger_id in found:
+        for ledger_id in listing:
             click.echo(str(ledger_id))
 
 
 def _local_ledgers(admin: BookieAdmin) -> Iterator[int]:
     first = 0
-    while found := admin.get("magnetar/ledgers", first=first, count=LEDGERS_PER_ANSWER):
-        yield from found
-        first = found[-1] + 1
+    while ledger_ids := admin.get("magnetar/ledgers", first=first, count=LEDGERS_PER_ANSWER):
+        yield from ledger_ids
+        first = ledger_ids[-1] + 1
 
 
 def _pages(admin: BookieAdmin, path: str, **query: object) -> Iterator[dict[str, Any]]:
@@ -58,10 +58,10 @@ def _pages(admin: BookieAdmin, path: str, **query: object) -> Iterator[dict[str,
         number += 1
 
 
-def _show_ledgers(found: dict[str, Any]) -> None:
+def _show_ledgers(records: dict[str, Any]) -> None:
     now = now_ms()
     rows = []
-    for ledger_id, record in found.items():
+    for ledger_id, record in records.items():
         if "problem" in record:
             rows.append((ledger_id, record["problem"], "", "", "", "", ""))
             continue

@@ -17,17 +17,17 @@ def list_bookies(admin: BookieAdmin, space: bool, as_json: bool) -> None:
 
     Example:  magnetar bookie list --space
     """
-    found = {
+    by_mode = {
         mode: admin.get("bookie/list_bookies", type=kind, print_hostnames=True)
         for kind, mode in (("rw", "writable"), ("ro", "read-only"))
     }
     with show.bar("bookies are asked"):
         spaces = admin.get("bookie/list_bookie_info") if space else {}
     if as_json:
-        print_json({**found, "space": spaces} if space else found)
+        print_json({**by_mode, "space": spaces} if space else by_mode)
         return
     rows = []
-    for mode, bookies in found.items():
+    for mode, bookies in by_mode.items():
         for bookie_id, host in sorted(bookies.items()):
             row = (bookie_id, mode, host or "unknown")
             rows.append((*row, *space_cells(spaces.get(bookie_id, ""))) if space else row)

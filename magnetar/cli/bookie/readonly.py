@@ -35,19 +35,19 @@ def readonly(admin: BookieAdmin, switch: str | None, detail: str, as_json: bool)
         body: dict[str, Any] = {"readOnly": switch == "on"}
         if detail:  # left out otherwise: then Apache's bookie understands the request, too
             body["detail"] = detail
-        found = admin.put("bookie/state/readonly", body)
+        state = admin.put("bookie/state/readonly", body)
     else:
-        found = admin.get("bookie/state/readonly")
-    held = _reasons(admin) if found["readOnly"] else {}
+        state = admin.get("bookie/state/readonly")
+    held = _reasons(admin) if state["readOnly"] else {}
     if as_json:
-        print_json({**found, "reasons": held})
+        print_json({**state, "reasons": held})
         return
-    click.echo("read-only" if found["readOnly"] else "writable")
+    click.echo("read-only" if state["readOnly"] else "writable")
     for reason, text in held.items():
         click.echo(f"  {reason}{f' ({text})' if text else ''}: {_ENDS.get(reason, 'see the log of the bookie')}")
 
 
 def _reasons(admin: BookieAdmin) -> Any:
     """Why the bookie is read-only. Apache's bookie does not report that."""
-    found = if_there(admin, "magnetar/status")
-    return {} if found is None else found["state"]["reasons"]
+    status = if_there(admin, "magnetar/status")
+    return {} if status is None else status["state"]["reasons"]

@@ -26,21 +26,21 @@ def status(admin: BookieAdmin, as_json: bool) -> None:
 
     Example:  magnetar bookie status
     """
-    found = admin.get("magnetar/status")
+    answer = admin.get("magnetar/status")
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        _show_status(found)
-    if not found["ready"]:
+        _show_status(answer)
+    if not answer["ready"]:
         sys.exit(2)
 
 
-def _show_status(found: dict[str, Any]) -> None:
+def _show_status(answer: dict[str, Any]) -> None:
     now = now_ms()
-    info, gc, scrub, integrity = (found[name] for name in ("info", "gc", "scrub", "integrity"))
+    info, gc, scrub, integrity = (answer[name] for name in ("info", "gc", "scrub", "integrity"))
     rows = [
-        ("bookie", f"{found['bookieId']} at {info['host']}:{info['port']}"),
-        ("state", _state_text(found)),
+        ("bookie", f"{answer['bookieId']} at {info['host']}:{info['port']}"),
+        ("state", _state_text(answer)),
         ("running for", show.duration(info["uptimeS"])),
         ("ledgers", str(info["ledgers"])),
         ("connections", str(info["connections"])),
@@ -48,19 +48,19 @@ def _show_status(found: dict[str, Any]) -> None:
         ("garbage", _garbage_text(gc, now)),
         ("scrub", scrub_text(scrub, now)),
     ]
-    rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in found["state"]["reasons"].items()]
+    rows += [("read-only", f"{reason}: {text}".rstrip(": ")) for reason, text in answer["state"]["reasons"].items()]
     if integrity["needed"]:
         rows.append(("copies", f"{integrity['ledgersLeft']} ledgers are still to be checked"))
-    lost = found["lostLogs"]
+    lost = answer["lostLogs"]
     if lost["logs"]:
         rows.append(("entry logs", lost_logs_text(lost)))
-        rows += [("lost", f"{one['entries']} entries of ledger {one['ledgerId']} ({one['owner']})") for one in
-                 lost["ledgers"]]  # fmt: skip
-    if found.get("openToOthers"):
-        rows.append(("open to others", f"{', '.join(found['openToOthers'])} (chmod 750)"))
+        rows += [("lost", f"{ledger['entries']} entries of ledger {ledger['ledgerId']} ({ledger['owner']})")
+                 for ledger in lost["ledgers"]]  # fmt: skip
+    if answer.get("openToOthers"):
+        rows.append(("open to others", f"{', '.join(answer['openToOthers'])} (chmod 750)"))
     if gc["doubt"]["sinceMs"]:
         rows.append(("in doubt", doubt_text(gc["doubt"], now)))
-    rebuild = found["indexRebuild"]
+    rebuild = answer["indexRebuild"]
     if rebuild["running"] or rebuild["failed"]:
         rows.append(("index", rebuild_text(rebuild, now)))
     if scrub["entriesLost"] or scrub["entriesUnrepaired"]:
@@ -70,13 +70,13 @@ def _show_status(found: dict[str, Any]) -> None:
     show_disks(info["disks"])
 
 
-def _state_text(found: dict[str, Any]) -> str:
-    state = found["state"]
+def _state_text(answer: dict[str, Any]) -> str:
+    state = answer["state"]
     if state["failure"]:
         return f"failed: {state['failure']}"
     if state["shuttingDown"]:
         return "shutting down"
-    if not found["ready"]:
+    if not answer["ready"]:
         return "starting"
     return "read-only" if state["readOnly"] else "writable"
 

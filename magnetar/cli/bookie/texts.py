@@ -20,7 +20,7 @@ _LOGS_NAMED: Final = 3
 
 
 def lost_logs_text(lost: dict[str, Any]) -> str:
-    """What a bookie tells of entry logs that are missing or bad."""
+    """What a bookie reports about entry logs that are missing or bad."""
     some = list(lost["logs"].items())
     named = ", ".join(f"{path} {problem}" for path, problem in some[:_LOGS_NAMED])
     more = f" and {len(some) - _LOGS_NAMED} more" if len(some) > _LOGS_NAMED else ""
@@ -31,7 +31,7 @@ def lost_logs_text(lost: dict[str, Any]) -> str:
 
 
 def doubt_text(doubt: dict[str, Any], now: int) -> str:
-    """What a bookie tells of ledgers that are newer than the metadata."""
+    """What a bookie reports about ledgers that are newer than the metadata."""
     ranges = ", ".join(doubt["ranges"])
     return (
         f"since {show.age(doubt['sinceMs'], now)} the metadata are older than {doubt['ledgers']} ledgers here"
@@ -47,13 +47,13 @@ def scrub_text(scrub: dict[str, Any], now: int) -> str:
     return f"{text}, failed: {scrub['failed']}" if scrub["failed"] else text
 
 
-def rebuild_text(found: dict[str, Any], now: int) -> str:
-    if found["running"]:
-        return f"rebuild began {show.age(found['startedMs'], now)}: {found['phase']}"
-    if found["failed"]:
-        age = show.age(found["finishedMs"], now)
-        return f"rebuild failed {age}, the next start repeats it: {found['failed']}"
-    return f"rebuilt {show.age(found['finishedMs'], now)}"
+def rebuild_text(rebuild: dict[str, Any], now: int) -> str:
+    if rebuild["running"]:
+        return f"rebuild began {show.age(rebuild['startedMs'], now)}: {rebuild['phase']}"
+    if rebuild["failed"]:
+        age = show.age(rebuild["finishedMs"], now)
+        return f"rebuild failed {age}, the next start repeats it: {rebuild['failed']}"
+    return f"rebuilt {show.age(rebuild['finishedMs'], now)}"
 
 
 def show_disks(disks: list[dict[str, Any]]) -> None:
@@ -66,10 +66,10 @@ def show_disks(disks: list[dict[str, Any]]) -> None:
 
 
 def space_cells(text: str) -> tuple[str, str, str]:
-    found = SPACE.search(text)
-    if found is None:
+    match = SPACE.search(text)
+    if match is None:
         return text.strip(":{}, ") or "unknown", "", ""
-    free, total = int(found[1]), int(found[2])
+    free, total = int(match[1]), int(match[2])
     return show.share(total - free, total), show.size(free), show.size(total)
 
 
@@ -79,4 +79,4 @@ def quorums(record: dict[str, Any]) -> str:
 
 def printable(text: str) -> str:
     """The bytes of an entry as text without control characters, which a terminal would take for commands."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

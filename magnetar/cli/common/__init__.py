@@ -1,1 +1,1 @@
-"""What commands share: who the caller is, options and what they open, output, names, and late imports."""
+"""Shared by the commands: who the caller is, options and what they open, output, names, and late imports."""

@@ -44,8 +44,8 @@ def access_options(group: F) -> F:
         )
     ):  # fmt: skip
         made = option(made)
-    found: F = made
-    return found
+    decorated: F = made
+    return decorated
 
 
 def _set_access(
@@ -64,12 +64,12 @@ def _set_access(
 
     access, addresses = Access(), {}
     if profile is not None:
-        found = read_profile(profile)
-        access = found.access
+        content = read_profile(profile)
+        access = content.access
         pairs = {
-            "admin_url": found.admin_url,
-            "service_url": found.service_url,
-            "tls_directory": found.tls_directory,
+            "admin_url": content.admin_url,
+            "service_url": content.service_url,
+            "tls_directory": content.tls_directory,
         }
         addresses = {name: url for name, url in pairs.items() if url}
     if token or user:
@@ -95,4 +95,4 @@ def _for_each_command(command: click.Command, values: dict[str, str]) -> dict[st
     """*values* as the defaults of every command below *command*."""
     if not isinstance(command, click.Group):
         return dict(values)
-    return {name: _for_each_command(one, values) for name, one in command.commands.items()}
+    return {name: _for_each_command(subcommand, values) for name, subcommand in command.commands.items()}

@@ -24,7 +24,7 @@ class OpenStore(NamedTuple):
 
 
 class ChosenCluster:
-    """The cluster of one command. Nobody is asked before one of the methods is called."""
+    """The cluster of one command. Nothing is asked before one of the methods is called."""
 
     def __init__(self, metadata_url: str | None, admin_url: str, tls_directory: str | None) -> None:
         self._metadata_url = metadata_url

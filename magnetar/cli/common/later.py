@@ -43,7 +43,7 @@ class LaterGroup(Guessing):
         self.commands = _Loaded(self._later)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Without its module: enough for help and for completion."""
+        """The command without its module: enough for help and for completion."""
         return self._later.get(self.meant(ctx, cmd_name)) or super().get_command(ctx, cmd_name)
 
     def resolve_command(

@@ -43,11 +43,11 @@ def admin_option(command: F) -> F:
 
 def urls_of(text: str) -> list[str]:
     """The addresses in a list with commas."""
-    return [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
+    return [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
 
 
 def admin_of(url: str) -> AdminClient:
-    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if there is none in it."""
+    """The admin of the brokers at *url*, one or several with commas. Raises AdminError if *url* is empty."""
     return AdminClient(urls_of(url))
 
 
@@ -152,17 +152,17 @@ def metadata_of(metadata_url: str | None, admin_url: str) -> str:
     for url in urls_of(admin_url):
         try:
             settings = AdminClient(url, timeout_s=METADATA_ASK_S).call("GET", "/admin/v2/brokers/configuration/runtime")
-            found = str(settings.get("metadataStoreUrl") or "")
-        except (AdminError, AttributeError):  # nothing answers there, or something that is no broker
+            store_url = str(settings.get("metadataStoreUrl") or "")
+        except (AdminError, AttributeError):  # nothing answers there, or something that is not a broker
             continue
-        scheme, _, place = found.partition(":")
+        scheme, _, place = store_url.partition(":")
         if scheme == "rocksdb" and not os.path.isdir(place):
             raise MagnetarError(
                 f"the broker at {url} keeps its metadata in the folder {place}, which is not on this machine: type "
                 "this there, or name another store with --metadata"
             )
-        if found:
-            return found
+        if store_url:
+            return store_url
     return METADATA_URL
 
 

@@ -77,7 +77,7 @@ def values(rows: Sequence[tuple[str, str]]) -> None:
 class Bar:
     """Progress of an operation. This one shows nothing, for output that is not a terminal."""
 
-    def at(self, done: float, total: float | None = None, text: str | None = None) -> None:
+    def update(self, done: float, total: float | None = None, text: str | None = None) -> None:
         """*done* of *total* (which may be unknown) is finished; *text* replaces the description."""
 
     def step(self) -> None:
@@ -99,7 +99,7 @@ def bar(what: str, total: float | None = None) -> Iterator[Bar]:
                 yield from super().get_renderables()
 
     class Shown(Bar):
-        def at(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        def update(self, done: float, total: float | None = None, text: str | None = None) -> None:
             drawn.update(task, completed=done, total=total, description=text)
 
         def step(self) -> None:

@@ -42,7 +42,7 @@ READ_TIMEOUT_MS: Final = 10_000
 # The line in which the client logs a refusal: its kind, and the broker's text.
 _REFUSAL: Final = re.compile(r"Received error response from server: (\w+)(?: \((.*)\))? -- req_id")
 # So many refusals in a row, which take a second or two, are reported at once and not only when the client gives up.
-_REFUSALS_TOLD: Final = 5
+_REFUSALS_REPORTED: Final = 5
 
 # How long one wait for a message that may never come lasts, so that Ctrl-C is heard.
 WAIT_MS: Final = 200
@@ -92,18 +92,18 @@ class _Heard:
         self._lines = 0
 
     def line(self, text: str) -> None:
-        found = _REFUSAL.search(text)
-        if found is None:
+        match = _REFUSAL.search(text)
+        if match is None:
             return
-        self.refusal = found[2] or found[1]
+        self.refusal = match[2] or match[1]
         self._lines += 1
-        if self._lines == _REFUSALS_TOLD:  # the client waits longer and longer between its tries
+        if self._lines == _REFUSALS_REPORTED:  # the client waits longer and longer between its tries
             click.echo(f"magnetar: still trying; the broker answers: {self.refusal}", err=True)
 
 
 @contextlib.contextmanager
 def _heard() -> Iterator[_Heard]:
-    """The client logs into a pipe, which a thread empties: nothing is kept but the last refusal."""
+    """The client logs into a pipe, which a thread empties: only the last refusal is kept."""
     import pulsar
 
     reading, writing = os.pipe()
@@ -149,7 +149,7 @@ class TopicSchema:
     """The newest schema of a topic, to write JSON values with, and its versions, to read values with."""
 
     def __init__(self, admin: "AdminClient", topic: str) -> None:
-        """Raises AdminError if *topic* is no name of a topic; asks nobody yet."""
+        """Raises AdminError if *topic* is not the name of a topic; nothing is asked yet."""
         self._admin = admin
         self._path = admin.schema_path(topic)
         self._readers: dict[str, tuple[str, Any]] = {}
@@ -211,8 +211,8 @@ class TopicSchema:
         return None
 
     def _fetch(self, version: str) -> tuple[str, str]:
-        found = self._admin.call("GET", f"{self._path}/schema{version}")
-        return found["type"], found["data"]
+        answer = self._admin.call("GET", f"{self._path}/schema{version}")
+        return answer["type"], answer["data"]
 
 
 def _parsed(definition: str) -> Any:
@@ -232,7 +232,7 @@ class Published:
     payload_bytes: int = 0
     acknowledged: int = 0
     last_id: str | None = None
-    """Of the message that was acknowledged last."""
+    """The id of the message that was acknowledged last."""
     first_failure: str = ""
 
 
@@ -247,7 +247,7 @@ def publish(
     import pulsar
 
     ok = pulsar.Result.Ok
-    found = Published()
+    published = Published()
     last: Any = None
     answered_bytes = 0
     room = threading.Event()
@@ -258,10 +258,10 @@ def publish(
         answered_bytes += size_bytes
         room.set()
         if result == ok:
-            found.acknowledged += 1
+            published.acknowledged += 1
             last = message_id
-        elif not found.first_failure:
-            found.first_failure = str(result)
+        elif not published.first_failure:
+            published.first_failure = str(result)
 
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=5, batching_max_messages=BATCH_MESSAGES_MAX,
@@ -271,16 +271,16 @@ def publish(
         options: dict[str, Any] = {"properties": properties or None}
         if key is not None:
             options["partition_key"] = key
-        while found.payload_bytes - answered_bytes > IN_FLIGHT_BYTES_MAX:
+        while published.payload_bytes - answered_bytes > IN_FLIGHT_BYTES_MAX:
             room.clear()
             room.wait(ROOM_LOOK_S)
         producer.send_async(payload, functools.partial(on_sent, len(payload)), **options)
-        found.sent += 1
-        found.payload_bytes += len(payload)
+        published.sent += 1
+        published.payload_bytes += len(payload)
     producer.flush()
     producer.close()
-    found.last_id = None if last is None else shown_id(last)
-    return found
+    published.last_id = None if last is None else shown_id(last)
+    return published
 
 
 # ----------------------------------------------------------------------------------------- reading
@@ -327,7 +327,7 @@ def read(client: Any, topic: str, start: MessageId | int, follow: bool, *, compa
     readers = [_reader(client, name, start, compacted) for name in _partitions(client, topic, start)]
     for reader in readers:
         # The client also gives the messages of a batch that compaction emptied: they have neither key nor value.
-        yield from (one for one in _rest(reader) if not compacted or one.partition_key() or one.data())
+        yield from (message for message in _rest(reader) if not compacted or message.partition_key() or message.data())
     if follow:
         yield from _coming(readers)
 

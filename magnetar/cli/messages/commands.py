@@ -79,32 +79,34 @@ def produce(
     first: list[bytes] = []
     if not messages and file is None:
         file, first = _standard_input()
-    told = properties_of(properties)
+    property_values = properties_of(properties)
     schema: Any = None
     encode: Callable[[bytes], bytes] = bytes
     if with_schema:
         schema, encode = _schema_of(admin_url, topic).writer()
     took = _stopwatch()
     with message_client.client_of(service_url) as client, show.bar(f"to {topic}", _size_of(file)) as drawn:
-        lines = itertools.chain((one.encode() for one in messages), _lines(first, file, drawn))
+        lines = itertools.chain((message.encode() for message in messages), _lines(first, file, drawn))
         keyed = (_keyed(line, separator, key) for line in lines)
-        found = message_client.publish(client, topic, ((one, encode(payload)) for one, payload in keyed), told, schema)
+        published = message_client.publish(
+            client, topic, ((message_key, encode(payload)) for message_key, payload in keyed), property_values, schema
+        )
     if as_json:
         _print_line(
             {
                 "topic": topic,
-                "messages": found.acknowledged,
-                "failed": found.sent - found.acknowledged,
-                "bytes": found.payload_bytes,
+                "messages": published.acknowledged,
+                "failed": published.sent - published.acknowledged,
+                "bytes": published.payload_bytes,
                 "seconds": took(),
-                "last_id": found.last_id,
+                "last_id": published.last_id,
             }
         )
-    failed = found.sent - found.acknowledged
+    failed = published.sent - published.acknowledged
     if failed:
-        raise ClientError(f"{failed} of {found.sent} messages were not acknowledged: {found.first_failure}")
+        raise ClientError(f"{failed} of {published.sent} messages were not acknowledged: {published.first_failure}")
     if not as_json:
-        click.echo(f"{found.acknowledged} messages acknowledged")
+        click.echo(f"{published.acknowledged} messages acknowledged")
 
 
 def _standard_input() -> tuple[IO[bytes], list[bytes]]:
@@ -121,8 +123,8 @@ def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | N
     """(key, payload) of a message. Raises ClientError for a key that is not UTF-8."""
     if separator is None:
         return key, line
-    before, found, behind = line.partition(separator.encode())
-    if not found:
+    before, middle, behind = line.partition(separator.encode())
+    if not middle:
         return None, line
     try:
         return before.decode(), behind
@@ -132,13 +134,13 @@ def _keyed(line: bytes, separator: str | None, key: str | None) -> tuple[str | N
 
 def properties_of(texts: Iterable[str]) -> dict[str, str]:
     """NAME=VALUE, split at the first equals sign."""
-    found = {}
+    properties = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             raise click.UsageError(f"-p {text}: expected NAME=VALUE")
-        found[name] = value
-    return found
+        properties[name] = value
+    return properties
 
 
 def _size_of(file: IO[bytes] | None) -> float | None:
@@ -156,7 +158,7 @@ def _lines(first: list[bytes], file: IO[bytes] | None, drawn: show.Bar) -> Itera
     for number, line in enumerate(itertools.chain(first, file or ())):
         done_bytes += len(line)
         if number % _LINES_PER_LOOK == 0:
-            drawn.at(done_bytes)
+            drawn.update(done_bytes)
         yield line.rstrip(b"\r\n")
 
 
@@ -255,8 +257,8 @@ def read(
     place = place_of(start, now_ms())
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        found = message_client.read(client, topic, place, follow, compacted=compacted)
-        for message in itertools.islice(found, count or None):
+        messages = message_client.read(client, topic, place, follow, compacted=compacted)
+        for message in itertools.islice(messages, count or None):
             _show(message, as_json, schema)
 
 
@@ -300,7 +302,7 @@ def _show(message: Any, as_json: bool, schema: TopicSchema | None = None) -> Non
     except UnicodeDecodeError:
         text = None
     if as_json:
-        found = {
+        facts = {
             "id": shown_id(message.message_id()),
             "topic": message.topic_name(),
             "key": key or None,
@@ -309,12 +311,12 @@ def _show(message: Any, as_json: bool, schema: TopicSchema | None = None) -> Non
             "properties": message.properties(),
         }
         if value is not None:
-            found["value"] = value
+            facts["value"] = value
         elif text is not None:
-            found["value"] = text
+            facts["value"] = text
         else:
-            found["value_base64"] = base64.b64encode(data).decode()
-        _print_line(found)
+            facts["value_base64"] = base64.b64encode(data).decode()
+        _print_line(facts)
         return
     if value is not None:
         is_short = not isinstance(value, dict | list) or len(str(value)) <= _ONE_LINE_CHARS

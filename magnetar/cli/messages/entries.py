@@ -43,15 +43,15 @@ def peek(admin: AdminClient, topic: str, name: str, count: int, as_json: bool) -
     Example:  magnetar topics peek orders billing -n 3
     """
     must_be_one(admin, topic)
-    found = []
+    entries = []
     for number in range(1, count + 1):
         try:
-            found.append(_entry(admin, f"{subscription_path(admin, topic, name)}/position/{number}"))
+            entries.append(_entry(admin, f"{subscription_path(admin, topic, name)}/position/{number}"))
         except AdminError as error:
             if error.status != 404 or number == 1:
                 raise
             break
-    _show(found, as_json)
+    _show(entries, as_json)
 
 
 @click.command("get-message")
@@ -65,8 +65,8 @@ def get_message(admin: AdminClient, topic: str, message_id: str, as_json: bool) 
     Example:  magnetar topics get-message orders 12:1
     """
     must_be_one(admin, topic)
-    one = _id(message_id)
-    _show([_entry(admin, f"/admin/v2/{admin.path_of(topic)}/ledger/{one.ledger_id}/entry/{one.entry_id}")], as_json)
+    id_ = _id(message_id)
+    _show([_entry(admin, f"/admin/v2/{admin.path_of(topic)}/ledger/{id_.ledger_id}/entry/{id_.entry_id}")], as_json)
 
 
 @click.command("examine")
@@ -117,23 +117,23 @@ def analyze_backlog(admin: AdminClient, topic: str, name: str, start: str | None
     if start is not None:
         must_be_one(admin, topic)
     body = None if start is None else json_of(_id(start))
-    found = {
-        one: admin.call("POST", f"{subscription_path(admin, one, name)}/analyzeBacklog", body)
-        for one in admin.partition_names(topic)
+    backlogs = {
+        partition: admin.call("POST", f"{subscription_path(admin, partition, name)}/analyzeBacklog", body)
+        for partition in admin.partition_names(topic)
     }
     if as_json:
-        print_json(found)
+        print_json(backlogs)
         return
     rows = [
         (
-            one,
-            str(told["entries"]),
-            str(told["messages"]),
-            told.get("firstMessageId", "-"),
-            told.get("lastMessageId", "-"),
-            "no: a limit was reached" if told["aborted"] else "yes",
+            partition,
+            str(backlog["entries"]),
+            str(backlog["messages"]),
+            backlog.get("firstMessageId", "-"),
+            backlog.get("lastMessageId", "-"),
+            "no: a limit was reached" if backlog["aborted"] else "yes",
         )
-        for one, told in found.items()
+        for partition, backlog in backlogs.items()
     ]
     show.table(("topic", "entries", "messages", "first", "last", "complete"), rows)
 
@@ -153,14 +153,14 @@ def properties(
     Example:  magnetar subscriptions properties orders billing --set team=money
     """
     path = f"{subscription_path(admin, topic, name)}/properties"
-    found: dict[str, str] = admin.call("GET", path)
+    values: dict[str, str] = admin.call("GET", path)
     if given or going:
-        found = {key: value for key, value in {**found, **properties_of(given)}.items() if key not in going}
-        admin.call("PUT", path, found)
+        values = {key: value for key, value in {**values, **properties_of(given)}.items() if key not in going}
+        admin.call("PUT", path, values)
     if as_json:
-        print_json(found)
+        print_json(values)
     else:
-        for key, value in sorted(found.items()):
+        for key, value in sorted(values.items()):
             click.echo(f"{key}={value}")
 
 
@@ -172,7 +172,7 @@ def _id(text: str) -> MessageId:
     try:
         return MessageId.parse(text)
     except ValueError:
-        raise PlaceError(f"{text!r} is no id of a message: write ledger:entry, 12:1") from None
+        raise PlaceError(f"{text!r} is not the id of a message: write ledger:entry, 12:1") from None
 
 
 def _entry(admin: AdminClient, path: str) -> dict[str, Any]:
@@ -182,51 +182,51 @@ def _entry(admin: AdminClient, path: str) -> dict[str, Any]:
 
 
 def entry_of(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    """What an answer with an entry says; names of *headers* are in lower case."""
+    """The entry in an answer, from its *headers*, whose names are in lower case, and its *body*."""
 
-    def told(name: str) -> str | None:
+    def header(name: str) -> str | None:
         return headers.get(_PREFIX + name)
 
-    properties = json.loads(told("property") or "{}")
-    found: dict[str, Any] = {
-        "messageId": told("message-id"),
-        "publishTime": told("publish-time"),
-        "eventTime": told("event-time"),
-        "deliverAtTime": told("deliver-at-time"),
-        "producer": told("producer-name"),
-        "sequenceId": int(told("sequence-id") or -1),
+    properties = json.loads(header("property") or "{}")
+    entry: dict[str, Any] = {
+        "messageId": header("message-id"),
+        "publishTime": header("publish-time"),
+        "eventTime": header("event-time"),
+        "deliverAtTime": header("deliver-at-time"),
+        "producer": header("producer-name"),
+        "sequenceId": int(header("sequence-id") or -1),
     }
-    found = {name: value for name, value in found.items() if value is not None}
-    count = told("num-batch-message")
-    if count is None or told("is-encrypted") == "true":
-        return {**found, "messages": [_message(told("partition-key"), properties, body)]}
-    return {**found, "messages": _batch(body, int(count))}
+    entry = {name: value for name, value in entry.items() if value is not None}
+    count = header("num-batch-message")
+    if count is None or header("is-encrypted") == "true":
+        return {**entry, "messages": [_message(header("partition-key"), properties, body)]}
+    return {**entry, "messages": _batch(body, int(count))}
 
 
 def _batch(body: bytes, count: int) -> list[dict[str, Any]]:
-    """The messages of a batch; one, as it is stored, if they cannot be told apart."""
-    found = []
+    """The messages of a batch; one, as it is stored, if they cannot be separated."""
+    messages = []
     try:
         for message in iterate_batch(body, count):
             single = message.single
             assert single is not None, "a message of a batch has metadata of its own"
             properties = {item.key: item.value for item in single.properties}
             key = single.partition_key if single.HasField("partition_key") else None
-            found.append(_message(key, properties, bytes(message.payload)))
+            messages.append(_message(key, properties, bytes(message.payload)))
     except Corruption:
         return [_message(None, {}, body)]
-    return found
+    return messages
 
 
 def _message(key: str | None, properties: Mapping[str, str], value: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = {} if key is None else {"key": key}
+    message: dict[str, Any] = {} if key is None else {"key": key}
     if properties:
-        found["properties"] = dict(properties)
+        message["properties"] = dict(properties)
     try:
-        found["value"] = value.decode()
+        message["value"] = value.decode()
     except UnicodeDecodeError:
-        found["value_base64"] = base64.b64encode(value).decode()
-    return found
+        message["value_base64"] = base64.b64encode(value).decode()
+    return message
 
 
 def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
@@ -234,12 +234,12 @@ def _show(entries: list[dict[str, Any]], as_json: bool) -> None:
         print_json(entries)
         return
     for entry in entries:
-        told = ", ".join(
+        facts = ", ".join(
             f"{what} {entry[name]}"
             for name, what in (("publishTime", "published"), ("producer", "by"), ("deliverAtTime", "for"))
             if name in entry
         )
-        click.echo(f"{entry['messageId']}  {told}")
+        click.echo(f"{entry['messageId']}  {facts}")
         for message in entry["messages"]:
             key = f"{message['key']}: " if "key" in message else ""
             properties = "  " + str(message["properties"]) if "properties" in message else ""

@@ -39,12 +39,12 @@ def place_of(text: str, now_ms: int) -> MessageId | int:
         return MessageId.parse(text)
     except ValueError:
         pass
-    if found := _AGO.fullmatch(text):
-        return now_ms - int(found[1]) * _UNITS_MS[found[2]]
+    if match := _AGO.fullmatch(text):
+        return now_ms - int(match[1]) * _UNITS_MS[match[2]]
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise PlaceError(f"{text!r} is no place in a topic: write {PLACE_HELP[:-1]}") from None
+        raise PlaceError(f"{text!r} is not a place in a topic: write {PLACE_HELP[:-1]}") from None
 
 
 def json_of(place: MessageId) -> dict[str, int]:
@@ -63,8 +63,8 @@ def shown_id(message_id: Any) -> str:
     """The id of the official client, in the form in which ids are shown here."""
     if isinstance(message_id, str):
         return str(MessageId.parse(message_id))
-    one = message_id
-    return str(MessageId(one.ledger_id(), one.entry_id(), one.partition(), one.batch_index()))
+    given = message_id
+    return str(MessageId(given.ledger_id(), given.entry_id(), given.partition(), given.batch_index()))
 
 
 def subscription_path(admin: Admin, topic: str, name: str) -> str:

@@ -28,7 +28,7 @@ _READ_ENTRIES_MAX = 1_000
 _READ_BYTES_MAX = MIB
 
 # Ledgers that the log names after a recovery that an operator asked for.
-_FAILURES_TOLD = 100
+_FAILURES_NAMED = 100
 
 
 class LedgerReader:
@@ -98,11 +98,11 @@ class LedgerRecovery:
         if delete_cookie and not done.failed:
             for bookie in bookies:
                 await recovery.delete_cookie(bookie)
-        told = f"{done.repaired} of {done.ledgers} ledgers are elsewhere now, {done.copied_entries} entries were copied"
+        text = f"{done.repaired} of {done.ledgers} ledgers are elsewhere now, {done.copied_entries} entries were copied"
         failed = "; ".join(
-            f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(done.failed.items())[:_FAILURES_TOLD]
+            f"ledger {ledger_id}: {why}" for ledger_id, why in sorted(done.failed.items())[:_FAILURES_NAMED]
         )
-        return told + (f"; {len(done.failed)} failed: {failed}" if failed else "")
+        return text + (f"; {len(done.failed)} failed: {failed}" if failed else "")
 
 
 async def start_bookie(
@@ -167,7 +167,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def _bind_http(config: BookieConfig) -> socket.socket | None:
-    """The HTTP socket, bound before anything is started: a port that is taken is found at once."""
+    """The HTTP socket, bound before anything is started: a port that is in use is noticed at once."""
     if config.http_address is None:
         return None
     names = ("prometheusStatsHttpAddress", "prometheusStatsHttpPort")

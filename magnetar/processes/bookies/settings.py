@@ -1,4 +1,4 @@
-"""What is read from a `bookkeeper.conf`: one file for a bookie, for the auto-recovery in it, and for a node alone."""
+"""The settings in a `bookkeeper.conf`: one file for a bookie, for the auto-recovery in it, and for a node alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""Turning a bookie read-only or writable through its HTTP: any for an operator, and one of Apache's for a drain, since
-it does not know the state in the metadata."""
+"""Turns a bookie read-only or writable through its HTTP. An operator may ask it of any bookie; a drain asks it of
+Apache's, which do not know the state in the metadata."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def turn_for_drain(bookies: "BookieDirectory", bookie_id: str, read_only: 
 async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, detail: str) -> bool:
     """Ask a bookie, ours or Apache's, to take no entries, or to take them again, as an operator wants it.
 
-    *detail* is told by ours as the reason. Returns whether the bookie is read-only now: it may have other reasons.
+    Our bookies report *detail* as the reason. Returns whether the bookie is read-only now: it may have other reasons.
     Raises CannotTurn, MetadataError.
     """
     async with _asking(bookies, bookie_id) as (session, base):
@@ -52,13 +52,13 @@ async def turn(bookies: "BookieDirectory", bookie_id: str, read_only: bool, deta
         if await _is_ours(session, base):  # Apache's refuses members that it does not know
             body |= {"reason": "operator", "detail": detail}
         answer = await _turn(session, base, body)
-    log.warning("bookie %s was told to be %s through %s", bookie_id, "read-only" if read_only else "writable", base)
+    log.warning("bookie %s was asked to be %s through %s", bookie_id, "read-only" if read_only else "writable", base)
     try:
-        found = parse_json(answer)
+        facts = parse_json(answer)
     except ValueError:
-        found = None
-    told = found.get("readOnly") if isinstance(found, dict) else None
-    return told if isinstance(told, bool) else read_only
+        facts = None
+    now_read_only = facts.get("readOnly") if isinstance(facts, dict) else None
+    return now_read_only if isinstance(now_read_only, bool) else read_only
 
 
 @asynccontextmanager

@@ -58,9 +58,9 @@ def broker_way(method: str, path: str) -> Way:
 
 def named_broker(path: str) -> str:
     """The broker (host:port of its HTTP) that a call of the way NAMED names."""
-    found = _NAMED.fullmatch(path)
-    assert found is not None, f"{path} names no broker"
-    return found[1]
+    match = _NAMED.fullmatch(path)
+    assert match is not None, f"{path} does not name a broker"
+    return match[1]
 
 
 def bookie_way(method: str, path: str) -> Way:

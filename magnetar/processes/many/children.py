@@ -4,7 +4,7 @@ Rules:
 
 1. The service is ready when every process has said so; a process that ends before that ends the service.
 2. Later a process that ends is started again, after a pause that doubles while it does not stay; the others go on.
-3. A process is told to end by SIGTERM, once, and has the time that it needs. It also ends by itself when the service
+3. A process is ended by SIGTERM, once, and has the time that it needs. It also ends by itself when the service
    ends without a word: its standard input is a pipe that nobody else holds (`daemon.PART_OF_SERVICE`).
 4. Processes have sessions of their own: Ctrl-C at a terminal reaches the service, which stops them.
 """
@@ -50,7 +50,7 @@ class Child:
         self._share = share
         self.process: Process | None = None
         self.announced = Ready("", "")
-        """What it said when it was ready the last time."""
+        """What it announced when it was last ready."""
         self.is_ready = False
 
     @property
@@ -90,11 +90,12 @@ class Children:
 
     @property
     def ready(self) -> list[Child]:
-        """Those that can be asked now."""
+        """The processes that can be asked now."""
         return [child for child in self.all if child.is_ready]
 
     async def start(self) -> None:
         """Start all; returns when all are ready (rule 1). Raises MagnetarError. `stop` may be called at any time."""
+        assert not len(self._tasks), "a service starts its processes once"
         for child in self.all:
             self._tasks.spawn(self._keep(child), f"process {child.number}")
         while len(self.ready) < len(self.all):
@@ -104,7 +105,7 @@ class Children:
         self._was_ready = True
 
     async def stop(self) -> None:
-        """Tell all to end, and wait until they have (rule 3)."""
+        """End all, and wait until they have ended (rule 3)."""
         self._stopping.set()
         for child in self.all:
             child.terminate()

@@ -42,7 +42,7 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 # Connections that wait for HTTPS, as at a broker.
 BACKLOG: Final = 128
 
-# Owners of a topic that may change while it is asked for.
+# How often the owner of a topic may change while one call is passed on.
 _REDIRECTS_MAX: Final = 5
 
 # A process of this machine takes a connection at once; one that does not, hangs.
@@ -67,10 +67,10 @@ class Place(NamedTuple):
     secure: str = ""
     """https://host:port, the same."""
     names: frozenset[str] = frozenset()
-    """host:port as it tells others, for redirects."""
+    """host:port, as the process writes them in redirects."""
 
     def base(self, request: web.Request) -> str:
-        """Who came over TLS is sent on over TLS: redirects to other hosts then name their HTTPS."""
+        """The address to send *request* on to: over TLS if it came so, and then redirects to other hosts name HTTPS."""
         if request.secure:
             return self.secure or self.plain
         return self.plain or self.secure
@@ -196,13 +196,13 @@ class Front:
             return await self._ask(request, body, named)
         if request.method not in READING:
             return _refused(400, f"this address is of {len(children)} bookies: add ?bookie=ID; {self._ids()}")
-        found = {}
+        answers = {}
         for child in children:
             answer = await self._read(request, child)
             if answer.status != 200:
                 return answer
-            found[self._name_of(child)] = _json_of(answer)
-        return web.json_response(found)
+            answers[self._name_of(child)] = _json_of(answer)
+        return web.json_response(answers)
 
     def _ids(self) -> str:
         return "the ids are " + ", ".join(self._name_of(child) or "not known yet" for child in self._children.all)
@@ -216,7 +216,7 @@ class Front:
             return _refused(503, str(error))
 
     async def _pass_on(self, request: web.Request, body: bytes, child: Child) -> web.StreamResponse:
-        """Ask *child*, and whom it redirects to (rule 2). Raises _Silent if one of them does not answer."""
+        """Ask *child*, and the process that it redirects to (rule 2). Raises _Silent if one of them does not answer."""
         path = _path_of(request)
         for _ in range(_REDIRECTS_MAX):
             answer = await self._send(request, body, child, path)
@@ -245,7 +245,7 @@ class Front:
             raise _Silent(f"process {child.number} does not answer") from error
 
     def _redirected(self, answer: aiohttp.ClientResponse) -> tuple[Child, str] | None:
-        """The process of this service that *answer* redirects to, and the path; None: it is no such answer."""
+        """The process of this service that *answer* redirects to, and the path; None if it does not redirect there."""
         if answer.status not in (301, 302, 307, 308):
             return None
         where = urlsplit(answer.headers.get("Location", ""))
@@ -277,24 +277,24 @@ class Front:
 
     async def _ask_all(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answers = await self._read_all(request)
-        return next((one for one in answers if one.status >= 300), answers[0])
+        return next((answer for answer in answers if answer.status >= 300), answers[0])
 
     async def _metrics(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        """Of those that answer: one that is started again at this moment hides the others' numbers from nobody."""
+        """The metrics of all that answer: one that is being started again does not hide the numbers of the others."""
         answers = dict(enumerate(await self._read_all(request)))
-        told = {number: _text_of(one) for number, one in answers.items() if one.status == 200}
-        if not told:
+        texts = {number: _text_of(answer) for number, answer in answers.items() if answer.status == 200}
+        if not texts:
             return answers[0]
-        return web.Response(body=merged_metrics(told).encode(), headers={"Content-Type": _TEXT})
+        return web.Response(body=merged_metrics(texts).encode(), headers={"Content-Type": _TEXT})
 
     async def _merged(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answers = await self._read_all(request)
-        refused = next((one for one in answers if one.status != 200), None)
-        return refused or web.json_response(merged_json([_json_of(one) for one in answers]))
+        refused = next((answer for answer in answers if answer.status != 200), None)
+        return refused or web.json_response(merged_json([_json_of(answer) for answer in answers]))
 
 
 def _own_context(files: TlsFiles) -> ssl.SSLContext:
-    """For connections to the processes of this service: they show the very certificate of *files*."""
+    """The context for connections to the processes of this service, which show the very certificate of *files*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # they are asked at this machine's own address; the certificate is compared whole
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -308,7 +308,7 @@ def _own_context(files: TlsFiles) -> ssl.SSLContext:
 def _path_of(request: web.Request) -> str:
     """Path and query as they came, without the name of the bookie."""
     path, _, query = request.raw_path.partition("?")
-    kept = "&".join(one for one in query.split("&") if one and one.partition("=")[0] != "bookie")
+    kept = "&".join(part for part in query.split("&") if part and part.partition("=")[0] != "bookie")
     return path + (f"?{kept}" if kept else "")
 
 

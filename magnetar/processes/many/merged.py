@@ -2,9 +2,9 @@
 
 Rules for metrics (Prometheus text):
 
-1. A family has one HELP and one TYPE, those of the first process that tells it, and its lines stand together.
-2. A line that only one process tells stays as it is, with Apache's labels. Where several tell the same name and labels,
-   each of them gets the label `process`, its number in the service.
+1. A family has one HELP and one TYPE, those of the first process that reports it, and its lines stand together.
+2. A line that only one process reports stays as it is, with Apache's labels. Where several report the same name and
+   labels, each of their lines gets the label `process`, the number of the process in the service.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ def merged_metrics(expositions: Mapping[int, str]) -> str:
     """The metrics of all processes; *expositions*: number of a process → its text."""
     heads: dict[str, list[str]] = {}
     lines: dict[str, list[tuple[int, str, str]]] = {}
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for number, text in expositions.items():
         family = ""
         for line in text.splitlines():
@@ -26,7 +26,7 @@ def merged_metrics(expositions: Mapping[int, str]) -> str:
                 family = line.split(" ", 3)[2]
                 head = heads.setdefault(family, [])
                 lines.setdefault(family, [])
-                if not any(one.startswith(line[: len("# HELP ")]) for one in head):
+                if not any(known.startswith(line[: len("# HELP ")]) for known in head):
                     head.append(line)
             elif line and not line.startswith("#"):
                 series, value = _split(line)
@@ -35,12 +35,12 @@ def merged_metrics(expositions: Mapping[int, str]) -> str:
                     family = name
                     heads.setdefault(family, [])
                 lines.setdefault(family, []).append((number, series, value))
-                told[series] += 1
+                counts[series] += 1
     made: list[str] = []
     for family, head in heads.items():
         made += head
         made += (
-            f"{_labelled(series, number) if told[series] > 1 else series} {value}"
+            f"{_labelled(series, number) if counts[series] > 1 else series} {value}"
             for number, series, value in lines.get(family, ())
         )
     return "".join(f"{line}\n" for line in made)
@@ -53,7 +53,7 @@ def merged_json(values: Sequence[Any]) -> Any:
         names = dict.fromkeys(name for value in values for name in value)
         return {name: merged_json([value[name] for value in values if name in value]) for name in names}
     if all(isinstance(value, list) for value in values):
-        return [one for value in values for one in value]
+        return [member for value in values for member in value]
     return values[0]
 
 
@@ -86,4 +86,4 @@ def _labelled(series: str, number: int) -> str:
 def joined_addresses(urls: Iterable[str]) -> str:
     """`pulsar://host:6650` and `pulsar://host:6651` as one service URL."""
     first, *rest = urls
-    return ",".join([first, *(one.partition("://")[2] for one in rest)])
+    return ",".join([first, *(url.partition("://")[2] for url in rest)])

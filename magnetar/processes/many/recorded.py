@@ -28,17 +28,17 @@ FILE: Final = "magnetar-processes"
 
 
 def recorded_processes(files: Files, config: BookieConfig) -> int:
-    """The number that the directories tell, the greatest if they differ; 1 if none tells any. Raises Corruption."""
-    found = 1
+    """The number in the directories, the greatest if they differ; 1 if it is in none of them. Raises Corruption."""
+    processes = 1
     for directory in _directories(config):
         path = posixpath.join(directory, FILE)
         if files.exists(path):
             text = read_file(files, path)
             try:
-                found = max(found, int(text))
+                processes = max(processes, int(text))
             except ValueError:
                 raise Corruption(f"{path} holds no number of processes: {text[:40]!r}") from None
-    return found
+    return processes
 
 
 def record_processes(files: Files, config: BookieConfig, processes: int) -> None:

@@ -38,7 +38,7 @@ def number_of(processes: int) -> int:
 
 
 def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int) -> int:
-    """Run a service of brokers until it is told to stop; returns the exit code. Raises ConfigurationError."""
+    """Run a service of brokers until it is stopped; returns the exit code. Raises ConfigurationError."""
     shares = broker_shares(config, processes)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
@@ -105,7 +105,7 @@ def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int
 
 
 async def keep_recorded(config: "BookieConfig", processes: int, url: str, root: str) -> None:
-    """Check the number of bookies against what the directories tell, and store it. Raises MagnetarError."""
+    """Check the number of bookies against the one in the directories, and store it. Raises MagnetarError."""
     from magnetar_core.bookkeeper.metadata.stores.url import open_store
 
     files = OsFiles()
@@ -166,10 +166,10 @@ def _say_ready(
     say_ready(
         Ready(
             f"magnetar service of {len(every)} {what}",
-            joined_addresses(one.address for one in every),
+            joined_addresses(ready.address for ready in every),
             http="" if listening is None else f"http://{host}:{listening.getsockname()[1]}",
             https="" if secure is None else f"https://{secure_host}:{secure.getsockname()[1]}",
-            grpc=",".join(one.grpc for one in every if one.grpc),
+            grpc=",".join(ready.grpc for ready in every if ready.grpc),
             rest=rest,
         )
     )

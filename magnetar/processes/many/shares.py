@@ -33,7 +33,7 @@ Share = dict[str, str]
 
 
 def broker_shares(config: BrokerConfig, processes: int) -> list[Share]:
-    """What differs between the brokers of a service. Raises ConfigurationError."""
+    """The settings in which the brokers of a service differ. Raises ConfigurationError."""
     if not config.metadata_store_url.startswith("zk:"):
         raise ConfigurationError(
             f"{PROCESSES}={processes}: metadataStoreUrl={config.metadata_store_url} belongs to one process; several "
@@ -63,7 +63,7 @@ def broker_shares(config: BrokerConfig, processes: int) -> list[Share]:
 
 
 def bookie_shares(config: BookieConfig, processes: int) -> list[Share]:
-    """What differs between the bookies of a service. Raises ConfigurationError."""
+    """The settings in which the bookies of a service differ. Raises ConfigurationError."""
     uri = config.metadata_service_uri
     if "rocksdb:" in uri or "memory:" in uri:
         raise ConfigurationError(
@@ -76,8 +76,8 @@ def bookie_shares(config: BookieConfig, processes: int) -> list[Share]:
         ports = {**_moved({"bookiePort": config.port}, number), **_moved({name: http}, number + 1)}
         share = {setting: str(port) for setting, port in ports.items()}
         if number:
-            share["journalDirectories"] = ",".join(directory_of(one, number) for one in config.journal_directories)
-            share["ledgerDirectories"] = ",".join(directory_of(one, number) for one in config.ledger_directories)
+            share["journalDirectories"] = ",".join(directory_of(path, number) for path in config.journal_directories)
+            share["ledgerDirectories"] = ",".join(directory_of(path, number) for path in config.ledger_directories)
             # One node of auto-recovery for a service, as for a single bookie; its management is at the one address.
             share["autoRecoveryDaemonEnabled"] = "false"
             if config.bookie_id:
@@ -103,7 +103,7 @@ def _moved(ports: Mapping[str, int | None], by: int) -> dict[str, int]:
 
 
 def _listeners(text: str, by: int) -> str:
-    return _LISTENER_PORT.sub(lambda found: f":{int(found[1]) + by}", text)
+    return _LISTENER_PORT.sub(lambda match: f":{int(match[1]) + by}", text)
 
 
 def _check_ports(shares: list[Share], own: Mapping[str, int | None], processes: int) -> None:
@@ -112,16 +112,16 @@ def _check_ports(shares: list[Share], own: Mapping[str, int | None], processes: 
     if problems:
         raise ConfigurationError(
             f"{PROCESSES}={processes}: each process has ports of its own, counted up from the configured ones:\n"
-            + "\n".join(f"  {one}" for one in problems)
+            + "\n".join(f"  {problem}" for problem in problems)
         )
 
 
 def _port_problems(shares: list[Share], own: Mapping[str, int | None]) -> Iterator[str]:
     wanted = [(name, port, "the service") for name, port in own.items() if port]
     for number, share in enumerate(shares):
-        # A number that is no port setting (the number of processes) is none of a port's.
-        found = [(name, int(text)) for name, text in share.items() if "Port" in name]
-        wanted += [(name, port, f"process {number}") for name, port in found if port]
+        # Ports only: the number of processes is a number in a share, too.
+        ports = [(name, int(text)) for name, text in share.items() if "Port" in name]
+        wanted += [(name, port, f"process {number}") for name, port in ports if port]
     holders: dict[int, tuple[str, str]] = {}
     for name, port, who in wanted:
         if port > _PORT_MAX:

@@ -33,7 +33,7 @@ def compact(admin: BookieAdmin, minor: bool, major: bool, index: bool, wait: boo
         pauses = Pauses()
         with show.bar("indexes", len(paths)) as drawn:
             while any(running := admin.get("bookie/entry_location_compact").values()):
-                drawn.at(len(paths) - sum(running))
+                drawn.update(len(paths) - sum(running))
                 pauses.wait()
         said = f"{len(paths)} indexes are compacted"
     print_json(said) if as_json else click.echo(said)
@@ -66,13 +66,13 @@ def resume_compaction(admin: BookieAdmin, minor: bool, major: bool, as_json: boo
 def _switch_compaction(admin: BookieAdmin, verb: str, minor: bool, major: bool, as_json: bool) -> None:
     both = not (minor or major)
     admin.put(f"bookie/gc/{verb}_compaction", {f"{verb}Minor": minor or both, f"{verb}Major": major or both})
-    found = admin.get("bookie/gc/suspend_compaction")
+    answer = admin.get("bookie/gc/suspend_compaction")
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
     show.values(
         [
-            (kind, "suspended" if found[f"is{kind.capitalize()}GcSuspended"] == "true" else "runs when it is time")
+            (kind, "suspended" if answer[f"is{kind.capitalize()}GcSuspended"] == "true" else "runs when it is time")
             for kind in ("minor", "major")
         ]
     )

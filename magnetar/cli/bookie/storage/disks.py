@@ -19,18 +19,18 @@ def disks(admin: BookieAdmin, files: bool, as_json: bool) -> None:
 
     Example:  magnetar bookie disks --files
     """
-    found: dict[str, Any] = {"disks": admin.get("magnetar/status")["info"]["disks"]}
+    facts: dict[str, Any] = {"disks": admin.get("magnetar/status")["info"]["disks"]}
     if files:
-        found["files"] = admin.get("magnetar/disk_files")
+        facts["files"] = admin.get("magnetar/disk_files")
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
-    show_disks(found["disks"])
+    show_disks(facts["disks"])
     if files:
         click.echo()
         rows = [
             (kind, directory, str(len(names)), " ".join(names))
-            for kind, directories in found["files"].items()
+            for kind, directories in facts["files"].items()
             for directory, names in directories.items()
         ]
         show.table(("kind", "directory", "files", "names"), rows)

@@ -22,11 +22,11 @@ def gc(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = admin.get("magnetar/status")["gc"]
+    status = admin.get("magnetar/status")["gc"]
     if as_json:
-        print_json(found)
+        print_json(status)
     else:
-        _show_gc(found)
+        _show_gc(status)
 
 
 def _show_gc(gc: dict[str, Any]) -> None:
@@ -105,9 +105,9 @@ def collect(
     if not wait:
         print_json(said) if as_json else click.echo(said)
         return
-    found = _wait_for_gc(admin, before)
-    print_json(found) if as_json else _show_gc(found)
-    if found["failed"] or found["refused"]:
+    status = _wait_for_gc(admin, before)
+    print_json(status) if as_json else _show_gc(status)
+    if status["failed"] or status["refused"]:
         sys.exit(2)
 
 
@@ -115,9 +115,9 @@ def _wait_for_gc(admin: BookieAdmin, rounds_before: int) -> dict[str, Any]:
     pauses = Pauses()
     with show.bar("garbage collection") as drawn:
         while True:
-            found: dict[str, Any] = admin.get("magnetar/status")["gc"]
-            if found["phase"] == "idle" and found["rounds"] > rounds_before:
-                return found
-            text = f"{found['phase']}: {found['removedLogs']} logs removed, {found['compactedLogs']} compacted"
-            drawn.at(0, text=text)
+            status: dict[str, Any] = admin.get("magnetar/status")["gc"]
+            if status["phase"] == "idle" and status["rounds"] > rounds_before:
+                return status
+            text = f"{status['phase']}: {status['removedLogs']} logs removed, {status['compactedLogs']} compacted"
+            drawn.update(0, text=text)
             pauses.wait()

@@ -15,11 +15,11 @@ def marks(admin: BookieAdmin, as_json: bool) -> None:
 
     Example:  magnetar bookie marks
     """
-    found = admin.get("magnetar/status")["marks"]
+    journal_marks = admin.get("magnetar/status")["marks"]
     if as_json:
-        print_json(found)
+        print_json(journal_marks)
         return
     show.table(
         ("journal", "file", "journal id", "offset"),
-        [(mark["directory"], mark["fileName"], str(mark["fileId"]), str(mark["offset"])) for mark in found],
+        [(mark["directory"], mark["fileName"], str(mark["fileId"]), str(mark["offset"])) for mark in journal_marks],
     )

@@ -50,50 +50,50 @@ def rebuild_index(
 
 
 def _rebuild_online(admin: BookieAdmin, as_json: bool, yes: bool, wait: bool) -> None:
-    found = admin.get("magnetar/rebuild_index")
-    if not found["running"]:
+    status = admin.get("magnetar/rebuild_index")
+    if not status["running"]:
         confirm(f"Compare the index of the bookie at {admin.url} with its logs, and fence all its ledgers?", yes)
-        found = admin.put("magnetar/rebuild_index")
+        status = admin.put("magnetar/rebuild_index")
     if wait:
-        found = _wait_for_rebuild(admin, found)
-    print_json(found) if as_json else _show_rebuild(found)
-    if wait and (found["failed"] or found["problemCount"]):
+        status = _wait_for_rebuild(admin, status)
+    print_json(status) if as_json else _show_rebuild(status)
+    if wait and (status["failed"] or status["problemCount"]):
         sys.exit(2)
 
 
-def _wait_for_rebuild(admin: BookieAdmin, found: dict[str, Any]) -> dict[str, Any]:
+def _wait_for_rebuild(admin: BookieAdmin, status: dict[str, Any]) -> dict[str, Any]:
     pauses = Pauses()
     with show.bar("index") as drawn:
-        while found["running"]:
-            match found["phase"]:
+        while status["running"]:
+            match status["phase"]:
                 case "logs":
-                    drawn.at(found["logsDone"], found["logs"], "entry logs")
+                    drawn.update(status["logsDone"], status["logs"], "entry logs")
                 case "waiting":
-                    drawn.at(0, text="waiting for garbage collection")
+                    drawn.update(0, text="waiting for garbage collection")
                 case "idle" | "marking" | "fencing":
-                    drawn.at(0, text="ledgers are fenced")
+                    drawn.update(0, text="ledgers are fenced")
                 case _:
-                    drawn.at(found["ledgersDone"], found["ledgers"], "ledgers")
+                    drawn.update(status["ledgersDone"], status["ledgers"], "ledgers")
             pauses.wait()
-            found = admin.get("magnetar/rebuild_index")
-    return found
+            status = admin.get("magnetar/rebuild_index")
+    return status
 
 
-def _show_rebuild(found: dict[str, Any]) -> None:
+def _show_rebuild(status: dict[str, Any]) -> None:
     show.values(
         [
-            ("state", rebuild_text(found, now_ms())),
-            ("entry logs", f"{found['logsDone']} of {found['logs']}"),
-            ("looked at", f"{found['entriesLookedAt']} entries"),
-            ("put right", f"{found['entriesPutRight']} entries"),
-            ("damaged", f"{found['entriesDamaged']} records that the index lacked"),
-            ("lost", f"{found['locationsLost']} entries that the index names and no log has"),
+            ("state", rebuild_text(status, now_ms())),
+            ("entry logs", f"{status['logsDone']} of {status['logs']}"),
+            ("looked at", f"{status['entriesLookedAt']} entries"),
+            ("put right", f"{status['entriesPutRight']} entries"),
+            ("damaged", f"{status['entriesDamaged']} records that the index lacked"),
+            ("lost", f"{status['locationsLost']} entries that the index names and no log has"),
         ]
     )
-    for problem in found["problems"]:
+    for problem in status["problems"]:
         click.echo(f"  {printable(problem)}")
-    if found["problemCount"] > len(found["problems"]):
-        click.echo(f"  and {found['problemCount'] - len(found['problems'])} more; the bookie's log has them all")
+    if status["problemCount"] > len(status["problems"]):
+        click.echo(f"  and {status['problemCount'] - len(status['problems'])} more; the bookie's log has them all")
 
 
 def _rebuild_offline(config: Path, ledgers_too: bool, yes: bool) -> None:

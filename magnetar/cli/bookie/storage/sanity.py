@@ -18,11 +18,11 @@ def sanity(admin: BookieAdmin, as_json: bool) -> None:
     Example:  magnetar bookie sanity
     """
     with show.bar("the bookie writes and reads"):
-        found = admin.get("bookie/sanity")
+        result = admin.get("bookie/sanity")
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        click.echo(("passed" if found["passed"] else "failed; the bookie's log says why")
-                   + (", read-only" if found["readOnly"] else ""))  # fmt: skip
-    if not found["passed"]:
+        click.echo(("passed" if result["passed"] else "failed; the bookie's log says why")
+                   + (", read-only" if result["readOnly"] else ""))  # fmt: skip
+    if not result["passed"]:
         sys.exit(2)

@@ -22,11 +22,11 @@ def scrub(context: click.Context, admin: BookieAdmin, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    found = admin.get("magnetar/scrub")
+    status = admin.get("magnetar/scrub")
     if as_json:
-        print_json(found)
+        print_json(status)
     else:
-        _show_scrub(found)
+        _show_scrub(status)
 
 
 def _show_scrub(scrub: dict[str, Any]) -> None:
@@ -58,14 +58,14 @@ def run_scrub(admin: BookieAdmin, wait: bool, as_json: bool) -> None:
     Example:  magnetar bookie scrub run --wait
     """
     admin.put("magnetar/scrub")
-    found = admin.get("magnetar/scrub")
+    status = admin.get("magnetar/scrub")
     if wait:
         pauses = Pauses()
         with show.bar("ledgers") as drawn:
-            while found["running"]:
-                drawn.at(min(found["ledgersDone"], found["ledgers"]), found["ledgers"])
+            while status["running"]:
+                drawn.update(min(status["ledgersDone"], status["ledgers"]), status["ledgers"])
                 pauses.wait()
-                found = admin.get("magnetar/scrub")
-    print_json(found) if as_json else _show_scrub(found)
-    if wait and (found["entriesLost"] or found["entriesUnrepaired"] or found["failed"]):
+                status = admin.get("magnetar/scrub")
+    print_json(status) if as_json else _show_scrub(status)
+    if wait and (status["entriesLost"] or status["entriesUnrepaired"] or status["failed"]):
         sys.exit(2)

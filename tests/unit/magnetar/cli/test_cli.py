@@ -310,7 +310,7 @@ def test_a_broker_that_is_not_there_is_said_at_once(
 def test_a_place_to_read_from_that_is_none_is_said_before_anybody_is_asked(start: str) -> None:
     found = run("read", "t", "--from", start, "--service-url", "pulsar://127.0.0.1:1")
     assert found.exit_code == 2
-    assert found.stderr.startswith(f"magnetar: {start!r} is no place in a topic: write earliest, latest, the id of")
+    assert found.stderr.startswith(f"magnetar: {start!r} is not a place in a topic: write earliest, latest, the id of")
 
 
 def test_properties_are_split_at_the_first_equals_sign() -> None:

@@ -21,7 +21,7 @@ def drawn_after(patience_s: float, monkeypatch: pytest.MonkeyPatch, stream: io.S
     with show.progress(range(3), "entries") as items:
         assert list(items) == [0, 1, 2]
     with show.bar("ledgers") as bar:
-        bar.at(7, 10, "old ledgers")
+        bar.update(7, 10, "old ledgers")
         bar.step()
     return stream.getvalue()
 

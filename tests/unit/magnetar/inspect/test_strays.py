@@ -258,11 +258,11 @@ async def test_strays_are_listed_with_what_their_first_message_says(
     ports = {f"http://127.0.0.1:{one.port}": one for one in world.cluster.bookies.values()}
     _with_http(world, monkeypatch, lambda url, bookie_id: sorted(ports[url].ledgers))
     found = await world.strays.find(10)
-    assert [(one.ledger_id, one.entries, one.producer, one.published_ms) for one in found.found] == [
+    assert [(one.ledger_id, one.entries, one.producer, one.published_ms) for one in found.ledgers] == [
         (handle.ledger_id, 1, "p", 1_795_000_000_000),
         (plain, 4, "", 0),
     ]
-    assert set(found.found[0].bookies) == set(handle.metadata.bookies())
+    assert set(found.ledgers[0].bookies) == set(handle.metadata.bookies())
     assert (found.left, found.silent) == (0, {})
     assert (await world.strays.find(1)).left == 1
 
@@ -279,6 +279,6 @@ def _with_http(world: StrayWorld, monkeypatch: pytest.MonkeyPatch, ask: Callable
 
 async def test_bookies_that_cannot_be_asked_are_named(world: StrayWorld) -> None:
     found = await world.strays.find(10)
-    assert found.found == ()
+    assert found.ledgers == ()
     assert set(found.silent) == set(world.cluster.bookies)
     assert "httpServerEnabled" in found.silent["bookie-0"]
