@@ -4,7 +4,6 @@ One thread in the background runs the event loop of `AsyncClient`; the calls her
 used from several threads. A client does not survive a fork: make one in the child.
 """
 
-import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -17,37 +16,23 @@ from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
 from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.errors import ClientClosed
 from magnetar.client.values import Message, Outgoing, Schema, Time
+from magnetar_core.runtime.process.loop_thread import LoopStopped, LoopThread
 from managed_ledger.message_id import MessageId
 
 R = TypeVar("R")
 
 
-class _Loop:
-    """An event loop that runs on a background thread."""
+class _Loop(LoopThread):
+    """The event loop of a client, on a thread of its own."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="magnetar client", daemon=True)
-        self._thread.start()
-        self._is_closed = False
-
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        if self._is_closed:
-            work.close()
-            raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def run(self, work: Coroutine[Any, Any, R], timeout_s: float | None = None) -> R:
         try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            return super().run(work, timeout_s)
+        except LoopStopped:
+            reason = (
+                "the client is closed" if self.is_own else "a fork does not copy a client; make one in this process"
+            )
+            raise ClientClosed(reason) from None
 
 
 class Client:
@@ -82,7 +67,7 @@ class Client:
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
     ) -> None:
-        self._loop = _Loop()
+        self._loop = _Loop("magnetar client")
 
         async def make() -> AsyncClient:
             return AsyncClient(
@@ -99,7 +84,7 @@ class Client:
         try:
             self._client = self._loop.run(make())
         except BaseException:
-            self._loop.close()
+            self._loop.stop()
             raise
         self.topics = Topics(self._loop, self._client.topics)
 
@@ -188,7 +173,7 @@ class Client:
             self._loop.run(self._client.close())
         except ClientClosed:
             return
-        self._loop.close()
+        self._loop.stop()
 
     def __enter__(self) -> "Client":
         return self

@@ -28,19 +28,27 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._pid = os.getpid()
+        # Work goes to the loop before what ends it, or not at all: so nobody waits for a loop that has ended.
+        self._lock = threading.Lock()
+        self._is_stopping = False
         self._thread.start()
 
     @property
+    def is_own(self) -> bool:
+        """False in the child of a fork, which does not inherit threads."""
+        return self._pid == os.getpid()
+
+    @property
     def is_alive(self) -> bool:
-        """False after `stop`, and in the child of a fork, which does not inherit threads."""
-        return self._pid == os.getpid() and self._thread.is_alive()
+        """False after `stop`, and in the child of a fork."""
+        return self.is_own and self._thread.is_alive()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*."""
-        if not self.is_alive:
+        """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*, LoopStopped if `stop` comes first."""
+        future = self._begun(work)
+        if future is None:
             work.close()
             raise LoopStopped("this loop does not run")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
@@ -50,6 +58,19 @@ class LoopThread:
                 raise  # by *work* itself
             future.cancel()
             raise TimeoutError(f"no answer within {timeout_s} s") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _begun(self, work: Coroutine[Any, Any, T], *, is_last: bool = False) -> "concurrent.futures.Future[T] | None":
+        """*work* on the loop; None if the loop does not take any. *is_last*: it takes none after this."""
+        if not self.is_alive:  # after a fork another thread may have held the lock for ever
+            return None
+        with self._lock:
+            if self._is_stopping:
+                return None
+            self._is_stopping = is_last
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, source: AsyncGenerator[T, None], ahead: int) -> Generator[T, None, None]:
         """The items of *source*, which runs up to *ahead* items ahead of the caller.
@@ -78,12 +99,15 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancel all tasks of the loop, then end it."""
-        if self.is_alive:
-            self.run(_cancel_all())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Cancel all tasks of the loop, then end it; who waits in `run` gets LoopStopped."""
+        cancelling = self._begun(end := _cancel_all(), is_last=True)
+        if cancelling is None:
+            end.close()
+            return
+        cancelling.result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 async def _start(

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
@@ -158,6 +159,47 @@ async def test_a_consumer_that_is_closed_sends_the_acks_that_wait_and_leaves(doo
             return int(stats["msgBacklog"])
 
     assert await asyncio.to_thread(take_and_leave) == 1
+
+
+async def test_a_client_that_is_closed_twice_while_threads_send_and_receive_leaves_none_of_them_waiting(
+    door: GrpcServer,
+) -> None:
+    address, topic = f"127.0.0.1:{door.port}", "persistent://public/default/closing"
+
+    def scenario() -> list[str]:
+        made = magnetar.Client(address, operation_timeout_s=5)
+        ended = list[str]()
+
+        def send() -> None:
+            try:
+                while True:
+                    made.producer(topic).send(b"x")
+            except TopicError as error:
+                ended.append(type(error).__name__)
+
+        def receive() -> None:
+            try:
+                with made.consumer(topic, "s", type="shared") as consumer:
+                    while True:
+                        consumer.ack(consumer.receive())
+            except TopicError as error:
+                ended.append(type(error).__name__)
+
+        made.producer(topic).send(b"first")
+        busy = [threading.Thread(target=target, daemon=True) for target in [send] * 5 + [receive] * 2]
+        closing = [threading.Thread(target=made.close, daemon=True) for _ in range(2)]
+        for thread in busy:
+            thread.start()
+        while made.topics.stats(topic)["msgInCounter"] < 50:
+            pass
+        for thread in closing:
+            thread.start()
+        for thread in [*busy, *closing]:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in [*busy, *closing]), "it waits for ever"
+        return ended
+
+    assert await asyncio.to_thread(scenario) == ["ClientClosed"] * 7
 
 
 @pytest.mark.parametrize("kind", [magnetar.Client, magnetar.AsyncClient])

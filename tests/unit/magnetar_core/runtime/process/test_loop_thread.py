@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Iterator
 
 import pytest
@@ -91,3 +92,39 @@ def test_stopping_the_loop_ends_who_waits_for_it() -> None:
     with pytest.raises(LoopStopped):
         loop.run(asyncio.sleep(0))
     loop.stop()
+
+
+def test_nobody_waits_for_a_loop_that_is_stopped() -> None:
+    """Ten threads give it work without end, until one of two others stops it."""
+    loop = LoopThread("test")
+    ended = list[str]()
+    begun = threading.Semaphore(0)
+
+    def work() -> None:
+        try:
+            while True:
+                begun.release()
+                loop.run(asyncio.sleep(0.001))
+        except LoopStopped as error:
+            ended.append(str(error))
+
+    def wait() -> None:
+        with pytest.raises(LoopStopped):
+            loop.run(asyncio.sleep(3_600))
+        ended.append("waited")
+
+    threads = [threading.Thread(target=target, daemon=True) for target in [work] * 9 + [wait]]
+    for thread in threads:
+        thread.start()
+    for _ in range(50):
+        begun.acquire()
+    stopping = [threading.Thread(target=loop.stop, daemon=True) for _ in range(2)]
+    for thread in stopping:
+        thread.start()
+    for thread in [*threads, *stopping]:
+        thread.join(20)
+        assert not thread.is_alive(), "it waits for ever"
+    assert len(ended) == 10
+    assert not loop.is_alive
+    with pytest.raises(LoopStopped):
+        loop.run(asyncio.sleep(0))
