@@ -1,4 +1,4 @@
-"""Lookups, and topics and subscriptions that are made: whose turn it is.
+"""Whose turn it is: of clients that look topics up, and of those that make topics and subscriptions.
 
 A topic that is made takes milliseconds of the loop, a subscription one, a lookup a part of one. Whoever asks for many
 thousands does not keep others waiting until all of these are there.
@@ -7,8 +7,8 @@ Rules:
 
 1. So many are worked on at once: of topics (and partitions) that are made `MADE_AT_ONCE`, of durable subscriptions
    `SUBSCRIBED_AT_ONCE`, of lookups `LOOKUPS_AT_ONCE`. The others wait, and each source in turn has one: a source is a
-   role, or a client's address where nobody is authenticated. So who makes one waits for as many as there are sources,
-   not for all that others make.
+   role, or a client's address where nobody is authenticated. So a client that makes one waits for as many as there
+   are sources, not for all that others make.
 2. A turn ends with the work, or after a time: what waits for storage that does not answer, or for the session of a dead
    broker, keeps nobody waiting.
 3. Nothing is refused. Topics and subscriptions that are there need no turn: after a takeover thousands of clients come
@@ -51,7 +51,7 @@ class _Source:
         self.count = 0
         """What it asked for and is not done yet."""
         self.round = 0
-        """In which round the last of it is."""
+        """The round of the last of it."""
 
 
 class _Queue:
@@ -68,18 +68,18 @@ class _Queue:
         if source is None:  # rule 4
             yield
             return
-        of = self.sources.get(source)
-        if of is None:
-            of = self.sources[source] = _Source()
-        of.count += 1
-        number = of.round = max(of.round, self._round) + 1
+        state = self.sources.get(source)
+        if state is None:
+            state = self.sources[source] = _Source()
+        state.count += 1
+        number = state.round = max(state.round, self._round) + 1
         try:
             async with self.turns.turn(object(), (number,)):
                 self._round = max(self._round, number - 1)
                 yield
         finally:
-            of.count -= 1
-            if not of.count:
+            state.count -= 1
+            if not state.count:
                 del self.sources[source]
 
 
@@ -95,7 +95,7 @@ class Arrivals:
 
     @property
     def waiting(self) -> int:
-        """For their turn."""
+        """Those that wait for their turn."""
         return sum(queue.turns.waiting for queue in (self._made, self._subscribed, self._lookups))
 
     def work_for(self, source: Hashable) -> None:

@@ -154,7 +154,7 @@ class Broker:
         self._topic_lists = TopicLists(self._persistent_topics, ledgers.watch, clock)
         self.server = BinaryServer(self, clock, config)
         self.peers = BrokerClient(config, clock)
-        """As whom other brokers are asked."""
+        """The identity with which other brokers are asked."""
         system = SystemClient(
             self._dial, self._own_urls, self.now_ms, config.max_message_bytes, prefers_tls=lambda: self.peers.uses_tls
         )
@@ -336,9 +336,9 @@ class Broker:
 
     async def lookup(self, topic: TopicName, *, authoritative: bool, listener: str) -> LookupAnswer:
         """Where *topic* is served. Raises TopicNotFound, NotReady, TooManyRequests, MetadataFailure."""
-        found = await self.lookups.find_for_client(topic, authoritative=authoritative)
-        plain, tls = found.service_urls(listener)
-        return LookupAnswer(plain, tls, found.is_redirect, found.authoritative)
+        answer = await self.lookups.find_for_client(topic, authoritative=authoritative)
+        plain, tls = answer.service_urls(listener)
+        return LookupAnswer(plain, tls, answer.is_redirect, answer.authoritative)
 
     async def partitions(self, topic: TopicName, *, create: bool) -> int:
         """How many partitions *topic* has; 0 for one that is not partitioned. Raises TopicNotFound, MetadataFailure."""
@@ -378,20 +378,20 @@ class Broker:
     ) -> list[str]:
         """Full names of the topics of *namespace*; each partition is listed, topics of the system only with *system*.
 
-        Of non-persistent topics those that are open here.
+        Non-persistent topics are listed if they are open here.
         """
         passing = self.non_persistent.names(namespace) if non_persistent else []
         if not persistent:
             return passing
         with metadata_errors():
             names = await self.ledgers.list(namespace)
-        found = [*passing]
+        full_names = [*passing]
         for first in range(0, len(names), NAMES_PER_TURN):
             if first:
                 await asyncio.sleep(0)  # others have their turn
             topics = [TopicName.of_managed_ledger(name) for name in names[first : first + NAMES_PER_TURN]]
-            found += (topic.full for topic in topics if system or not topic.is_system)
-        return sorted(found)
+            full_names += (topic.full for topic in topics if system or not topic.is_system)
+        return sorted(full_names)
 
     async def _persistent_topics(self, namespace: str) -> list[str]:
         return await self.topics_of_namespace(namespace, persistent=True, non_persistent=False)
@@ -453,7 +453,7 @@ class Broker:
         rooms = [topic.publish_throttle.room(now_ms), self.publish_throttle.room(now_ms)]
         if group is not None:
             rooms.append(group.publish_room())
-        messages, size_bytes = (min(one[place] for one in rooms) for place in (0, 1))
+        messages, size_bytes = (min(room[place] for room in rooms) for place in (0, 1))
         return None if messages == size_bytes == inf else (messages, size_bytes)
 
     def count_published(
@@ -501,14 +501,16 @@ class Broker:
         await self._schema_rules.admit_consumer(topic, schema, policies, lambda: self._has_been_used(topic))
 
     def _has_been_used(self, topic: TopicName) -> bool:
-        """By producers, by consumers (but those that find the schema out), or by messages."""
-        found = self.non_persistent.get(topic) or self.topics.get(topic)
-        if found is None:
+        """Whether it has producers, messages, or consumers other than those that take any schema."""
+        opened = self.non_persistent.get(topic) or self.topics.get(topic)
+        if opened is None:
             return False
-        subscriptions: list[Subscription | NonPersistentSubscription] = [*found.subscriptions.values()]
-        if found.producers or any(not one.takes_any_schema for each in subscriptions for one in each.consumers):
+        subscriptions: list[Subscription | NonPersistentSubscription] = [*opened.subscriptions.values()]
+        if opened.producers or any(
+            not consumer.takes_any_schema for each in subscriptions for consumer in each.consumers
+        ):
             return True
-        return isinstance(found, Topic) and bool(found.ledger.entries_total)
+        return isinstance(opened, Topic) and bool(opened.ledger.entries_total)
 
     async def put_schema(self, topic: TopicName, schema: wire.Schema) -> bytes:
         """The version of *schema*, registered if it is new. Raises TopicNotFound, IncompatibleSchema."""

@@ -47,8 +47,8 @@ class HealthCheck:
         done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         ledger.append([payload], [done])
         position = await done
-        found = ledger.read(position, 1, len(payload))
-        entries = found if isinstance(found, Sequence) else await found
+        answer = ledger.read(position, 1, len(payload))
+        entries = answer if isinstance(answer, Sequence) else await answer
         if bytes(entries[0].data) != payload:
             raise Corruption(f"{name}: entry {position} is not what was written")
 
@@ -67,4 +67,4 @@ class _Appends:
                 done.set_exception(error)
 
     def on_closed(self, error: ManagedLedgerError) -> None:
-        """Pending appends are told one by one; the next check opens the ledger again."""
+        """Pending appends are reported one by one; the next check opens the ledger again."""

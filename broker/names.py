@@ -5,9 +5,9 @@
     subscription                  1 to 1,024 bytes; not blank, `.` or `..`, nor one of the brokers' own
     producer, consumer            at most 1,024 bytes
 
-A topic, subscription, producer or consumer that is made has no character in its name that changes the text around it
-(`magnetar_core.runtime.data.visible`), at whichever port. What is there by such a name, as from a cluster of
-Apache's, is served, listed and deleted.
+The name of a topic, subscription, producer or consumer that is made has no character that changes the text around it
+(`magnetar_core.runtime.data.visible`), whichever port the request comes to. What already has such a name, as from a
+cluster of Apache's, is served, listed and deleted.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,8 @@ from magnetar_core.runtime.data.visible import controlling, visible
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.topic_name import PERSISTENT, TopicName, TopicNameError, is_entity_name
 
-# Of a subscription, a producer, a consumer; as of a topic. Encoded twice, as in paths of the admin API, it fits one.
+# The longest name of a subscription, producer or consumer, as of a topic. Encoded twice, it still fits into a path of
+# the admin API.
 CLIENT_NAME_BYTES_MAX: Final = 1_024
 
 NO_CONTROLS: Final = "{} is a control character, the end of a line, or a mark that turns the direction of writing"
@@ -57,7 +58,7 @@ def is_reserved_subscription(name: str) -> bool:
 
 
 def check_client_name(name: str, what: str) -> None:
-    """Raises NotAllowed if *name* is none for a *what*: it is stored and told with much else."""
+    """Raises NotAllowed if *name* cannot be the name of a *what*: names are stored, and reported with much else."""
     if len(name) > CLIENT_NAME_BYTES_MAX or len(name.encode(errors="replace")) > CLIENT_NAME_BYTES_MAX:
         raise NotAllowed(f"The name of the {what} is longer than {CLIENT_NAME_BYTES_MAX} bytes: {name[:80]}…")
     if (character := controlling(name)) is not None:

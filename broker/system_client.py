@@ -56,7 +56,7 @@ class NoSuchSchema(Refused):
 
 
 class Dialed(NamedTuple):
-    """A new connection to a broker, and what is shown there."""
+    """A new connection to a broker, and the credentials that are shown there."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -138,8 +138,8 @@ class SystemClient:
                 schema=schema,
             )
             answer = await link.ask(_T.GET_LAST_MESSAGE_ID, consumer_id=1)
-            found = answer.getLastMessageIdResponse.last_message_id
-            last: Position | None = Position(_signed(found.ledgerId), _signed(found.entryId))
+            last_id = answer.getLastMessageIdResponse.last_message_id
+            last: Position | None = Position(_signed(last_id.ledgerId), _signed(last_id.entryId))
             if last is not None and last.entry_id < 0:
                 on_end()
                 last = None
@@ -197,7 +197,7 @@ class SystemClient:
 
 
 class _Link:
-    """One connection, of which one question or one topic is asked at a time."""
+    """One connection, on which one question is asked or one topic followed at a time."""
 
     def __init__(self, dialed: Dialed, name: str, frame_bytes_max: int) -> None:
         self._reader = dialed.reader
@@ -232,16 +232,16 @@ class _Link:
         made = wire.BaseCommand(type=_T.SEND, send=wire.CommandSend(producer_id=producer_id, sequence_id=0))
         self._writer.writelines(payload_frame(made, entry))
         answer, _ = await self._next(_T.SEND_RECEIPT, ANSWER_S)
-        found = answer.send_receipt.message_id
-        return Position(_signed(found.ledgerId), _signed(found.entryId))
+        message_id = answer.send_receipt.message_id
+        return Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
 
     async def message(self) -> tuple[Position, memoryview]:
         """The next message of the only consumer. Raises SystemClientError."""
         answer, entry = await self._next(_T.MESSAGE, SILENCE_S)
         if entry is None:
             raise SystemClientError(f"{self._name} sent a message without an entry")
-        found = answer.message.message_id
-        return Position(_signed(found.ledgerId), _signed(found.entryId)), entry
+        message_id = answer.message.message_id
+        return Position(_signed(message_id.ledgerId), _signed(message_id.entryId)), entry
 
     async def _next(self, wanted: int | None, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
         """The next command, which must be *wanted*; pings are answered meanwhile. Raises SystemClientError."""
@@ -275,7 +275,7 @@ class _Link:
             try:
                 self._frames.extend(self._splitter.feed(data))
             except MalformedFrame as error:
-                raise SystemClientError(f"{self._name} sent what is no frame: {error}") from error
+                raise SystemClientError(f"{self._name} sent what is not a frame: {error}") from error
         try:
             return parse_frame(self._frames.pop(0))
         except MalformedFrame as error:

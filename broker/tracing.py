@@ -2,7 +2,7 @@
 
 OpenTelemetry's own variables configure it: tracing is on where `OTEL_EXPORTER_OTLP_ENDPOINT` or
 `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, unless `OTEL_SDK_DISABLED=true` or `OTEL_TRACES_EXPORTER=none`. Without the
-extra it is said in the log and goes on without.
+extra the log says so, and the broker works without spans.
 
 Rules:
 
@@ -32,7 +32,7 @@ def open_tracing(environ: Mapping[str, str], version: str) -> "OpenTelemetry | N
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        log.warning("no spans are told, %s is missing: pip install 'magnetar[tracing]'", error.name)
+        log.warning("no spans are sent, %s is missing: pip install 'magnetar[tracing]'", error.name)
         return None
     return OpenTelemetry(BatchSpanProcessor(OTLPSpanExporter()), version)
 
@@ -63,8 +63,8 @@ class OpenTelemetry:
         span = self._tracer.start_span(name, context, kind=self._trace.SpanKind.SERVER, attributes=dict(facts))
         return _Span(self, span)
 
-    def part(self, name: str, of: Any) -> Span:
-        return _Span(self, self._tracer.start_span(name, self._trace.set_span_in_context(of)))
+    def part(self, name: str, parent: Any) -> Span:
+        return _Span(self, self._tracer.start_span(name, self._trace.set_span_in_context(parent)))
 
     def stop(self) -> None:
         """Send what waits, and end. Blocks for a moment."""

@@ -48,7 +48,7 @@ class Answers:
 
     async def is_alive(self) -> bool:
         """Ask the client (PING) and wait for a sign of life; a connection that gives none is closed."""
-        # Who asks this wants the place of a producer or consumer: those of a closed connection may have to leave yet.
+        # The caller wants the place of a producer or consumer: those of a closed connection may have to leave yet.
         return await self._outbox.is_alive() and not self._flow.is_closed
 
     def later(

@@ -123,7 +123,7 @@ class Connection:
 
     @property
     def work_name(self) -> str:
-        """For the watch over the loop."""
+        """How the watch over the loop names this connection."""
         return f"binary client {self.address}, {self._client.caller.work_name}"
 
     @property
@@ -199,11 +199,11 @@ class Connection:
         if self.state is State.AUTHENTICATING and kind not in (_T.PING, _T.PONG):
             raise MalformedFrame(f"{_T.Type.Name(kind)} before CONNECTED")
         if kind not in _TAKEN or entry is not None:
-            raise MalformedFrame(f"{_T.Type.Name(kind)} is nothing that a client sends now")
+            raise MalformedFrame(f"{_T.Type.Name(kind)} is not what a client sends now")
         body = getattr(made, BODY_OF_TYPE[kind])
-        found = _HANDLERS.get(kind)
-        if found is not None:
-            part, handle = found
+        handler = _HANDLERS.get(kind)
+        if handler is not None:
+            part, handle = handler
             self._steps = handle(self._parts[part], body)
         else:
             assert kind == _T.AUTH_RESPONSE
@@ -252,11 +252,11 @@ class Connection:
         """Ask the client for new credentials if its own have expired. Returns why it has to be closed, or None."""
         if self._login is None or self.state is not State.CONNECTED:
             return None
-        found = self._login.check()
-        if isinstance(found, bytes):
-            self.flow.write(found)
+        outcome = self._login.check()
+        if isinstance(outcome, bytes):
+            self.flow.write(outcome)
             return None
-        return found
+        return outcome
 
     def _welcome(self, connect: wire.CommandConnect, caller: Caller) -> None:
         self.state = State.CONNECTED

@@ -122,7 +122,7 @@ class ConnectionConsumers:
         self._consumers: dict[int, Consumer | Coming] = {}
         self._topics: dict[int, TopicPort] = {}
         self._closed_early: dict[int, Cancellable | None] = {}
-        """Consumers closed before their first permits, and what tells it again once permits have arrived (rule 2)."""
+        """Consumers closed before their first permits, and what announces it again once permits have come (rule 2)."""
         self._first = 0
 
     def pump(self) -> None:
@@ -182,7 +182,7 @@ class ConnectionConsumers:
 
     def on_subscribe(self, request: wire.CommandSubscribe) -> None:
         """SUBSCRIBE: make a consumer."""
-        self._is_asked_for(request.consumer_id)
+        self._forget_early_close(request.consumer_id)
         existing = self._consumers.get(request.consumer_id)
         if isinstance(existing, Consumer):
             subscription = existing.subscription
@@ -283,14 +283,14 @@ class ConnectionConsumers:
             consumer.subscription.flow(consumer, flow.messagePermits)
         elif consumer_id in self._closed_early and self._closed_early[consumer_id] is None:  # rule 2
             self._closed_early[consumer_id] = self._broker.call_later(
-                TELL_AGAIN_MS, lambda: self._tell_closed_again(consumer_id)
+                TELL_AGAIN_MS, lambda: self._announce_closed_again(consumer_id)
             )
 
-    def _tell_closed_again(self, consumer_id: int) -> None:
+    def _announce_closed_again(self, consumer_id: int) -> None:
         del self._closed_early[consumer_id]
         self._answers.write(close_frame(_T.CLOSE_CONSUMER, consumer_id=consumer_id))
 
-    def _is_asked_for(self, consumer_id: int) -> None:
+    def _forget_early_close(self, consumer_id: int) -> None:
         """The client knows what became of its former consumer with that id."""
         again = self._closed_early.pop(consumer_id, None)
         if again is not None:
@@ -348,7 +348,7 @@ class ConnectionConsumers:
             try:
                 # Above the limit everything that is not acknowledged is delivered again, the named messages included.
                 named = request.message_ids if len(request.message_ids) <= REDELIVERED_IDS_MAX else ()
-                positions = [_position(one) for one in named]
+                positions = [_position(message_id) for message_id in named]
             except MetadataFailure as error:  # the command has no answer
                 log.warning("%s: nothing is redelivered: %s", consumer.address, error)
                 return
@@ -372,7 +372,7 @@ class ConnectionConsumers:
         self._answers.later(work, failed, "unsubscribe")
 
     def _close_if_detached(self, consumer: Consumer | Coming | None) -> None:
-        """Its client has the consumer for attached, and would wait for messages for ever."""
+        """Close a detached consumer: its client takes it for attached, and would wait for messages for ever."""
         if not isinstance(consumer, Consumer) or self._consumers.get(consumer.consumer_id) is not consumer:
             return
         if consumer.subscription is not None and consumer not in consumer.subscription.consumers:
@@ -381,7 +381,7 @@ class ConnectionConsumers:
 
     def on_close_consumer(self, request: wire.CommandCloseConsumer) -> None:
         """CLOSE_CONSUMER; one that is being made is cancelled (rule 1)."""
-        self._is_asked_for(request.consumer_id)
+        self._forget_early_close(request.consumer_id)
         consumer = self._consumers.pop(request.consumer_id, None)
         topic = self._topics.pop(request.consumer_id, None)
         if isinstance(consumer, Coming):
@@ -401,10 +401,10 @@ class ConnectionConsumers:
                 wanted = request.message_id
                 await topic.seek(subscription, _position(wanted), list(wanted.ack_set), wanted.batch_size)
             elif request.HasField("message_publish_time"):
-                found = await topic.position_at_ms(
+                position = await topic.position_at_ms(
                     signed(request.message_publish_time), read_compacted=consumer.read_compacted
                 )
-                await topic.seek(subscription, found)
+                await topic.seek(subscription, position)
             else:
                 raise MetadataFailure("Message id and message publish time were not present")
             return success_frame(request.request_id)
@@ -504,11 +504,11 @@ class ConnectionConsumers:
         consumers, self._consumers = self._consumers, {}
         topics, self._topics = self._topics, {}
         for consumer_id in list(self._closed_early):
-            self._is_asked_for(consumer_id)
+            self._forget_early_close(consumer_id)
         for coming in consumers.values():
             if not isinstance(coming, Consumer):
                 coming.is_cancelled = True
-        attached = {id_: one for id_, one in consumers.items() if isinstance(one, Consumer)}
+        attached = {id_: consumer for id_, consumer in consumers.items() if isinstance(consumer, Consumer)}
         return self._detach(attached, topics)
 
     @staticmethod
@@ -525,9 +525,9 @@ def parts_of(ack: wire.CommandAck) -> Iterator[wire.CommandAck]:
         return
     part = wire.CommandAck(consumer_id=ack.consumer_id, ack_type=wire.CommandAck.Individual)
     weight = 0
-    for one in ack.message_id:
-        weight += 1 + len(one.ack_set) // ACK_WORDS_LIKE_AN_ID
-        part.message_id.append(one)
+    for message_id in ack.message_id:
+        weight += 1 + len(message_id.ack_set) // ACK_WORDS_LIKE_AN_ID
+        part.message_id.append(message_id)
         if weight >= ACK_IDS_PER_STEP:
             yield part
             part = wire.CommandAck(consumer_id=ack.consumer_id, ack_type=wire.CommandAck.Individual)
@@ -541,7 +541,7 @@ def _named(request: wire.CommandSubscribe) -> str:
 
 
 def _position(message_id: MessageIdData) -> Position:
-    """Raises MetadataFailure for what is no message id."""
+    """Raises MetadataFailure for what is not a message id."""
     try:
         return named_position(message_id.ledgerId, message_id.entryId)
     except InvalidPosition as error:

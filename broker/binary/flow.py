@@ -117,7 +117,7 @@ class ClientFlow:
         self._broker = broker
         self._holds: set[PublishHold] = set()
         self.command_bytes = 0
-        """Of the command that is being worked on, if it is a large one."""
+        """The size of the command that is being worked on, if it is a large one."""
         self._outbox = outbox
         self._waits_for_room = False
         self._requests = 0
@@ -246,7 +246,7 @@ class ClientFlow:
             self.throttle()
 
     def hold(self, by: PublishHold) -> None:
-        """Read the socket no more while *by* says so: what its client publishes has used it up (rule 4)."""
+        """Do not read the socket while *by* says so: what its client publishes has used it up (rule 4)."""
         if by in self._holds:
             return
         self._holds.add(by)
@@ -261,8 +261,8 @@ class ClientFlow:
             self._holds.clear()
             return
         now_ms = self._broker.now_ms()
-        waits = {one: one.wait_ms(now_ms) for one in self._holds}
-        self._holds = {one for one, left in waits.items() if left > 0}
+        waits = {hold: hold.wait_ms(now_ms) for hold in self._holds}
+        self._holds = {hold for hold, left in waits.items() if left > 0}
         if self._holds:
             self._broker.call_later(min(max(waits.values()), HOLD_STEP_MS), self._check_holds)
         self.throttle()

@@ -32,7 +32,7 @@ HELD_BYTES_MAX: Final = 2 * MIB
 # Messages of one topic that go on in one turn of the loop, where a rate was taken back: some 10 µs each.
 ITEMS_PER_TURN: Final = 500
 
-# What one takes beside its bytes.
+# What a message takes beside its bytes.
 _ITEM_COST: Final = 512
 
 _Item = tuple[Producer, Send | int]
@@ -126,6 +126,7 @@ class HeldSends:
         size_bytes = sum(_size_of(item) for _, item in items)
         self._count -= len(items)
         self._bytes -= size_bytes
+        assert min(self._count, self._bytes) >= 0, "more went on than was set aside"
         self._broker.set_aside.give(size_bytes)
 
     def _look_later(self) -> None:
@@ -143,7 +144,7 @@ class HeldSends:
             self._look_later()
 
     def _go_on(self, topic: ProducerTopic, held: _Topic) -> None:
-        """Until the topic is held again, or others have their turn; what comes meanwhile comes behind the rest."""
+        """Go on until the topic is held again, or others have their turn; what comes meanwhile goes behind it."""
         held.holds.clear()
         last = self._count - ITEMS_PER_TURN
         while held.items and not held.holds and self._count > last:

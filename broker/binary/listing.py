@@ -41,10 +41,10 @@ def _matches(name: str, texts: list[str]) -> bool:
         return False
     at, end = len(first), len(name) - len(last)
     for text in texts[1:-1]:
-        found = name.find(text, at, end)
-        if found < 0:
+        start = name.find(text, at, end)
+        if start < 0:
             return False
-        at = found + len(text)
+        at = start + len(text)
     return True
 
 

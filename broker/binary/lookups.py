@@ -151,8 +151,8 @@ class Lookups:
         async def work() -> bytes:
             version = request.schema_version if request.HasField("schema_version") else None
             topic = await self._guard.topic(request.topic, Operation.GET_SCHEMA)
-            schema, found = await self._broker.get_schema(topic, version)
-            return command(_T.GET_SCHEMA_RESPONSE, request_id=request.request_id, schema=schema, schema_version=found)
+            schema, version = await self._broker.get_schema(topic, version)
+            return command(_T.GET_SCHEMA_RESPONSE, request_id=request.request_id, schema=schema, schema_version=version)
 
         def failed(code: int, text: str) -> bytes:
             return command(_T.GET_SCHEMA_RESPONSE, request_id=request.request_id, error_code=code, error_message=text)

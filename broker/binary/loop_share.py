@@ -5,8 +5,8 @@ Rules:
 1. All connections of a port together work `TURN_S` in one turn of the loop, one of them `SLICE_S`, and begin
    `TASKS_PER_TURN` tasks: what a task does comes in the next turn, together with all others that were begun. So a turn
    ends soon, whatever the commands of clients cost, and however many clients send at once.
-2. Who comes when the turn is over waits. Those that wait have their slices in the order in which they came; who has
-   more to do than a slice goes behind the others.
+2. A connection that comes when the turn is over waits. Those that wait have their slices in the order in which they
+   came; one that has more to do than a slice goes behind the others.
 3. What those that wait have brought lies in memory. Where that of one role is more than `UNWORKED_BYTES_MAX`, none of
    its connections is read until half of it is worked on. Others go on. (Where nobody is authenticated, a connection
    stands for itself: those of one address may be of many people.) Where all together have brought more than
@@ -37,7 +37,7 @@ UNWORKED_SUM_BYTES_MAX: Final = 256 * MIB
 
 
 class LoopShare:
-    """For all connections of one server."""
+    """The share of the loop that all connections of one server have."""
 
     def __init__(self, now_s: Callable[[], float], call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._now_s = now_s
@@ -106,7 +106,7 @@ class Unworked:
     """Bytes that connections have brought and that wait for a turn, of each role and in all (rule 3)."""
 
     def __init__(self, changed: Callable[[Hashable | None], None]) -> None:
-        """*changed*: the connections of a role (None: all connections) are to be read no more, or again."""
+        """*changed*: the connections of a role (None: all connections) are not to be read any more, or are again."""
         self._changed = changed
         self._bytes: dict[Hashable, int] = {}
         self._sum_bytes = 0

@@ -57,7 +57,7 @@ from managed_ledger.topic_name import TopicName
 
 _T: Final = wire.BaseCommand
 
-# Meanwhile who had the topic comes back to it: clients begin to reconnect after a tenth of a second.
+# Meanwhile clients that had the topic come back to it: they begin to reconnect after a tenth of a second.
 WAIT_AGAIN_MS: Final = 1_000
 
 
@@ -186,9 +186,8 @@ class ConnectionProducers:
         early: list[int | None] = []
 
         def ready(epoch: int | None) -> None:
-            if (
-                self._producers.get(producer.producer_id) is not producer
-            ):  # the answer that it has to wait is not made yet
+            # The answer that it has to wait is not made yet.
+            if self._producers.get(producer.producer_id) is not producer:
                 early.append(epoch)
                 return
             last = self._waiting.pop(producer.producer_id)
@@ -295,7 +294,7 @@ class ConnectionProducers:
                 self.publish_run()
 
     def _go_on(self, producer: Producer, held: Send | int) -> None:
-        """With what was set aside."""
+        """Go on with what was set aside."""
         if isinstance(held, int):
             self.publish_run()
             self._close(producer, held)
@@ -346,7 +345,7 @@ class ConnectionProducers:
         """Whether we closed the producer within the last keep-alive interval (rule 2)."""
         since_ms = self._broker.now_ms() - self._broker.config.keep_alive_s * 1000
         if self._closed_ms:
-            self._closed_ms = {one: at for one, at in self._closed_ms.items() if at >= since_ms}
+            self._closed_ms = {id_: at for id_, at in self._closed_ms.items() if at >= since_ms}
         return producer_id in self._closed_ms
 
     def on_close_producer(self, request: wire.CommandCloseProducer) -> None:
@@ -405,7 +404,7 @@ class ConnectionProducers:
         for coming in producers.values():
             if not isinstance(coming, Producer):
                 coming.is_cancelled = True
-        return self._detach([one for one in producers.values() if isinstance(one, Producer)])
+        return self._detach([producer for producer in producers.values() if isinstance(producer, Producer)])
 
     @staticmethod
     def _detach(producers: list[Producer]) -> Generator[None, None, None]:
@@ -432,7 +431,7 @@ def _named(request: wire.CommandProducer) -> str:
 
 
 def _schema_of(request: wire.CommandProducer) -> wire.Schema | None:
-    """No schema, and one of the type None without data, are the same."""
+    """The schema of a producer; one of the type None without data is the same as no schema."""
     if not request.HasField("schema"):
         return None
     schema = request.schema

@@ -83,7 +83,7 @@ class ClientProtocol(asyncio.Protocol):
         self._out_bytes = 0
         self._is_closing = False
         self._has_left: asyncio.Event | None = None
-        """What the client had has left; None: it did at once."""
+        """Set when what the client had has left; None: it left at once."""
         self._is_flushing = False
         self._is_drained = asyncio.Event()
         self._is_drained.set()
@@ -91,7 +91,7 @@ class ClientProtocol(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._frames: list[memoryview] = []
         self._unworked: tuple[str, int] = "", 0
-        """What of it is counted as waiting for a turn: whose, and bytes."""
+        """What of it is counted as waiting for a turn: whose it is, and how many bytes."""
         self._is_working = False
         self._is_wanted = True
         # Whether the socket is read. While it is not, the client shows that it lives by taking what it is sent.
@@ -109,7 +109,7 @@ class ClientProtocol(asyncio.Protocol):
     # -------------------------------------------------------------------------------- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._transport.set_write_buffer_limits(high=OUTBOX_PAUSE_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
         self._server.clients.add(self)
@@ -148,16 +148,16 @@ class ClientProtocol(asyncio.Protocol):
         """Take the header of a load balancer from the beginning of the connection; the client's data are behind it."""
         self._beginning += data
         try:
-            found = parse_proxy_header(self._beginning)
+            header = parse_proxy_header(self._beginning)
         except MalformedFrame as error:
             log.warning("/%s is disconnected: %s", self._peer, error)
             self._is_closing = True
             self.abort()
             return
-        if found is None:
+        if header is None:
             return
-        rest, self._beginning = self._beginning[found.size_bytes :], b""
-        self._begin(found.address or self._peer)
+        rest, self._beginning = self._beginning[header.size_bytes :], b""
+        self._begin(header.address or self._peer)
         if rest and self._connection is not None:
             self.data_received(rest)
 
@@ -173,7 +173,7 @@ class ClientProtocol(asyncio.Protocol):
             self._show_life(True)
         if self._is_working or self._chunks or not self._server.share.begin_slice():
             self._chunks.append(data)
-            if self._is_stranger and not connection.is_admitted and self._is_more_than_connect():
+            if self._is_stranger and not connection.is_admitted and self._disconnect_above_connect():
                 return
             self._work_soon()
             self._count_unworked(len(data))
@@ -205,6 +205,7 @@ class ClientProtocol(asyncio.Protocol):
         """A client that is not authenticated has brought *held_bytes* of a frame."""
         server = self._server
         server.handshake_bytes += held_bytes - self._handshake_bytes
+        assert server.handshake_bytes >= 0, "more of handshakes was given back than was held"
         self._handshake_bytes = held_bytes
         if held_bytes and server.handshake_bytes > HANDSHAKE_BYTES_MAX:
             log.warning(
@@ -259,9 +260,9 @@ class ClientProtocol(asyncio.Protocol):
             self._count_unworked()
             self.update_reading()
 
-    def _is_more_than_connect(self) -> bool:
-        """Whether a client that is not authenticated has brought more than CONNECT, which waits for a turn; then it is
-        disconnected. Others send nothing before they are answered."""
+    def _disconnect_above_connect(self) -> bool:
+        """Disconnect a client that is not authenticated if it has brought more than CONNECT, which waits for a turn;
+        returns whether it did. Other clients send nothing before they are answered."""
         held_bytes = sum(map(len, self._chunks))
         if held_bytes <= HANDSHAKE_FRAME_BYTES:
             return False
@@ -423,7 +424,7 @@ class ClientProtocol(asyncio.Protocol):
                     self._has_left = self._has_left or asyncio.Event()
                     share.wait(lambda: self._go_on_leaving(steps))
                     return
-        except Exception:  # nobody shall wait for ever
+        except Exception:  # nobody may wait for ever
             log.exception("%s: not all of what it had has left", self._peer)
         if self._has_left is not None:
             self._has_left.set()
@@ -539,14 +540,13 @@ class BinaryServer:
         """Those of the clients that may not have finished their handshake."""
         self.refused = self.made = self.ended = 0
         """Connections that were refused above a limit, that were made, and those of them that have ended."""
-        """Connections above a limit."""
         self.limits = ConnectionLimits(config.max_connections, config.max_connections_per_ip)
         self.unworked = Unworked(self._update_reading_of)
         self.share = LoopShare(clock.monotonic, lambda work: asyncio.get_running_loop().call_soon(work))
         limit_bytes = int(broker.publishes.limit_bytes * UNFINISHED_SHARE)
         self.unfinished = Unfinished(limit_bytes, clock.monotonic, clock.call_later)
         self.handshake_bytes = 0
-        """Held of frames of clients that are not authenticated."""
+        """The bytes of frames that are not whole, of clients that are not authenticated."""
 
     async def listen(self, host: str, port: int, certificates: Certificates | None = None) -> int:
         """Open a port (0: any free one), with *certificates* for TLS; returns its number. May be called several times,
@@ -581,7 +581,7 @@ class BinaryServer:
             raise
 
     def _update_reading_of(self, source: Hashable | None) -> None:
-        """None: of all."""
+        """*source* None: of all clients."""
         for client in self.clients:
             if source is None or client.source == source:
                 client.update_reading()

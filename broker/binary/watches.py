@@ -4,8 +4,8 @@ Rules:
 
 1. A client is told the list once, then what came and what went, with the hash of the list as it is then.
 2. A client that does not read is told later, of all that changed meanwhile at once.
-3. Before each telling the broker asks whether the client may list the namespace still. If not, the list ends without a
-   word, for which the protocol has no command: the client goes on asking for the list, and is refused.
+3. Before each announcement the broker asks whether the client may still list the namespace. If not, the list ends
+   silently, since the protocol has no command for it: the client goes on asking for the list, and is refused.
 4. A pattern that is not evaluated here (`broker.binary.listing`) is refused: the client goes on asking for the list
    from time to time.
 """
@@ -61,7 +61,7 @@ class WatchBroker(Protocol):
 class _Watch:
     """One list."""
 
-    __slots__ = ("_characters_max", "cancel", "is_telling", "latest", "namespace", "pattern", "topics", "watcher_id")
+    __slots__ = ("_characters_max", "cancel", "is_announcing", "latest", "namespace", "pattern", "topics", "watcher_id")
 
     def __init__(self, watcher_id: int, namespace: str, pattern: str, characters_max: int) -> None:
         self.watcher_id = watcher_id
@@ -71,22 +71,22 @@ class _Watch:
         self.topics: list[str] | None = None
         """What the client knows; None until it was told the first time."""
         self.latest: list[str] | None = None
-        """All topics of the namespace, of which the client was not told yet."""
-        self.is_telling = False
+        """All topics of the namespace, if they changed and the client was not told yet."""
+        self.is_announcing = False
         self.cancel: Cancel | None = None
 
     def matching(self, topics: list[str]) -> list[str]:
         """Raises NotAllowed."""
-        found = filter_topics(topics, self.pattern, self._characters_max)
-        if found is None:
+        matches = filter_topics(topics, self.pattern, self._characters_max)
+        if matches is None:
             raise NotAllowed(
                 f"The pattern {self.pattern} is left to the client: evaluated here are text and .* in at most "
                 f"{self._characters_max} characters"
             )
-        return found
+        return matches
 
     def update(self, topics: list[str]) -> bytes | None:
-        """The frame that tells of the difference; None if there is none."""
+        """The frame with the difference; None if there is none."""
         before, self.topics = self.topics or [], self.matching(topics)
         known, now = set(before), set(self.topics)
         new = [topic for topic in self.topics if topic not in known]
@@ -168,13 +168,13 @@ class ConnectionWatches:
         if self._watches is None or self._watches.get(watch.watcher_id) is not watch:
             cancel()
             raise NotReady("The watcher was closed before it was made")
-        found = watch.matching(topics)
+        matches = watch.matching(topics)
         names = self._broker.watched_names
-        if names.total + len(found) > NAMES_ALL_MAX:
+        if names.total + len(matches) > NAMES_ALL_MAX:
             cancel()
             raise TooManyRequests(f"The lists that clients of this broker watch have {names.total:,} names already")
-        names.total += len(found)
-        watch.cancel, watch.topics = cancel, found
+        names.total += len(matches)
+        watch.cancel, watch.topics = cancel, matches
         if watch.latest is not None:  # it has changed meanwhile
             self._on_topics(watch, watch.latest)
 
@@ -196,14 +196,15 @@ class ConnectionWatches:
         if watch.cancel is not None:
             watch.cancel()
             self._broker.watched_names.total -= len(watch.topics or ())
+            assert self._broker.watched_names.total >= 0, "more names went than came"
 
     def _on_topics(self, watch: _Watch, topics: list[str]) -> None:
         watch.latest = topics
-        if watch.topics is not None and not watch.is_telling:
-            watch.is_telling = True
-            self._spawn(self._tell(watch), "telling of topics")
+        if watch.topics is not None and not watch.is_announcing:
+            watch.is_announcing = True
+            self._spawn(self._announce(watch), "announcing topics")
 
-    async def _tell(self, watch: _Watch) -> None:
+    async def _announce(self, watch: _Watch) -> None:
         try:
             while watch.latest is not None:
                 if self._flow.unsent_bytes > OUTBOX_HIGH_BYTES:
@@ -222,7 +223,7 @@ class ConnectionWatches:
                 if frame is not None:
                     self._flow.write(frame)
         finally:
-            watch.is_telling = False
+            watch.is_announcing = False
 
     async def _may_still(self, watch: _Watch) -> bool:
         """Rule 3. Where it cannot be found out, the client may not: it asks for the list itself then."""

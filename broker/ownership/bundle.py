@@ -32,7 +32,7 @@ class Phase(Enum):
     UNLOADING = auto()
     """It is ours, takes no clients any more, and its topics are being closed."""
     CLOSING = auto()
-    """It is not ours any more, and that has not been done to its end."""
+    """It is not ours any more, and giving it back has not come to its end."""
 
 
 class Event(Enum):
@@ -79,7 +79,7 @@ class Bundle:
         """`tenant/namespace/0x…_0x…`."""
         self.phase = Phase.AWAY
         self.whole: Bundle | None = None
-        """Of a PART: the bundle that is being split."""
+        """For a PART: the bundle that is being split."""
         self.is_resuming = False
         """It was ours in a session that has ended: its node is to be made again."""
         self.takers = 0

@@ -35,6 +35,7 @@ class Entry(Bundle):
 
     def own(self, unwatch: Cancel) -> None:
         """It is ours from now on; *unwatch* ends the watch of its node."""
+        assert self._unwatch is None, f"{self.name} is watched already"
         self._unwatch = unwatch
         self.move(Event.CLAIMED)
 
@@ -79,6 +80,7 @@ class Entries:
             yield entry
         finally:
             entry.users -= 1
+            assert entry.users >= 0, f"{name} is released more often than it is used"
             if not entry.users and entry.phase is Phase.AWAY and self._entries.get(name) is entry:
                 del self._entries[name]
 
@@ -111,7 +113,7 @@ class Entries:
         self._ranges[namespace] = bundles
         if len(self._ranges) > self._ranges_max:
             used = {entry.namespace for entry in self._entries.values()} | {namespace}
-            self._ranges = {name: one for name, one in self._ranges.items() if name in used}
+            self._ranges = {name: kept for name, kept in self._ranges.items() if name in used}
             self._ranges_max = max(NAMESPACES_MAX, 2 * len(self._ranges))
         return bundles
 

@@ -27,7 +27,7 @@ from managed_ledger.topic_name import TopicName
 # developer's cluster and 30 s in Apache's configuration; there the client has to retry.
 TAKEOVER_WAIT_S: Final = 20.0
 
-# An owner that has not answered by then is waited for beside the end of its session.
+# For an owner that has not answered by then, its answer and a change of its node are waited for together.
 QUICKLY_S: Final = 0.25
 
 # An owner that did not answer is tested again after so long: it may have been busy, or have been started again.
@@ -117,9 +117,10 @@ class Finder:
             entry.asked.add(topic)
             if entry.is_owner_away:
                 self.on_awaited(topic)
-            return await self._locating.do((name, authoritative), partial(self._found, name, authoritative, deadline))
+            return await self._locating.do((name, authoritative), partial(self._find, name, authoritative, deadline))
 
-    async def _found(self, name: str, authoritative: bool, deadline: float) -> Located | bool:
+    async def _find(self, name: str, authoritative: bool, deadline: float) -> Located | bool:
+        """`_find_or_take`, once for all lookups that ask for the bundle meanwhile."""
         with self._entries.using(name) as entry:
             try:
                 return await self._find_or_take(entry, authoritative, deadline)
@@ -195,7 +196,7 @@ class Finder:
         return asking.result()
 
     async def _will_be_ours(self, bundle: str) -> bool:
-        """As `would_take`, for a lookup that waits: what is wrong with it is told when the bundle is free."""
+        """As `would_take`, for a lookup that waits: an error is reported when the bundle is free."""
         try:
             return await self.would_take(bundle)
         except (NoBrokerAvailable, MetadataError, Corruption):

@@ -59,7 +59,7 @@ class Keeper:
         self._bundles_now = bundles_now
         self._on_lost = on_lost
         self._resumes = resumes
-        self._sessions = 0  # that have ended
+        self._sessions = 0  # how many have ended
 
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
@@ -100,7 +100,7 @@ class Keeper:
         return is_there
 
     async def _claim(self, entry: Entry) -> bool:
-        """Make the owner's node; False: it is there, or may be."""
+        """Make the owner's node; False: there is one already, or there may be."""
         try:
             await self._store.put(entry.path, encode_owner(self._members.address), NO_NODE, ephemeral=True)
         except (VersionConflict, OutcomeUnknown):
@@ -115,7 +115,7 @@ class Keeper:
             self._go_on_without_nodes(entries)
 
     async def split(self, bundle: str, after: Bundles, store: Callable[[], Awaitable[None]]) -> list[str]:
-        """Own the bundles that *after* has in the place of *bundle*, and release that. Its topics stay open.
+        """Own the bundles that *after* has instead of *bundle*, and release *bundle*. Its topics stay open.
 
             nodes of the parts ──▶ *store*: the namespace has the bundles *after* ──▶ the node of the whole goes
 
@@ -124,7 +124,7 @@ class Keeper:
         """
         namespace, _, text = bundle.rpartition("/")
         low, _, high = text.partition("_")
-        inside = [one for one in after.ranges if low <= one.partition("_")[0] and one.partition("_")[2] <= high]
+        inside = [part for part in after.ranges if low <= part.partition("_")[0] and part.partition("_")[2] <= high]
         assert text not in after.ranges, f"{bundle} is not split"
         assert inside, f"{bundle} has no parts"
         with contextlib.ExitStack() as stack:
@@ -133,7 +133,7 @@ class Keeper:
                 raise NotReady(
                     f"Namespace bundle {bundle} is not served by this broker, or is being moved or split; retry"
                 )
-            parts = [stack.enter_context(self._entries.using(f"{namespace}/{one}")) for one in inside]
+            parts = [stack.enter_context(self._entries.using(f"{namespace}/{part}")) for part in inside]
             await self._split(whole, parts, after, store)
         log.info("split %s into %s", bundle, ", ".join(inside))
         return [part.name for part in parts]
@@ -162,7 +162,7 @@ class Keeper:
         self._give_back_later(whole)
 
     async def _claim_part(self, part: Entry, whole: Entry) -> None:
-        """Raises NotReady: it is another broker's; MetadataError."""
+        """Make the node of a part. Raises NotReady: another broker has it; MetadataError."""
         async with part.lock:
             if part.phase is Phase.AWAY:
                 part.move(Event.PART)
@@ -214,7 +214,7 @@ class Keeper:
         if node is None or not node.own:
             return False
         value = encode_owner(self._members.address, disabled=True)
-        with contextlib.suppress(OutcomeUnknown):  # it may be told, and others wait then: going on is right anyhow
+        with contextlib.suppress(OutcomeUnknown):  # stored or not, going on is right: where it is, others wait
             await self._store.put(entry.path, value, node.version, ephemeral=True)
         return True
 
@@ -245,7 +245,7 @@ class Keeper:
                 await remove(self._store, entry.path, node.version)
 
     def _give_back_later(self, entry: Entry) -> None:
-        """Remove the node of a bundle that is not ours, if it is ours still; beside the rest."""
+        """Remove, in the background, the node of a bundle that is not ours any more, if the node is still ours."""
         if not self._tasks.is_closed:  # else the end of the session removes it
             self._tasks.spawn(self._give_back_until_done(entry.name), f"give back {entry.name}")
 
@@ -302,7 +302,7 @@ class Keeper:
         self._tasks.spawn(self._go_on(), "taking up again what was owned")
 
     async def _go_on(self) -> None:
-        """In a new session."""
+        """Take up again, in a new session, what was owned in the one before."""
         await self._members.register_again()
         while resuming := sorted(entry.name for entry in self._entries if entry.is_resuming):
             session = self._sessions

@@ -1,4 +1,4 @@
-"""This broker as one of those that live: its node, the load that it tells, and who leads.
+"""This broker as one of those that live: its node, the load that it reports, and who leads.
 
 /loadbalance/brokers/<id>                 ephemeral: a living broker, and its load
 /loadbalance/leader                       ephemeral: the leader, which tools ask about the cluster
@@ -46,7 +46,7 @@ class Membership:
         self._version = version
         self._kinds = dict(kinds)
         self._started_ms = clock.wall_ms()
-        self._load: Mapping[str, Any] | None = None  # as it was told last
+        self._load: Mapping[str, Any] | None = None  # as it was reported last
         self._cancel_leader: Cancel | None = None
         self.broker_id = ""
         """`host:web port`; empty before the start."""
@@ -71,14 +71,14 @@ class Membership:
         return [f"{BROKERS}/{self.broker_id}", *([LEADER] if self.is_leader else [])]
 
     async def leave(self) -> None:
-        """Be no broker that others send clients to. Raises MetadataError."""
+        """Stop being a broker that others send clients to. Raises MetadataError."""
         self.is_leaving = True
         self.is_leader = False
         for path in (f"{BROKERS}/{self.broker_id}", LEADER):
             await give_back(self._store, path)
 
     async def register_again(self) -> None:
-        """In a new session."""
+        """Make the nodes of this broker again, in a new session; tries until they are there."""
         while True:
             try:
                 await self._register()
@@ -93,7 +93,7 @@ class Membership:
         return {broker_id: address for broker_id, (address, _) in (await self.loaded_brokers()).items()}
 
     async def loaded_brokers(self) -> dict[str, tuple[BrokerAddress, BrokerLoad]]:
-        """The registered brokers by id, and the load that each has told. Raises MetadataError, Corruption."""
+        """The registered brokers by id, and the load that each has reported. Raises MetadataError, Corruption."""
         ids = await self._store.children(BROKERS)
         nodes = await asyncio.gather(*(self._store.get(f"{BROKERS}/{broker_id}") for broker_id in ids))
         return {
@@ -108,14 +108,14 @@ class Membership:
         return ("", "") if node is None else decode_leader(node.value, node.path)
 
     def report_of(self, load: Mapping[str, Any] | None) -> bytes:
-        """What this broker would tell of itself with this load."""
+        """The node of this broker, with this load."""
         return encode_broker(self.address, self._version, self._started_ms, load, **self._kinds)
 
-    async def tell_load(self, load: Mapping[str, Any]) -> None:
-        """Tell the other brokers the load of this one (`load_report.encode_load`). Raises MetadataError."""
+    async def report_load(self, load: Mapping[str, Any]) -> None:
+        """Report the load of this broker (`load.report.encode_load`) to the others. Raises MetadataError."""
         self._load = load
         node = await self._store.get(f"{BROKERS}/{self.broker_id}")
-        if node is not None and node.own:  # else it is told when this broker registers again
+        if node is not None and node.own:  # else it is reported when this broker registers again
             await self._store.put(node.path, self.report_of(load), node.version, ephemeral=True)
 
     async def _register(self) -> None:

@@ -30,15 +30,15 @@ def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
 def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
     """The owner in that node and whether it is unloading. Raises Corruption."""
     try:
-        found = parse_json(value)
+        record = parse_json(value)
         address = BrokerAddress(
-            found.get("nativeUrl") or "",
-            found.get("nativeUrlTls") or "",
-            found.get("httpUrl") or "",
-            found.get("httpUrlTls") or "",
-            _listeners(found),
+            record.get("nativeUrl") or "",
+            record.get("nativeUrlTls") or "",
+            record.get("httpUrl") or "",
+            record.get("httpUrlTls") or "",
+            _listeners(record),
         )
-        return address, bool(found.get("disabled"))
+        return address, bool(record.get("disabled"))
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a bundle's owner, found {value[:80]!r}") from error
 
@@ -52,11 +52,11 @@ def encode_broker(
     persistent: bool = True,
     non_persistent: bool = True,
 ) -> bytes:
-    """The node `/loadbalance/brokers/<id>` of a living broker; *load*: the members of `load_report.encode_load`.
+    """The node `/loadbalance/brokers/<id>` of a living broker; *load*: the members of `load.report.encode_load`.
 
     *persistent*, *non_persistent*: the kinds of topics that it serves.
     """
-    told = dict(load or {"lastStats": {}})
+    members = dict(load or {"lastStats": {}})
     value = {
         "webServiceUrl": address.http_url or None,
         "webServiceUrlTls": address.https_url or None,
@@ -64,14 +64,14 @@ def encode_broker(
         "pulsarServiceUrlTls": address.service_url_tls or None,
         "persistentTopicsEnabled": persistent,
         "nonPersistentTopicsEnabled": non_persistent,
-        **told,
+        **members,
         "brokerVersion": version,
         "brokerVersionString": version,
         "protocols": {},
         "advertisedListeners": _listeners_value(address),
         "loadManagerClassName": MANAGER,
         "startTimestamp": started_ms,
-        "maxResourceUsage": decode_load(told).usage,
+        "maxResourceUsage": decode_load(members).usage,
         "loadReportType": "LocalBrokerData",
     }
     return json.dumps({key: item for key, item in value.items() if item is not None}, separators=(",", ":")).encode()
@@ -85,15 +85,15 @@ def decode_broker(value: bytes, path: str) -> BrokerAddress:
 def decode_loaded_broker(value: bytes, path: str) -> tuple[BrokerAddress, BrokerLoad]:
     """How that broker is reached, and its load. Raises Corruption."""
     try:
-        found = parse_json(value)
+        record = parse_json(value)
         address = BrokerAddress(
-            found.get("pulsarServiceUrl") or "",
-            found.get("pulsarServiceUrlTls") or "",
-            found.get("webServiceUrl") or "",
-            found.get("webServiceUrlTls") or "",
-            _listeners(found),
+            record.get("pulsarServiceUrl") or "",
+            record.get("pulsarServiceUrlTls") or "",
+            record.get("webServiceUrl") or "",
+            record.get("webServiceUrlTls") or "",
+            _listeners(record),
         )
-        return address, decode_load(found)
+        return address, decode_load(record)
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
 
@@ -105,10 +105,10 @@ def _listeners_value(address: BrokerAddress) -> dict[str, Any]:
     }
 
 
-def _listeners(found: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _listeners(record: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {
         name: (item.get("brokerServiceUrl") or "", item.get("brokerServiceUrlTls") or "")
-        for name, item in (found.get("advertisedListeners") or {}).items()
+        for name, item in (record.get("advertisedListeners") or {}).items()
     }
 
 
@@ -121,8 +121,8 @@ def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:
 def decode_leader(value: bytes, path: str) -> tuple[str, str]:
     """(broker id, HTTP URL) in that node; older brokers write the URL only. Raises Corruption."""
     try:
-        found = parse_json(value)
-        url = found.get("serviceUrl") or ""
-        return found.get("brokerId") or urlsplit(url).netloc, url
+        record = parse_json(value)
+        url = record.get("serviceUrl") or ""
+        return record.get("brokerId") or urlsplit(url).netloc, url
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of the leading broker, found {value[:80]!r}") from error

@@ -113,7 +113,7 @@ class BundleOwnership:
         await self.ranking.stop()
 
     async def leave(self) -> bool:
-        """Take no bundle any more, and be no broker that others send clients to; what is owned stays so for now.
+        """Take no more bundles, and stop being a broker that others send clients to; what is owned stays so for now.
 
         Whether there are others. Raises MetadataError.
         """
@@ -205,7 +205,7 @@ class BundleOwnership:
 
     @contextlib.contextmanager
     def promised(self, bundle: str, destination: BrokerAddress) -> Iterator[None]:
-        """Until the end whoever asks for the bundle, while nobody owns it, is sent to *destination*."""
+        """Inside the `with`, clients that ask for the bundle while nobody owns it are sent to *destination*."""
         with self._entries.using(bundle) as entry:
             entry.promised = destination
             try:

@@ -8,7 +8,7 @@ A connection alone says little: the system accepts it for a process that stands 
 before CONNECT too, without a log line and without asking who it is (`PulsarHandler.handlePing`). At a port that has TLS
 only, the handshake is the question.
 
-Nothing is decided here, and what is found may be wrong a moment later: ownership is what the metadata store says.
+Nothing is decided here, and an answer may be wrong a moment later: ownership is what the metadata store says.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ CONNECT_S: Final = 0.5
 # A broker that takes over thousands of topics on a busy machine may be away from its sockets for a second.
 ANSWER_S: Final = 2.0
 
-# How long what was found is used, so that a thousand lookups ask once. That one hangs took long to find.
+# How long a sign counts, so that a thousand lookups ask once. That a broker hangs took longer to learn.
 VALID_S: Final = 0.2
 HANGS_VALID_S: Final = 1.0
 
-# Brokers of which it is kept what they showed; a cluster has some dozen.
+# Brokers whose last sign is kept; a cluster has some dozens.
 KEPT_MAX: Final = 1_000
 
 _PING: Final = command(wire.BaseCommand.PING)
@@ -61,18 +61,18 @@ class Probes(Protocol):
 
 
 class Prober:
-    """For one broker, which asks the others."""
+    """Asks the other brokers, for one of them."""
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self._clock = clock
         self._asking: SingleFlight[str, Sign] = SingleFlight(tasks, "asking")
-        self._found: dict[str, tuple[float, Sign]] = {}
+        self._signs: dict[str, tuple[float, Sign]] = {}
         self._context: ssl.SSLContext | None = None
 
     async def sign(self, broker: BrokerAddress) -> Sign:
         """What *broker* shows now, or showed a moment ago."""
         url = broker.native_url
-        asked_s, sign = self._found.get(url, (float("-inf"), Sign.AWAY))
+        asked_s, sign = self._signs.get(url, (float("-inf"), Sign.AWAY))
         if self._clock.monotonic() - asked_s < (HANGS_VALID_S if sign is Sign.HANGS else VALID_S):
             return sign
         return await self._asking.do(url, lambda: self._ask(url))
@@ -85,20 +85,20 @@ class Prober:
 
     @property
     def kept(self) -> int:
-        """Brokers of which it is kept what they showed."""
-        return len(self._found)
+        """Brokers whose last sign is kept."""
+        return len(self._signs)
 
     def forget(self, broker: BrokerAddress) -> None:
         """Ask it again the next time."""
-        self._found.pop(broker.native_url, None)
+        self._signs.pop(broker.native_url, None)
 
     async def _ask(self, url: str) -> Sign:
         sign = await self._shown(url)
         now_s = self._clock.monotonic()
-        if len(self._found) >= KEPT_MAX:
+        if len(self._signs) >= KEPT_MAX:
             fresh_s = now_s - HANGS_VALID_S
-            self._found = {url: seen for url, seen in self._found.items() if seen[0] > fresh_s}
-        self._found[url] = (now_s, sign)
+            self._signs = {url: seen for url, seen in self._signs.items() if seen[0] > fresh_s}
+        self._signs[url] = (now_s, sign)
         return sign
 
     async def _shown(self, url: str) -> Sign:
@@ -133,7 +133,7 @@ class Prober:
         return Sign.ANSWERS
 
     def _any_peer(self) -> ssl.SSLContext:
-        """For whether it lives, not for who it is: nothing is said to it."""
+        """Accepts any peer: the question is whether it lives, not who it is, and nothing is said to it."""
         if self._context is None:
             self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             self._context.check_hostname = False

@@ -39,7 +39,7 @@ class BrokerAddress(NamedTuple):
 
     @property
     def native_url(self) -> str:
-        """The URL of the binary protocol, over TLS if there is no other: what tells brokers apart."""
+        """The URL of the binary protocol, over TLS if there is no other: what distinguishes brokers."""
         return self.service_url or self.service_url_tls
 
     @property

@@ -5,8 +5,8 @@
     specified_positions_divide     where the caller says; positions outside the bundle are left out
     flow_or_qps_equally_divide     so that both halves have about the same traffic
 
-The names are Apache's. No cut is found where it would leave a part empty: then the bundle
-stays whole, which is no error.
+The names are Apache's. There is no cut where it would leave a part empty: then the
+bundle stays whole, which is not an error.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +37,15 @@ def cuts(
     """
     low, high = limits_of_range(text)
     if algorithm == RANGE:
-        found = [low + (high - low) // 2]
+        boundaries = [low + (high - low) // 2]
     elif algorithm == TOPIC_COUNT:
-        found = _between_topics(sorted(hashes))
+        boundaries = _between_topics(sorted(hashes))
     elif algorithm == POSITIONS:
-        found = sorted(set(positions))
+        boundaries = sorted(set(positions))
     else:
-        assert algorithm == TRAFFIC, f"{algorithm} is none of {ALGORITHMS}"
-        found = _between_traffic(traffic or {})
-    return [one for one in found if low < one < high]
+        assert algorithm == TRAFFIC, f"{algorithm} is not one of {ALGORITHMS}"
+        boundaries = _between_traffic(traffic or {})
+    return [boundary for boundary in boundaries if low < boundary < high]
 
 
 def even_cuts(text: str, hashes: Iterable[int], parts: int) -> list[int]:
@@ -54,8 +54,8 @@ def even_cuts(text: str, hashes: Iterable[int], parts: int) -> list[int]:
     assert parts >= 1
     low, high = limits_of_range(text)
     ordered = sorted(hashes)
-    found = {ordered[len(ordered) * number // parts] for number in range(1, parts)} if ordered else set()
-    return sorted(one for one in found if low < one < high)
+    boundaries = {ordered[len(ordered) * number // parts] for number in range(1, parts)} if ordered else set()
+    return sorted(boundary for boundary in boundaries if low < boundary < high)
 
 
 def _between_topics(hashes: Sequence[int]) -> list[int]:

@@ -4,7 +4,8 @@ Rules:
 
 1. A record is only written with the version that was read: of two changes at the same time neither is lost.
 2. Members that we do not know are kept.
-3. A node without a value is no record: the store makes such nodes as parents of others. A record can be created there.
+3. A node without a value is not a record: the store makes such nodes as parents of others. A record can be created
+   there.
 
 RecordError
  ├─ NoRecord
@@ -116,9 +117,9 @@ def to_json(record: Any) -> bytes:
 def parse_record(node: Node) -> dict[str, Any]:
     """The JSON object in a node; an empty one for a node without a value. Raises Corruption."""
     try:
-        found = parse_json(node.value) if node.value else {}
+        record = parse_json(node.value) if node.value else {}
     except ValueError as error:
         raise Corruption(f"{node.path} does not hold JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise Corruption(f"{node.path} does not hold a JSON object")
-    return found
+    return record

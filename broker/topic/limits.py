@@ -32,11 +32,11 @@ class TopicLimits:
 
     producers_max: int
     consumers_max: int
-    """Of all subscriptions together."""
+    """All subscriptions together."""
     consumers_per_subscription_max: int
     producers_per_host_max: int
     consumers_per_host_max: int
-    """Of one topic; 0: any number."""
+    """On one topic; 0: any number."""
     creates_subscriptions: bool
     """Whether a consumer may create the subscription that it names."""
     requires_encryption: bool = False
@@ -48,9 +48,9 @@ class TopicLimits:
     """Entries that are older are passed over; 0: none are."""
     subscriptions_max: int
     message_bytes_max: int
-    """Of an entry; 0: what the broker takes."""
+    """The size of an entry; 0: what the broker takes."""
     delay_max_ms: int
-    """For which a message may ask; 0: any."""
+    """The longest delay that a message may ask for; 0: any."""
     deduplication_snapshot_s: int
     compaction_threshold_bytes: int
     """0: the topic is not compacted by itself."""

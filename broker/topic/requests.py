@@ -45,7 +45,7 @@ class SubscribeRequest(NamedTuple):
     key_shared: KeySharedPolicy
     properties: Mapping[str, str]
     is_replicated: bool = False
-    """The subscription is to be kept in step with that of other clusters, which is stored of it."""
+    """The subscription is to be kept in step with that of other clusters; that wish is stored."""
 
 
 class TopicPort(ProducerTopic, Protocol):

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from managed_ledger.ledger import ManagedLedger
 
 
-# A seek that takes longer is one of a broker that stood still, or whose bookies did: another may have the topic now.
-# And for how long that is asked, where the metadata store does not answer.
+# A seek that takes longer than the first shows that this broker, or its bookies, stood still: another broker may have
+# the topic now. The second: how long the metadata store may take to say which one has it.
 SEEK_DOUBTED_S: Final = 1.0
 SEEK_CHECK_S: Final = 2.0
 
 Making = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""The turn of whoever makes a durable subscription (`broker.arrivals`)."""
+"""The turn of a client that makes a durable subscription (`broker.arrivals`)."""
 
 
 class Subscriptions:
@@ -106,7 +106,7 @@ class Subscriptions:
     def apply_limits(self, limits: TopicLimits) -> None:
         """The namespace's policies changed."""
         self._limits = limits
-        self._use_rates()  # before the pumps below: who waits for an old rate has a timer that may be hours away
+        self._use_rates()  # before the pumps below: what waits for an old rate has a timer that may be hours away
         for subscription in self.by_name.values():
             subscription.consumers_max = limits.consumers_per_subscription_max
             subscription.apply_limits(limits.dispatch)
@@ -144,7 +144,7 @@ class Subscriptions:
             subscription.check_newcomer(request.consumer, request.kind, request.key_shared)
         except (ConsumerBusy, ConsumerAssignError):
             # The consumers in the way may be dead: a client that reconnects must not wait for its own old connection.
-            await asyncio.gather(*(one.sink.is_alive() for one in subscription.consumers))
+            await asyncio.gather(*(consumer.sink.is_alive() for consumer in subscription.consumers))
         check_open()
         if self.by_name.get(subscription.name) is not subscription:
             raise NotReady(f"Subscription {subscription.name} was removed meanwhile")
@@ -168,7 +168,7 @@ class Subscriptions:
     def _check_room_for(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
         limits = self._limits
-        others = (one.address for subscription in self.by_name.values() for one in subscription.consumers)
+        others = (consumer.address for subscription in self.by_name.values() for consumer in subscription.consumers)
         if limits.consumers_max and sum(len(one.consumers) for one in self.by_name.values()) >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
@@ -350,7 +350,7 @@ class Subscriptions:
 
         try:
             with storage_errors():
-                await subscription.reset_to(position, ack_set, batch_size, check, tell=in_turns)
+                await subscription.reset_to(position, ack_set, batch_size, check, announce=in_turns)
         finally:
             if not subscription.is_durable:  # rule 2
                 self._clock.call_later(self._config.keep_alive_s, lambda: self._drop_if_unused(subscription))
@@ -401,7 +401,7 @@ class Subscriptions:
 
     @property
     def have_consumers(self) -> bool:
-        return any(one.consumers for one in self.by_name.values())
+        return any(subscription.consumers for subscription in self.by_name.values())
 
     def take_rates(self, now_ms: int, published: tuple[float, float]) -> None:
         """Work out the rates of the period that ends now, in which so many messages and bytes came in a second."""
@@ -414,7 +414,7 @@ class Subscriptions:
                 self._use_rate(name, subscription.throttles[1])
 
     def _forget(self, subscription: Subscription) -> None:
-        """*subscription* is removed; what went to its consumers counts for the topic on."""
+        """*subscription* is removed; what went to its consumers still counts for the topic."""
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
             self.gone = self.gone.plus(subscription.counted)
@@ -449,5 +449,5 @@ def check_new_name(name: str) -> None:
 
 def _whole(subscription: ConsumerSubscription) -> Subscription:
     """Consumers know their subscription by a Protocol; the topic has made it, and knows what it is."""
-    assert isinstance(subscription, Subscription), f"{subscription} is no subscription of a topic"
+    assert isinstance(subscription, Subscription), f"{subscription} is not a subscription of a topic"
     return subscription

@@ -97,7 +97,7 @@ class Topic:
         """*reads* is the budget for what all topics of the broker have read and not yet sent; *compactions* how many of
         them are compacted at the same time; *unacked* what all of them have delivered without an acknowledgement.
         *publish_latencies* counts the milliseconds until entries of all of them were stored; *making* is the turn of
-        whoever makes a durable subscription."""
+        a client that makes a durable subscription."""
         self.name = name
         self.ledger = ledger
         self.policies = policies
@@ -135,7 +135,7 @@ class Topic:
         self.size_evictions = 0
         """How often the quota for bytes had messages passed over."""
         self.age_evictions = 0
-        """The same, of the quota for the age of messages."""
+        """The same for the quota for the age of messages."""
         self._withheld_timer: Timer | None = None
         self._used_ms = 0
         """When it was last seen that it may not be deleted as idle."""
@@ -151,7 +151,7 @@ class Topic:
 
     @property
     def work_name(self) -> str:
-        """For the watch over the loop."""
+        """How the watch over the loop names this topic."""
         return str(self.name)
 
     async def load(self) -> None:
@@ -232,7 +232,7 @@ class Topic:
         log.warning("%s: publishing failed, its producers are disconnected: %s", self.name, error)
         self.is_fenced = True  # rule 1
         self._publishing.on_storage_failed()
-        self._tell(self._producers.disconnect_all())
+        self._announce(self._producers.disconnect_all())
         if not self.ledger.is_open:  # it takes no appends any more, even if `on_closed` has not been called yet
             self.on_closed(error)
 
@@ -319,30 +319,30 @@ class Topic:
 
     async def _check_backlog(self) -> None:
         """Raises QuotaExceededHold, QuotaExceeded."""
-        found = await self._exceeded()
-        if found is not None and refuses_producers(found):
-            raise refusal(self.name, found)
+        used_up = await self._exceeded()
+        if used_up is not None and refuses_producers(used_up):
+            raise refusal(self.name, used_up)
 
     async def keep_quotas(self) -> None:
         """Do what the policy says if the backlog is above a quota. Called periodically. Raises BrokerError."""
         if self.is_closed or self._is_closing:
             return
-        found = await self._exceeded()
-        if found is None or self.is_closed:
+        used_up = await self._exceeded()
+        if used_up is None or self.is_closed:
             return
-        if refuses_producers(found):
+        if refuses_producers(used_up):
             if self.producers:
-                log.info("%s: its producers are disconnected: the quota %s is used up", self.name, found.kind)
+                log.info("%s: its producers are disconnected: the quota %s is used up", self.name, used_up.kind)
             await in_turns(by_turns(self._producers.disconnect_all()))
-        elif found.kind == STORAGE:
+        elif used_up.kind == STORAGE:
             self.size_evictions += 1
-            passed = evict_bytes(self.ledger, list(self.subscriptions.values()), found.quota)
-            log.info("%s: %d entries were passed over: the quota %s is used up", self.name, passed, found.kind)
+            passed = evict_bytes(self.ledger, list(self.subscriptions.values()), used_up.quota)
+            log.info("%s: %d entries were passed over: the quota %s is used up", self.name, passed, used_up.kind)
         else:
             self.age_evictions += 1
             for name, subscription in list(self.subscriptions.items()):
                 if subscription.is_durable:
-                    await self.expire(name, found.quota.limit_s)
+                    await self.expire(name, used_up.quota.limit_s)
 
     def close_producer(self, producer: Producer, done: Callable[[], None]) -> None:
         """A client closes its producer, which is *done* once all messages that it sent are answered."""
@@ -425,7 +425,7 @@ class Topic:
     async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
         """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
 
-        *read_compacted*: also of those that only compaction has kept.
+        *read_compacted*: also among those that only compaction has kept.
         """
         return await position_at_ms(self.ledger, time_ms, self.compactor if read_compacted else None)
 
@@ -474,7 +474,7 @@ class Topic:
     async def last_message(self, *, read_compacted: bool = False) -> tuple[Position, int]:
         """The last position, and the index of the last message in its batch (`broker.topic.reading.positions`).
 
-        *read_compacted*: of what compaction kept, where nothing came since.
+        *read_compacted*: the last one that compaction kept, where nothing came since.
         """
         horizon = self.compactor.horizon
         if not read_compacted or horizon is None or horizon < self.ledger.last_confirmed:
@@ -544,10 +544,10 @@ class Topic:
     def oldest_backlog(self) -> tuple[int, str]:
         """About how many seconds ago the oldest message was published that a durable subscription has not acknowledged,
         and the subscription (`broker.topic.reading.backlog_quota.oldest`); (-1, "") where that is not known."""
-        found = oldest(self.ledger, self.subscriptions)
-        if found is None:
+        oldest_message = oldest(self.ledger, self.subscriptions)
+        if oldest_message is None:
             return -1, ""
-        return max(self._clock.wall_ms() - found.since_ms, 0) // 1000, found.subscription
+        return max(self._clock.wall_ms() - oldest_message.since_ms, 0) // 1000, oldest_message.subscription
 
     def is_idle(self, now_ms: int) -> bool:
         """Whether the topic may be deleted because nobody uses it. Called periodically.
@@ -595,11 +595,11 @@ class Topic:
         """Work out the rates of the period that ends now."""
         self._publishing.end_period()
         self.ledger.end_period()
-        reads = [one.entries_read for one in self.subscriptions.values()]
-        cold = [one.entries_read_cold for one in self.subscriptions.values()]
+        reads = [subscription.entries_read for subscription in self.subscriptions.values()]
+        cold = [subscription.entries_read_cold for subscription in self.subscriptions.values()]
         self.rates.take((self.messages_in, self.bytes_in, self._publishing.entries_in, sum(reads), sum(cold)), now_ms)
-        failed = sum(one.reads_failed for one in self.subscriptions.values())
-        stored = sum(one.counts.stored for one in self.ledger.cursors.values())
+        failed = sum(subscription.reads_failed for subscription in self.subscriptions.values())
+        stored = sum(cursor.counts.stored for cursor in self.ledger.cursors.values())
         self.storage_rates.take((self.appends_failed, failed, stored), now_ms)
         for producer in self.producers.values():
             producer.take_rates(now_ms)
@@ -638,7 +638,7 @@ class Topic:
         await self._wait_for_answers()
         self.snapshot_deduplication()
         self._disconnect_all(next_broker)
-        await self._until_told()
+        await self._until_announced()
         await attempt(f"{self.name}: closing its ledger", self.ledger.close())
         await self._tasks.cancel()
         self._untie()
@@ -657,7 +657,7 @@ class Topic:
 
     async def finish(self) -> None:
         """Close the managed ledger and end the tasks of an abandoned topic."""
-        await self._until_told()
+        await self._until_announced()
         await self._close_ledger()
         await self._tasks.cancel()
         self._untie()
@@ -665,7 +665,7 @@ class Topic:
     async def delete(self) -> None:
         """Remove the topic with all its data; its clients are disconnected. Raises BrokerError."""
         self._disconnect_all()
-        await self._until_told()
+        await self._until_announced()
         compacted = self.compactor.ledgers()
         try:
             with storage_errors():
@@ -678,6 +678,7 @@ class Topic:
     def _untie(self) -> None:
         """Remove the references from the managed ledger back to this topic, so that a topic that has ended is freed at
         once, not only by the garbage collector."""
+        assert self.is_closed, f"{self.name} loses its ledger while it is open"
         self.ledger.forget_owner()
         self._stop_watching = do_nothing
 
@@ -693,14 +694,14 @@ class Topic:
         self._publishing.forget_withheld()
         self._answered.ring()
         self._subscriptions.close()
-        self._tell(self._all_leave(next_broker))
+        self._announce(self._all_leave(next_broker))
 
     def _all_leave(self, next_broker: NextBroker) -> Steps:
         yield from self._producers.disconnect_all(next_broker)
         yield from self._subscriptions.tell_detached(next_broker)
 
-    def _tell(self, steps: Steps) -> None:
-        """The first clients now, the others in later turns of the loop."""
+    def _announce(self, steps: Steps) -> None:
+        """Tell the first clients now, the others in later turns of the loop."""
         former, turns = self._leaving, by_turns(steps)
         if former is None and next(turns, self) is self:
             return
@@ -717,6 +718,6 @@ class Topic:
 
         task = self._leaving = self._tasks.spawn(work(), "leaving")
 
-    async def _until_told(self) -> None:
+    async def _until_announced(self) -> None:
         if self._leaving is not None:
             await asyncio.wait([self._leaving])

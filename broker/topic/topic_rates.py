@@ -47,18 +47,18 @@ class RatedTopic(Protocol):
 
 def rates_of(topic: RatedTopic) -> TopicRates:
     producers = list(topic.producers.values())
-    consumers = [consumer for one in topic.subscriptions.values() for consumer in one.consumers]
+    consumers = [consumer for subscription in topic.subscriptions.values() for consumer in subscription.consumers]
     return TopicRates(
-        sum((one.rates.values[0] for one in producers), 0.0),
-        sum((one.rates.values[1] for one in producers), 0.0),
-        sum((one.rates.values[0] for one in consumers), 0.0),
-        sum((one.rates.values[1] for one in consumers), 0.0),
+        sum((producer.rates.values[0] for producer in producers), 0.0),
+        sum((producer.rates.values[1] for producer in producers), 0.0),
+        sum((consumer.rates.values[0] for consumer in consumers), 0.0),
+        sum((consumer.rates.values[1] for consumer in consumers), 0.0),
         len(producers),
         len(consumers),
     )
 
 
 def sum_rates(every: Iterable[TopicRates]) -> TopicRates:
-    """Of several topics together."""
-    found = list(every)
-    return TopicRates(*(sum(column) for column in zip(*found, strict=True))) if found else NO_RATES
+    """The rates of several topics together."""
+    rates = list(every)
+    return TopicRates(*(sum(column) for column in zip(*rates, strict=True))) if rates else NO_RATES

@@ -22,10 +22,10 @@ _SAMPLED: Final = 1
 
 def parent_of(entry: Buffer) -> str:
     """The `traceparent` of an entry whose sender records the trace; empty if there is none."""
-    found = _PROPERTY.search(memoryview(entry)[:_SEARCHED_BYTES])
-    if found is None:
+    match = _PROPERTY.search(memoryview(entry)[:_SEARCHED_BYTES])
+    if match is None:
         return ""
-    text = bytes(found[1]).decode()
+    text = bytes(match[1]).decode()
     return text if int(text[-2:], 16) & _SAMPLED else ""
 
 

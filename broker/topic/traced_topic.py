@@ -1,7 +1,7 @@
-"""A topic whose work on traced messages is told as spans. Without tracing topics are of the plain class, at no cost.
+"""A topic whose work on traced messages is shown as spans. Without tracing a topic is of the plain class, at no cost.
 
     publish    from the message's arrival to its receipt       belongs to the sender's span
-      store    from storage's being asked to its answer        part of `publish`
+      store    from the request to storage to its answer       part of `publish`
     dispatch   when the entry is sent to a consumer            belongs to the sender's span
 
 There is a span for an entry, not for each message of a batch.
@@ -42,7 +42,7 @@ class _Open(NamedTuple):
 
 
 class TracedTopic(Topic):
-    """See the module."""
+    """A topic with spans (see the module)."""
 
     def __init__(self, *arguments: Any, tracing: Tracing) -> None:
         super().__init__(*arguments)
@@ -110,7 +110,7 @@ class TracedTopic(Topic):
 
 
 def _traced(deliver: Deliver, tracing: Tracing, facts: Facts) -> Deliver:
-    """*deliver*, which also tells of the traced entries."""
+    """*deliver*, with a span for each traced entry."""
 
     def traced(consumer: Consumer, position: Position, entry: Buffer, *more: Any) -> int:
         parent = parent_of(entry)

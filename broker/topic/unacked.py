@@ -32,7 +32,7 @@ class UnackedBudget:
         """Those of subscriptions that have unacknowledged messages, or are blocked; the first to come goes on first."""
 
     def share(self, resume: Callable[[], None]) -> "UnackedShare":
-        """For one subscription. *resume* is called when it may go on; it must not deliver within the call."""
+        """The share of one subscription. *resume* is called when it may go on; it must not deliver within the call."""
         return UnackedShare(self, resume)
 
     def changed(self, share: "UnackedShare", messages: int) -> None:

@@ -169,7 +169,7 @@ class LoadManager:
         )
         if due:
             self._is_changed = False
-            await self._ownership.members.tell_load(self.encoded(load))
+            await self._ownership.members.report_load(self.encoded(load))
             self._reported = load
         return due
 

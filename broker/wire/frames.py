@@ -90,15 +90,15 @@ def parse_frame(frame: memoryview) -> tuple[BaseCommand, memoryview | None]:
 
 def _text_fields(kind: Any, known: tuple[Any, ...] = ()) -> list[tuple[FieldDescriptor, bool]]:
     """The fields of *kind* that are texts, or messages with texts in them (True)."""
-    found = []
+    text_fields = []
     for field in kind.fields:
         if field.type == FieldDescriptor.TYPE_STRING:
-            found.append((field, False))
+            text_fields.append((field, False))
             continue
         inner = field.message_type
         if inner is not None and inner not in known and _text_fields(inner, (*known, kind)):
-            found.append((field, True))
-    return found
+            text_fields.append((field, True))
+    return text_fields
 
 
 # Properties of a producer, consumer or schema: each is some microseconds on the loop.

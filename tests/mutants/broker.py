@@ -780,7 +780,7 @@ MUTANTS = (
     Mutant(
         "one chunk comes back without the others",
         "broker/topic/dispatchers/chunked.py",
-        "                found.update(dict.fromkeys(message.at_owner))\n",
+        "                returned.update(dict.fromkeys(message.at_owner))\n",
         "",
         CHUNKS,
     ),
@@ -865,7 +865,7 @@ MUTANTS = (
     Mutant(
         "an ack inside a batch acknowledges the batch",
         "broker/topic/reading/subscription.py",
-        "            self.cursor.mark_delete(_before(self._ledger, position))\n",
+        "            self.cursor.mark_delete(_position_before(self._ledger, position))\n",
         "            self.cursor.mark_delete(position)\n",
         DISPATCH,
     ),
@@ -900,7 +900,7 @@ MUTANTS = (
     Mutant(
         "consumers go on while their cursor is reset",
         "broker/topic/reading/subscription.py",
-        "            self.detach_consumers()\n            await tell(by_turns(self.tell_detached()))\n",
+        "            self.detach_consumers()\n            await announce(by_turns(self.tell_detached()))\n",
         "",
         DISPATCH,
     ),
@@ -1034,7 +1034,7 @@ MUTANTS = (
     Mutant(
         "a failed write leaves its producers connected",
         "broker/topic/topic.py",
-        "        self._tell(self._producers.disconnect_all())\n        if not self.ledger.is_open:",
+        "        self._announce(self._producers.disconnect_all())\n        if not self.ledger.is_open:",
         "        if not self.ledger.is_open:",
         WHOLE,
     ),
@@ -1288,8 +1288,9 @@ MUTANTS = (
     Mutant(
         "what only compaction has is read from where the topic begins",
         "broker/topic/compaction/compacted_view.py",
-        "        self._at = self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
-        "        self._at = None\n        self._known_to = self._read_to = _after(self._inner.mark_delete_position)\n",
+        "        self._at = self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
+        "        self._at = None\n"
+        "        self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
         COMPACTED,
     ),
     Mutant(
@@ -1337,7 +1338,7 @@ MUTANTS = (
     Mutant(
         "a seek by time passes over what only compaction has",
         "broker/topic/reading/positions.py",
-        "        if kept is not None and (found is None or found <= ledger.first_position):\n",
+        "        if kept is not None and (position is None or position <= ledger.first_position):\n",
         "        if False:\n",
         COMPACTED,
     ),

@@ -186,8 +186,8 @@ MUTANTS: Final = (
     Mutant(
         "a large batch is unpacked on the loop",
         "broker/topic/compaction/compactor.py",
-        "    if found.unpacked_bytes <= INLINE_BYTES_MAX:\n",
-        "    if found.unpacked_bytes:\n",
+        "    if opened_entry.unpacked_bytes <= INLINE_BYTES_MAX:\n",
+        "    if opened_entry.unpacked_bytes:\n",
         _IN_TURNS,
     ),
     Mutant(

@@ -171,7 +171,7 @@ MUTANTS: Final = (
     Mutant(
         "producers are refused although old messages are passed over",
         "broker/topic/reading/backlog_quota.py",
-        "    return found.quota.policy != EVICTION\n",
+        "    return used_up.quota.policy != EVICTION\n",
         "    return True\n",
         _IN_FORCE,
     ),
@@ -325,7 +325,7 @@ MUTANTS: Final = (
     Mutant(
         "shedding: a broker gives more than its excess",
         "broker/ownership/load/shedding.py",
-        "        if found and wanted <= 0:\n            break\n",
+        "        if chosen and wanted <= 0:\n            break\n",
         "",
         _SHEDDING,
     ),
@@ -339,8 +339,8 @@ MUTANTS: Final = (
     Mutant(
         "shedding: history does not count",
         "broker/ownership/load/shedding.py",
-        "broker: self._usage.get(broker, one) * settings.history + one",
-        "broker: one * settings.history + one",
+        "broker: self._usage.get(broker, used) * settings.history + used",
+        "broker: used * settings.history + used",
         _SHEDDING,
     ),
     Mutant(

@@ -299,15 +299,15 @@ MUTANTS: Final = (
     Mutant(
         "who came first with thousands is served first",
         "broker/arrivals.py",
-        "        number = of.round = max(of.round, self._round) + 1\n",
-        "        number = of.round = 1\n",
+        "        number = state.round = max(state.round, self._round) + 1\n",
+        "        number = state.round = 1\n",
         _ARRIVALS,
     ),
     Mutant(
         "a source that was away catches up",
         "broker/arrivals.py",
-        "max(of.round, self._round) + 1",
-        "of.round + 1",
+        "max(state.round, self._round) + 1",
+        "state.round + 1",
         _ARRIVALS,
     ),
     Mutant(

@@ -28,7 +28,7 @@ REFRESH: Final = b"PulsarAuthRefresh"
 _END_VERSION: Final = 9
 _CLOSES_AT_THE_END: Final = re.compile(r"pulsar[- ](cpp|c\+\+|go)\b|[\d.](?!.*incubating)", re.IGNORECASE)
 
-# Of what a client calls itself. It is told for each of its producers and consumers.
+# The longest version text of a client. It is reported for each of its producers and consumers.
 CLIENT_VERSION_CHARS_MAX: Final = 256
 
 # What clients sent before they named the method (`auth_method`).

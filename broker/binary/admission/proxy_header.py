@@ -69,7 +69,7 @@ def _line(data: bytes) -> ProxyHeader | None:
         version = {"TCP4": 4, "TCP6": 6}[family]
         addresses = [ipaddress.ip_address(text) for text in (source, target)]
         ports = [_port(text) for text in (source_port, target_port)]
-        if any(one.version != version for one in addresses):
+        if any(address.version != version for address in addresses):
             raise ValueError("not of the family")
     except (ValueError, LookupError):
         raise MalformedFrame("a PROXY line that cannot be read") from None

@@ -36,7 +36,7 @@ class Average(NamedTuple):
         samples = min(self.samples + 1, samples_max)
         new = (load.bytes_in, load.bytes_out, load.messages_in, load.messages_out)
         return Average(
-            samples, *(((samples - 1) * old + one) / samples for old, one in zip(self[1:], new, strict=True))
+            samples, *(((samples - 1) * old + sample) / samples for old, sample in zip(self[1:], new, strict=True))
         )
 
 
@@ -59,11 +59,11 @@ def busiest(averages: Mapping[str, BundleAverages], most: int) -> list[str]:
     *most* of them; -1: all."""
 
     def traffic(bundle: str) -> tuple[float, ...]:
-        found = averages[bundle]
+        terms = averages[bundle]
         return tuple(
             value
-            for one in (found.long, found.short)
-            for value in (one.bytes_in + one.bytes_out, one.messages_in + one.messages_out)
+            for average in (terms.long, terms.short)
+            for value in (average.bytes_in + average.bytes_out, average.messages_in + average.messages_out)
         )
 
     return sorted(averages, key=lambda bundle: (traffic(bundle), bundle), reverse=True)[: None if most < 0 else most]
@@ -102,14 +102,14 @@ def _decode(record: Mapping[str, Any], samples_max: int) -> Average:
 def encode_broker(bundles: Iterable[str], averages: Mapping[str, BundleAverages]) -> dict[str, Any]:
     """The sums over the *bundles* of a broker."""
     known = [averages.get(bundle, BundleAverages()) for bundle in bundles]
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for term, every in (("short", [one.short for one in known]), ("long", [one.long for one in known])):
         for number, name in enumerate(_RATES, start=1):
-            found[f"{term}Term{name[0].upper()}{name[1:]}"] = float(sum(one[number] for one in every))
-    return found
+            record[f"{term}Term{name[0].upper()}{name[1:]}"] = float(sum(average[number] for average in every))
+    return record
 
 
 def loads_of_bundles(loads: Mapping[str, BrokerLoad]) -> dict[str, BundleLoad]:
-    """Of all brokers; where two tell of one bundle, which moved meanwhile, the later report counts."""
-    ordered = sorted(loads.values(), key=lambda one: one.at_ms)
-    return {bundle: one for load in ordered for bundle, one in load.bundles.items()}
+    """The bundles of all brokers. Where two report one bundle, since it moved meanwhile, the later report counts."""
+    ordered = sorted(loads.values(), key=lambda load: load.at_ms)
+    return {bundle: bundle_load for load in ordered for bundle, bundle_load in load.bundles.items()}

@@ -6,10 +6,11 @@ Rules:
 2. It moves only if their usage differs by more than the threshold, and did so in the round before as well: a short peak
    moves nothing. These two need not have been the most and the least loaded then: which of several idle brokers uses
    the least changes with every report.
-3. It moves only if the difference is smaller afterwards. The share of a bundle in its broker's traffic tells how much
+3. It moves only if the difference is smaller afterwards. The share of a bundle in its broker's traffic says how much
    of the usage goes with it; half of the difference is the best it can be.
 4. A bundle that has moved stays where it is for the grace period, and nothing moves before the two brokers of the last
-   move have told their load after it. Others may have told theirs long ago: one that does not change is told rarely.
+   move have reported their load after it. Others may have reported theirs long ago: a load that does not change is
+   reported rarely.
 5. A broker that uses little of what it has gives nothing away, however little others use.
 6. No bundle moves to a broker that isolation policies keep from it, nor to one where the namespaces of its
    anti-affinity group are less apart (`anti_affinity`).
@@ -68,10 +69,10 @@ def _everything(bundle: str, broker: str) -> bool:
 
 
 def _ends(usage: Mapping[str, float]) -> tuple[str, str] | None:
-    """The most and the least loaded broker; None: there are no two."""
+    """The most and the least loaded broker; None: there are fewer than two."""
     if len(usage) < 2:
         return None
-    ordered = sorted(usage, key=lambda one: (usage[one], one))
+    ordered = sorted(usage, key=lambda broker: (usage[broker], broker))
     return ordered[-1], ordered[0]
 
 
@@ -93,7 +94,7 @@ class Balancer:
 
         *may_serve*: whether a bundle may be at a broker.
         """
-        self._moved_ms = {one: at for one, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
+        self._moved_ms = {bundle: at for bundle, at in self._moved_ms.items() if now_ms - at < self._limits.grace_ms}
         usage = {broker: load.usage for broker, load in loads.items()}
         former, self._former = self._former, usage
         pair = _ends(usage)
@@ -104,7 +105,7 @@ class Balancer:
         if any(loads[broker].at_ms <= last_ms for broker in concerned & loads.keys()):  # rule 4
             return None
         difference = loads[source].usage - loads[destination].usage
-        bundle = self._best_bundle(loads[source], difference, lambda one: may_serve(one, destination))
+        bundle = self._best_bundle(loads[source], difference, lambda name: may_serve(name, destination))
         return None if bundle is None else Move(bundle, source, destination)
 
     def use(self, limits: BalanceLimits) -> None:
@@ -113,7 +114,7 @@ class Balancer:
 
     def on_moved(self, move: Move, now_ms: int, *, is_done: bool = True) -> None:
         """The move was made. Not *is_done*: it was tried in vain; that counts as well, so that others have their turn,
-        but it changed no load that would have to be told."""
+        but it changed no load that would have to be reported."""
         self._moved_ms[move.bundle] = now_ms
         if is_done:
             self._last_move = now_ms, frozenset((move.source, move.destination))
@@ -133,9 +134,9 @@ class Balancer:
         if not load.bundles or not (whole.bytes or whole.messages):
             return None
         usages = ((name, load.usage_of(name)) for name in load.bundles if name not in self._moved_ms)
-        found = {name: usage for name, usage in usages if 0 < usage < difference and may_move(name)}
+        usage_by_name = {name: usage for name, usage in usages if 0 < usage < difference and may_move(name)}
         # Nearest to half of the difference: that leaves the two most alike.
-        return min(found, key=lambda name: (abs(found[name] - difference / 2), name), default=None)
+        return min(usage_by_name, key=lambda name: (abs(usage_by_name[name] - difference / 2), name), default=None)
 
     # -------------------------------------------------------------------------------- splits
 
@@ -144,9 +145,9 @@ class Balancer:
         one that is not in it is left alone."""
         worst: dict[str, tuple[float, str, str]] = {}
         for owner, load in loads.items():
-            for bundle, one in load.bundles.items():
+            for bundle, bundle_load in load.bundles.items():
                 namespace = bundle.rpartition("/")[0]
-                excess = self.excess(one)
+                excess = self.excess(bundle_load)
                 if excess > 1 and bundle_counts.get(namespace, self._limits.bundles_max) < self._limits.bundles_max:
                     worst[namespace] = max(worst.get(namespace, (0.0, "", "")), (excess, bundle, owner))
         return [(bundle, owner) for _, bundle, owner in sorted(worst.values(), reverse=True)]
@@ -166,12 +167,12 @@ class Balancer:
 
 
 def is_report_due(
-    now: BrokerLoad, told: BrokerLoad, *, threshold: float, interval_max_ms: int, is_changed: bool
+    now: BrokerLoad, reported: BrokerLoad, *, threshold: float, interval_max_ms: int, is_changed: bool
 ) -> bool:
-    """Whether a broker's load has to be told anew: its bundles changed, it was told long ago, or it differs by more
-    than *threshold* (a share of what was told) in anything that counts."""
-    if is_changed or now.bundles.keys() != told.bundles.keys() or now.at_ms - told.at_ms >= interval_max_ms:
+    """Whether a broker's load has to be reported anew: its bundles changed, the last report is old, or it differs by
+    more than *threshold* (a share of what was *reported*) in anything that counts."""
+    if is_changed or now.bundles.keys() != reported.bundles.keys() or now.at_ms - reported.at_ms >= interval_max_ms:
         return True
-    if abs(now.usage - told.usage) > threshold:
+    if abs(now.usage - reported.usage) > threshold:
         return True
-    return any(abs(new - old) > threshold * max(old, 1.0) for new, old in zip(now.total, told.total, strict=True))
+    return any(abs(new - old) > threshold * max(old, 1.0) for new, old in zip(now.total, reported.total, strict=True))

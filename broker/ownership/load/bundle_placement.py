@@ -2,8 +2,8 @@
 
     LeastLongTermMessageRate       the fewest messages a second over the long time; a broker above the threshold for
                                    overload only where all are
-    LeastResourceUsageWithWeight   one of those that use less than the average by the difference; of all, if there is
-                                   none. History counts in
+    LeastResourceUsageWithWeight   one of those that use less than the average by the difference; if there are none, one
+                                   of all. Usage in earlier rounds counts too
     RoundRobinBrokerSelector       each in its turn
     AvgShedder                     where the shedding strategy of that name says; else any
 
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     shed: Shed
     cluster: Cluster
     arriving: Mapping[str, Collection[str]]
-    """Broker → bundles that were sent to it and that it has not told yet."""
+    """Broker → bundles that were sent to it and that it has not reported yet."""
     settings: SheddingSettings
     difference: float
     """LeastResourceUsageWithWeight: by how much a broker has to be below the average, as a share."""
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 class Placement(Protocol):
     def choose(self, brokers: Collection[str], asked: Asked) -> str:
-        """One of *brokers*, of which there is one at least."""
+        """One of *brokers*, which has at least one."""
         ...
 
 
@@ -53,10 +53,10 @@ def _long_messages(averages: BundleAverages) -> float:
 
 class LeastLongTermMessageRate:
     def choose(self, brokers: Collection[str], asked: Asked) -> str:
-        scores = {one: self._score(one, asked) for one in sorted(brokers)}
-        free = {one: score for one, score in scores.items() if score is not None}
+        scores = {broker: self._score(broker, asked) for broker in sorted(brokers)}
+        free = {broker: score for broker, score in scores.items() if score is not None}
         least = min(free.values(), default=0.0)
-        return asked.pick([one for one, score in free.items() if score == least] or list(scores))
+        return asked.pick([broker for broker, score in free.items() if score == least] or list(scores))
 
     @staticmethod
     def _score(broker: str, asked: Asked) -> float | None:
@@ -65,7 +65,7 @@ class LeastLongTermMessageRate:
         if asked.settings.weights.usage(load) > asked.settings.overload:
             return None
         bundles = {*load.bundles, *asked.arriving.get(broker, ())}
-        return sum(_long_messages(asked.cluster.averages.get(one, BundleAverages())) for one in bundles)
+        return sum(_long_messages(asked.cluster.averages.get(bundle, BundleAverages())) for bundle in bundles)
 
 
 class LeastResourceUsageWithWeight:
@@ -74,15 +74,15 @@ class LeastResourceUsageWithWeight:
 
     def choose(self, brokers: Collection[str], asked: Asked) -> str:
         loads = asked.cluster.loads
-        self._usage = {one: usage for one, usage in self._usage.items() if one in loads}
-        for one in brokers:
-            load = loads.get(one, BrokerLoad())
+        self._usage = {broker: usage for broker, usage in self._usage.items() if broker in loads}
+        for broker in brokers:
+            load = loads.get(broker, BrokerLoad())
             now, history = asked.settings.weights.usage(load), asked.settings.history
             # A broker without traffic has begun anew: what it used before says nothing.
-            before = self._usage.get(one, now) if load.bundles and load.total.messages else now
-            self._usage[one] = before * history + now * (1 - history)
-        average = sum(self._usage[one] for one in brokers) / len(brokers)
-        best = [one for one in sorted(brokers) if self._usage[one] + asked.difference <= average]
+            before = self._usage.get(broker, now) if load.bundles and load.total.messages else now
+            self._usage[broker] = before * history + now * (1 - history)
+        average = sum(self._usage[broker] for broker in brokers) / len(brokers)
+        best = [broker for broker in sorted(brokers) if self._usage[broker] + asked.difference <= average]
         return asked.pick(best or sorted(brokers))
 
 
@@ -119,20 +119,20 @@ def destination(
     loads = asked.cluster.loads
 
     def topics(broker: str) -> int:
-        coming = sum(asked.cluster.averages[one].topics for one in _coming(broker) if one in asked.cluster.averages)
-        return coming + sum(one.topics for one in loads.get(broker, BrokerLoad()).bundles.values())
+        coming = sum(asked.cluster.averages[name].topics for name in _coming(broker) if name in asked.cluster.averages)
+        return coming + sum(bundle.topics for bundle in loads.get(broker, BrokerLoad()).bundles.values())
 
     def _coming(broker: str) -> Collection[str]:
         return set(asked.arriving.get(broker, ())) - loads.get(broker, BrokerLoad()).bundles.keys()
 
     def bundles(broker: str) -> int:
         held = (*loads.get(broker, BrokerLoad()).bundles, *_coming(broker))
-        return sum(one.rpartition("/")[0] == namespace for one in held)
+        return sum(bundle.rpartition("/")[0] == namespace for bundle in held)
 
-    left = [one for one in brokers if topics(one) < topics_max] or list(brokers)
+    left = [broker for broker in brokers if topics(broker) < topics_max] or list(brokers)
     if distribute_evenly:
         fewest = min(map(bundles, left))
-        left = [one for one in left if bundles(one) == fewest]
+        left = [broker for broker in left if bundles(broker) == fewest]
     chosen = placement.choose(left, asked)
     if asked.settings.weights.usage(loads.get(chosen, BrokerLoad())) > asked.settings.overload:
         chosen = placement.choose(brokers, asked)

@@ -43,7 +43,7 @@ class BundleLoad(NamedTuple):
 
 
 class BrokerLoad(NamedTuple):
-    """One broker, as its report tells."""
+    """One broker, as its report says."""
 
     cpu: float = 0.0
     """Share of what it can use: 1.0 is all. A broker of ours works on one core, Apache's on all."""
@@ -70,30 +70,30 @@ class BrokerLoad(NamedTuple):
     def usage_of(self, bundle: str) -> float:
         """The part of `usage` that goes with a bundle of the report: its share of the bytes, or of the messages where
         there are no bytes; without any traffic all bundles count alike."""
-        whole, one = self.total, self.bundles[bundle]
+        whole, part = self.total, self.bundles[bundle]
         if whole.bytes:
-            share = one.bytes / whole.bytes
+            share = part.bytes / whole.bytes
         elif whole.messages:
-            share = one.messages / whole.messages
+            share = part.messages / whole.messages
         else:
             share = 1 / len(self.bundles)
         return share * self.usage
 
     @property
     def total(self) -> BundleLoad:
-        """Of all its bundles."""
+        """The sum over all its bundles."""
         columns = zip(*self.bundles.values(), strict=True)
         return BundleLoad(*map(sum, columns)) if self.bundles else BundleLoad()
 
 
 def network_share(passed: float, nic_gbps: float) -> float:
     """The share of a network of *nic_gbps* gigabits a second, which is above 0, that *passed* bytes a second take, as a
-    report tells it."""
+    report has it."""
     return passed * 8 / 1024 / (nic_gbps * _KBITS_OF_GBIT)
 
 
 def encode_load(load: BrokerLoad, *, memory_limit_bytes: int, nic_gbps: float = 0.0) -> dict[str, Any]:
-    """The members of a report that tell the load, in Apache's order. *nic_gbps*: the speed of the network in each
+    """The members of a report that give the load, in Apache's order. *nic_gbps*: the speed of the network in each
     direction, gigabits a second; 0: not known."""
     total = load.total
     nic_kbps = nic_gbps * _KBITS_OF_GBIT or _NO_LIMIT_KBPS
@@ -111,16 +111,16 @@ def encode_load(load: BrokerLoad, *, memory_limit_bytes: int, nic_gbps: float = 
         "lastUpdate": load.at_ms,
         "lastStats": {
             name: {
-                "msgRateIn": float(one.messages_in),
-                "msgThroughputIn": float(one.bytes_in),
-                "msgRateOut": float(one.messages_out),
-                "msgThroughputOut": float(one.bytes_out),
-                "consumerCount": one.consumers,
-                "producerCount": one.producers,
-                "topics": one.topics,
+                "msgRateIn": float(bundle.messages_in),
+                "msgThroughputIn": float(bundle.bytes_in),
+                "msgRateOut": float(bundle.messages_out),
+                "msgThroughputOut": float(bundle.bytes_out),
+                "consumerCount": bundle.consumers,
+                "producerCount": bundle.producers,
+                "topics": bundle.topics,
                 "cacheSize": 0,
             }
-            for name, one in load.bundles.items()
+            for name, bundle in load.bundles.items()
         },
         "numTopics": total.topics,
         "numBundles": len(load.bundles),
@@ -140,7 +140,7 @@ def decode_load(report: Mapping[str, Any]) -> BrokerLoad:
             _share(report, "cpu"),
             max(_share(report, "memory"), _share(report, "directMemory")),
             max(_share(report, "bandwidthIn"), _share(report, "bandwidthOut")),
-            {str(name): _bundle(one) for name, one in stats.items()},
+            {str(name): _bundle(bundle) for name, bundle in stats.items()},
             int(_number(report, "lastUpdate")),
             _share(report, "directMemory"),
             _share(report, "bandwidthIn"),
@@ -163,8 +163,8 @@ def _bundle(stats: Mapping[str, Any]) -> BundleLoad:
 
 
 def _share(report: Mapping[str, Any], name: str) -> float:
-    found = report.get(name) or {}
-    usage, limit = _number(found, "usage"), _number(found, "limit")
+    resource = report.get(name) or {}
+    usage, limit = _number(resource, "usage"), _number(resource, "limit")
     return usage / limit if limit > 0 and usage > 0 else 0.0
 
 
@@ -172,5 +172,5 @@ def _number(members: Mapping[str, Any], name: str) -> float:
     """A member that is a number; 0 if it is absent. Raises ValueError."""
     value = members.get(name) or 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} is no number")
+        raise ValueError(f"{name} is not a number")
     return float(value)

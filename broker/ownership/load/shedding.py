@@ -12,7 +12,7 @@ Rules, all Apache's (4.0.8):
    small enough. Bundles of the brokers' own health checks stay.
 3. Threshold and Overload take bundles until the traffic that is to go is reached, but at least one; Uniform and Avg
    take each bundle that fits into what is left.
-4. Only AvgShedder says where a bundle goes; of the others `placement` decides.
+4. Only AvgShedder says where a bundle goes; for the others `bundle_placement` decides.
 
 Where two brokers have the same load, the first by its id counts, so that a round can be repeated; with Apache's it is
 the order of a hash map.
@@ -28,13 +28,13 @@ from broker.settings.config import BrokerConfig
 from broker.settings.groups.load import LOAD_CLASSES
 from magnetar_core.runtime.types import MIB
 
-# What is taken off beyond the threshold, as a share of a broker, so that it does not stay at its edge.
+# What is taken off beyond the threshold, as a share of a broker, so that the broker does not stay at the threshold.
 MARGIN: Final = 0.05
 
-# Of the threshold; what the fullest broker gives where another one is below the lower boundary.
+# The part of the threshold that the fullest broker gives away where another broker is below the lower boundary.
 LOWER_BOUNDARY_MARGIN: Final = 0.5
 
-# By so much a bundle may be above what is to go: messages, or bytes, a second.
+# By how much a bundle may be above what is left to move: messages, or bytes, a second.
 UNIFORM_DELTA: Final = 1000
 
 # A rate below it is that of an idle broker and counts as 1: the others are divided by it.
@@ -42,7 +42,7 @@ _NOTHING: Final = 1e-6
 
 
 class Weights(NamedTuple):
-    """How much each resource counts. The memory is the direct one of Apache's brokers, that of the process of ours."""
+    """How much each resource counts. Memory: for Apache's brokers the direct memory, for ours that of the process."""
 
     cpu: float = 1.0
     memory: float = 0.0
@@ -64,7 +64,7 @@ UNWEIGHTED: Final = Weights(memory=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SheddingSettings:
-    """Of all strategies; shares of a broker, messages and bytes a second."""
+    """The settings of all strategies: shares of a broker, messages and bytes a second."""
 
     weights: Weights
     history: float
@@ -120,7 +120,7 @@ def _twin(weight: float, misspelt: float) -> float:
 
 
 class Shed(NamedTuple):
-    """*bundle* leaves *source*; *destination* is empty where `placement` decides."""
+    """*bundle* leaves *source*; *destination* is empty where `bundle_placement` decides."""
 
     bundle: str
     source: str
@@ -137,12 +137,12 @@ class Cluster(NamedTuple):
 
     def movable(self, broker: str, traffic: Callable[[BundleAverages], float]) -> list[tuple[str, float]]:
         """(bundle, its traffic) of a broker, the most first (rules 1 and 2)."""
-        found = [
+        bundles = [
             (bundle, traffic(self.averages[bundle]))
             for bundle in self.loads[broker].bundles
             if bundle in self.averages and bundle not in self.recent and not is_heartbeat(bundle)
         ]
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+        return sorted(bundles, key=lambda pair: (-pair[1], pair[0]))
 
 
 def is_heartbeat(bundle: str) -> bool:
@@ -160,26 +160,26 @@ def short_messages(averages: BundleAverages) -> float:
 
 
 def _at_least(bundles: Iterable[tuple[str, float]], wanted: float) -> list[str]:
-    """Rule 3: until *wanted* is reached, one in any case."""
-    found: list[str] = []
+    """Rule 3: bundles until *wanted* is reached, at least one."""
+    chosen: list[str] = []
     for bundle, traffic in bundles:
-        if found and wanted <= 0:
+        if chosen and wanted <= 0:
             break
-        found.append(bundle)
+        chosen.append(bundle)
         wanted -= traffic
-    return found
+    return chosen
 
 
 def _that_fit(bundles: Iterable[tuple[str, float]], wanted: float, *, delta: float = 0.0, most: int = -1) -> list[str]:
-    """Rule 3: each that is no more than what is left of *wanted*, and *delta*."""
-    found: list[str] = []
+    """Rule 3: each bundle that is not above what is left of *wanted* by more than *delta*."""
+    chosen: list[str] = []
     for bundle, traffic in bundles:
-        if most != -1 and len(found) >= most:
+        if most != -1 and len(chosen) >= most:
             break
         if 0 < traffic <= wanted + delta:
-            found.append(bundle)
+            chosen.append(bundle)
             wanted -= traffic
-    return found
+    return chosen
 
 
 class Shedder(Protocol):
@@ -199,29 +199,29 @@ class ThresholdShedder:
         average = sum(usage.values()) / len(usage)
         if average == 0:
             return []
-        found: list[Shed] = []
+        sheds: list[Shed] = []
         for broker in sorted(usage):
-            # A broker far below the average passes here too; what it would have to give is less than nothing then.
+            # A broker far below the average comes here too; its *share* is less than nothing then.
             if average - settings.threshold < usage[broker] < average + settings.threshold:
                 continue
             share = usage[broker] - average - settings.threshold + MARGIN
-            found += self._off(cluster, broker, cluster.loads[broker].total.bytes * share, settings)
-        if not found and settings.lower_boundary:
+            sheds += self._off(cluster, broker, cluster.loads[broker].total.bytes * share, settings)
+        if not sheds and settings.lower_boundary:
             # Apache counts the present usage into the history a second time before this.
             usage = self._counted(cluster, settings)
             average = sum(usage.values()) / len(usage)
             if min(usage.values()) < average - settings.threshold:
-                several = [one for one in usage if len(cluster.loads[one].bundles) > 1]
-                fullest = min(several or usage, key=lambda one: (-usage[one], one))
+                several = [broker for broker in usage if len(cluster.loads[broker].bundles) > 1]
+                fullest = min(several or usage, key=lambda broker: (-usage[broker], broker))
                 share = settings.threshold * LOWER_BOUNDARY_MARGIN
-                found = self._off(cluster, fullest, cluster.loads[fullest].total.bytes * share, settings)
-        return found
+                sheds = self._off(cluster, fullest, cluster.loads[fullest].total.bytes * share, settings)
+        return sheds
 
     def _counted(self, cluster: Cluster, settings: SheddingSettings) -> dict[str, float]:
         now = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
         self._usage = {
-            broker: self._usage.get(broker, one) * settings.history + one * (1 - settings.history)
-            for broker, one in now.items()
+            broker: self._usage.get(broker, used) * settings.history + used * (1 - settings.history)
+            for broker, used in now.items()
         }
         return self._usage
 
@@ -229,18 +229,18 @@ class ThresholdShedder:
     def _off(cluster: Cluster, broker: str, wanted: float, settings: SheddingSettings) -> list[Shed]:
         if wanted < settings.bytes_min or len(cluster.loads[broker].bundles) < 2:
             return []
-        return [Shed(one, broker) for one in _at_least(cluster.movable(broker, short_bytes), wanted)]
+        return [Shed(bundle, broker) for bundle in _at_least(cluster.movable(broker, short_bytes), wanted)]
 
 
 class OverloadShedder:
     def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
-        found: list[Shed] = []
+        sheds: list[Shed] = []
         for broker, load in sorted(cluster.loads.items()):
             usage = UNWEIGHTED.usage(load)
             if usage >= settings.overload and len(load.bundles) > 1:
                 wanted = load.total.bytes * (usage - settings.overload + MARGIN)
-                found += [Shed(one, broker) for one in _at_least(cluster.movable(broker, short_bytes), wanted)]
-        return found
+                sheds += [Shed(bundle, broker) for bundle in _at_least(cluster.movable(broker, short_bytes), wanted)]
+        return sheds
 
 
 class UniformLoadShedder:
@@ -263,12 +263,12 @@ class UniformLoadShedder:
         bundles = _that_fit(
             cluster.movable(fullest, traffic), wanted, delta=UNIFORM_DELTA, most=settings.unload_bundles_max
         )
-        return [Shed(one, fullest) for one in bundles]
+        return [Shed(bundle, fullest) for bundle in bundles]
 
 
 def _ends(rates: Mapping[str, float]) -> tuple[str, float, float]:
     """The broker with the most, the most, and the least."""
-    fullest = min(rates, key=lambda one: (-rates[one], one))
+    fullest = min(rates, key=lambda broker: (-rates[broker], broker))
     least = min(rates.values())
     return fullest, rates[fullest], least if least > _NOTHING else 1.0
 
@@ -280,7 +280,7 @@ class AvgShedder:
 
     def find(self, cluster: Cluster, settings: SheddingSettings) -> list[Shed]:
         usage = {broker: settings.weights.usage(load) for broker, load in cluster.loads.items()}
-        ordered = sorted(usage, key=lambda one: (usage[one], one))
+        ordered = sorted(usage, key=lambda broker: (usage[broker], broker))
         low, high, pairs = dict[str, int](), dict[str, int](), list[tuple[str, str]]()
         half = len(ordered) // 2
         for least, most in zip(ordered[:half], ordered[: -half - 1 : -1], strict=True):
@@ -288,24 +288,24 @@ class AvgShedder:
             if difference < settings.low:
                 continue
             pairs.append((least, most))
-            for one in (least, most):
-                low[one] = self._low.get(one, 0) + 1
+            for broker in (least, most):
+                low[broker] = self._low.get(broker, 0) + 1
                 if difference >= settings.high:
-                    high[one] = self._high.get(one, 0) + 1
+                    high[broker] = self._high.get(broker, 0) + 1
         self._low, self._high = low, high
-        found: list[Shed] = []
+        sheds: list[Shed] = []
         for least, most in pairs:
             if self._is_hit((least, most), settings):
-                for one in (least, most):
-                    self._low.pop(one, None)
-                    self._high.pop(one, None)
-                found += self._off(cluster, most, least, settings)
-        return found
+                for broker in (least, most):
+                    self._low.pop(broker, None)
+                    self._high.pop(broker, None)
+                sheds += self._off(cluster, most, least, settings)
+        return sheds
 
     def _is_hit(self, pair: tuple[str, str], settings: SheddingSettings) -> bool:
         return any(
-            self._high.get(one, 0) >= settings.high_rounds or self._low.get(one, 0) >= settings.low_rounds
-            for one in pair
+            self._high.get(broker, 0) >= settings.high_rounds or self._low.get(broker, 0) >= settings.low_rounds
+            for broker in pair
         )
 
     @staticmethod
@@ -319,7 +319,7 @@ class AvgShedder:
             bundles = _that_fit(cluster.movable(most, short_bytes), size)
         else:
             return []
-        return [Shed(one, most, least) for one in bundles]
+        return [Shed(bundle, most, least) for bundle in bundles]
 
 
 SHEDDERS: Final[Mapping[str, Callable[[], Shedder]]] = {

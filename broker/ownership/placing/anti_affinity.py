@@ -44,26 +44,26 @@ def parse_group(value: bytes, path: str) -> str | None:
     """The group in a namespace's local policies, as it is compared (rule 2); None: it has none. Raises Corruption."""
     group = _object(value, path).get(ANTI_AFFINITY_GROUP)
     if group is not None and not isinstance(group, str):
-        raise Corruption(f"{path}: {ANTI_AFFINITY_GROUP} is no text: {group!r:.100}")
+        raise Corruption(f"{path}: {ANTI_AFFINITY_GROUP} is not a text: {group!r:.100}")
     return (group or "").strip().casefold() or None
 
 
 def parse_domain(value: bytes, path: str) -> tuple[str, ...]:
     """The ids of the brokers in a failure domain. Raises Corruption."""
     brokers = _object(value, path).get("brokers") or []
-    if not isinstance(brokers, list) or not all(isinstance(one, str) for one in brokers):
-        raise Corruption(f"{path}: the brokers of a failure domain are no list of names: {brokers!r:.100}")
+    if not isinstance(brokers, list) or not all(isinstance(broker, str) for broker in brokers):
+        raise Corruption(f"{path}: the brokers of a failure domain are not a list of names: {brokers!r:.100}")
     return tuple(brokers)
 
 
 def _object(value: bytes, path: str) -> dict[str, Any]:
     try:
-        found = parse_json(value) if value else {}
+        record = parse_json(value) if value else {}
     except ValueError as error:
         raise Corruption(f"{path}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise Corruption(f"{path}: expected a JSON object, found {value[:60]!r}")
-    return found
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class Spread:
         return {broker: (in_domain[self._domain(broker)], count) for broker, count in counts.items()}
 
     def company(self, broker: str, brokers: Iterable[str]) -> tuple[int, int]:
-        """With how many namespaces of the group, itself among them, the namespace would be in the domain of *broker*,
-        and on it: what fails together."""
+        """How many namespaces of the group would be in the domain of *broker*, and how many on it, with this namespace
+        among them: so many fail together."""
         here = self.serving.get(broker, frozenset())
-        near = [self.serving.get(one, frozenset()) for one in brokers if self._domain(one) == self._domain(broker)]
+        near = [self.serving.get(peer, frozenset()) for peer in brokers if self._domain(peer) == self._domain(broker)]
         in_domain = here.union(*near) | {self.namespace} if self.domains else frozenset()
         return len(in_domain), len(here | {self.namespace})
 
@@ -114,7 +114,7 @@ class Spread:
         return replace(self, serving={**self.serving, broker: has | {self.namespace}})
 
     def without(self, broker: str) -> "Spread":
-        """As it is when *broker* serves the namespace no more."""
+        """As it is when *broker* does not serve the namespace any more."""
         has = self.serving.get(broker, frozenset())
         return replace(self, serving={**self.serving, broker: has - {self.namespace}})
 
@@ -124,11 +124,12 @@ class Spread:
 
 def spread_of(namespace: str, owners: Mapping[str, Collection[str]], domains: Mapping[str, str]) -> Spread:
     """*owners*: each namespace of the group, itself among them → the brokers that serve it."""
+    assert namespace in owners, f"{namespace} is not in its own group"
     serving: dict[str, set[str]] = {}
-    for one, brokers in owners.items():
+    for member, brokers in owners.items():
         for broker in brokers:
-            serving.setdefault(broker, set()).add(one)
-    waiting = sorted(one for one, brokers in owners.items() if not brokers or one == namespace)
+            serving.setdefault(broker, set()).add(member)
+    waiting = sorted(member for member, brokers in owners.items() if not brokers or member == namespace)
     return Spread(
         namespace,
         {broker: frozenset(names) for broker, names in serving.items()},

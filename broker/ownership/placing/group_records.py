@@ -3,7 +3,7 @@
 What a namespace's own record says is read each time. Who else is in its group is known from one reading of all records
 of local policies, which counts for a while: only bundles of such namespaces cause it. A record that cannot be read
 counts as one without a group, or as a domain without brokers, and is logged: that groups are apart is a wish, and
-nobody is refused for it.
+no client is refused because of it.
 """
 
 import asyncio
@@ -57,18 +57,18 @@ class GroupRecords:
         is_old = self._clock.monotonic() - self._read_s >= VALID_S
         if is_old or namespace not in groups.get(group, ()):
             groups = await self._reading.do(self._cluster, self._read)
-        found = groups.get(group, [])
-        if len(found) > MEMBERS_MAX:
+        names = groups.get(group, [])
+        if len(names) > MEMBERS_MAX:
             log.warning(
-                "anti-affinity group %s has %d namespaces; the first %d by name count", group, len(found), MEMBERS_MAX
+                "anti-affinity group %s has %d namespaces; the first %d by name count", group, len(names), MEMBERS_MAX
             )
-        return sorted({namespace, *found[:MEMBERS_MAX]})
+        return sorted({namespace, *names[:MEMBERS_MAX]})
 
     async def domains(self) -> dict[str, str]:
         """Broker → failure domain; empty where they do not count."""
         if not self._knows_domains() or not self._cluster:
             return {}
-        found: dict[str, str] = {}
+        domain_of: dict[str, str] = {}
         root = domains_path(self._cluster)
         for name in sorted(await self._store.children(root)):
             node = await self._store.get(f"{root}/{name}")
@@ -80,8 +80,8 @@ class GroupRecords:
                 log.warning("a failure domain counts as empty: %s", error)
                 continue
             for broker in brokers:
-                found.setdefault(broker, name)
-        return found
+                domain_of.setdefault(broker, name)
+        return domain_of
 
     async def _group_of(self, namespace: str) -> str | None:
         node = await self._store.get(f"{LOCAL_POLICIES}/{namespace}")

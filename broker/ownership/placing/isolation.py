@@ -61,7 +61,7 @@ class IsolationPolicy:
 
 @lru_cache(PATTERNS_MAX)
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """None: it is no pattern, and matches nothing. Another program may have stored it."""
+    """None: it is not a pattern, and matches nothing. Another program may have stored it."""
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError):
@@ -73,14 +73,14 @@ def is_pattern(text: str) -> bool:
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:
-    return any((found := _compiled(one)) is not None and found.fullmatch(text) is not None for one in patterns)
+    return any((regex := _compiled(pattern)) is not None and regex.fullmatch(text) is not None for pattern in patterns)
 
 
 def parse_isolation(value: bytes, path: str) -> tuple[IsolationPolicy, ...]:
     """The policies in that node, in their order. Raises Corruption."""
     try:
         record = parse_json(value) if value else {}
-        return tuple(isolation_policy(name, one) for name, one in record.items())
+        return tuple(isolation_policy(name, policy) for name, policy in record.items())
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise Corruption(f"{path}: expected the JSON of isolation policies, found {value[:80]!r}") from error
 
@@ -98,21 +98,21 @@ def isolation_policy(name: str, record: Mapping[str, Any]) -> IsolationPolicy:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(pattern, str) for pattern in value):
         raise ValueError("expected a list of patterns")
     return tuple(value)
 
 
 def candidates(namespace: str, hosts: Mapping[str, str], policies: Iterable[IsolationPolicy]) -> set[str]:
-    """Of the brokers that are there (*hosts*: id → host) those that may serve *namespace*."""
+    """The brokers that may serve *namespace*, of those that are there (*hosts*: id → host)."""
     every = list(policies)
-    policy = next((one for one in every if one.names(namespace)), None)  # rule 2
+    policy = next((each for each in every if each.names(namespace)), None)  # rule 2
     if policy is None:
-        return {one for one, host in hosts.items() if not any(each.is_primary(host) for each in every)}
-    primary = {one for one, host in hosts.items() if policy.is_primary(host)}
+        return {broker for broker, host in hosts.items() if not any(each.is_primary(host) for each in every)}
+    primary = {broker for broker, host in hosts.items() if policy.is_primary(host)}
     if len(primary) >= policy.min_limit:
         return primary
-    return primary | {one for one, host in hosts.items() if policy.is_secondary(host)}
+    return primary | {broker for broker, host in hosts.items() if policy.is_secondary(host)}
 
 
 def host_of(broker_id: str) -> str:

@@ -3,14 +3,14 @@
     bundle free  ──▶ the broker that comes first in the bundle's order of the living brokers takes it
     bundle owned ──▶ its owner; if the owner does not answer, wait until its session ends, then as above
 
-Of a namespace with an anti-affinity group, the broker that serves the fewest namespaces of the group comes first, of
-the failure domain that does (`anti_affinity`); all below is among such equals.
+For a namespace with an anti-affinity group the failure domain that serves the fewest namespaces of the group comes
+first, and in it the broker that serves the fewest (`anti_affinity`); what follows decides among such equals.
 
 Brokers that use much more of their machine than the least loaded one come last. Of the others the broker with the
 fewest bundles of the namespace comes first; among equals they have turns by the place of the bundle in the range of
 hashes, so that brokers that are asked at the same moment agree without communicating, and each gets as many. How much a
-broker uses is what it told last, less what went with the bundles that it has given away since, and with what comes with
-those that it took: else all bundles of a namespace that is unloaded would go to whoever told the least.
+broker uses is what it reported last, minus what went with the bundles that it has given away since, plus what came with
+those that it took: else all bundles of a namespace that is unloaded would go to the broker that reported the least.
 """
 
 import hashlib
@@ -42,14 +42,14 @@ def preference(
     the share of its machine that each uses.
 
     *free*: the bundles of the namespace that nobody owns. They are assigned as well, in an order that all brokers know,
-    those before this one first: many are asked for at the same moment, and would all go to who has the fewest.
+    those before this one first: many are asked for at the same moment, and would all go to the broker with the fewest.
 
     *spread*: who serves the namespaces of the anti-affinity group of this one; None: it has none.
     """
     every, counts = tuple(brokers), Counter(owned)
     if len(free) <= FREE_MAX and every:
         place = (_place(bundle), bundle)
-        for _, other in sorted((_place(one), one) for one in free):
+        for _, other in sorted((_place(candidate), candidate) for candidate in free):
             if (_place(other), other) >= place:
                 break
             taker = _ranked(other, every, counts, usage, spread)[0]
@@ -74,15 +74,15 @@ def _ranked(
         more = used.get(broker, 0.0) - least
         return levels.get(broker, (0, 0)), more if more > EQUAL_USAGE else 0.0, owned.get(broker, 0)
 
-    found: list[str] = []
+    order: list[str] = []
     for _, group in groupby(sorted(every, key=load), key=load):  # each in the order of the ids still
         equals = list(group)
         turn = _turn(bundle, len(equals))
         if spread is not None:
             equals = spread.in_turns(equals)
             turn = (spread.turn + _place(bundle)) % len(equals)
-        found += equals[turn:] + equals[:turn]
-    return found
+        order += equals[turn:] + equals[:turn]
+    return order
 
 
 def _turn(bundle: str, count: int) -> int:
@@ -102,7 +102,7 @@ def _place(bundle: str) -> int:
     try:
         low = int(bundle.rpartition("/")[2].partition("_")[0], 16)
     except ValueError:
-        low = 0  # no range: its node was made by hand
+        low = 0  # not a range: its node was made by hand
     return int(f"{low % 2**32:032b}"[::-1], 2)
 
 
@@ -111,8 +111,8 @@ def expected_usage(
 ) -> dict[str, float]:
     """The share of its machine that each broker of *loads* will use with the bundles of *namespace* that it owns now.
 
-    *owned*: their names by the id of the broker. What a bundle brings is known from the broker that told of it; one of
-    which nobody told brings nothing.
+    *owned*: their names by the id of the broker. What a bundle brings is known from the broker that reported it; a
+    bundle that no broker reported brings nothing.
     """
     brings: dict[str, float] = {}
     expected: dict[str, float] = {}

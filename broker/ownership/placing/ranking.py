@@ -86,7 +86,7 @@ class Ranking:
         brokers = await self._members.brokers()
         owners = await self._owned_by(namespace, brokers)
         spread = await self._spread_of(namespace, brokers, owners)
-        allowed = candidates(namespace, {one: host_of(one) for one in brokers}, await self.isolation())
+        allowed = candidates(namespace, {id_: host_of(id_) for id_ in brokers}, await self.isolation())
         is_last = owners.get(source, set()) <= {bundle}
         return spread is None or may_move(spread, source, destination, allowed, is_last=is_last)
 
@@ -107,8 +107,8 @@ class Ranking:
                 log.warning("who serves %s is not known: %s", member, error)
                 return ()
 
-        found = await asyncio.gather(*map(serving, members))
-        return spread_of(namespace, dict(zip(members, found, strict=True)), await self._groups.domains())
+        servers = await asyncio.gather(*map(serving, members))
+        return spread_of(namespace, dict(zip(members, servers, strict=True)), await self._groups.domains())
 
     async def _owned_by(self, namespace: str, brokers: Mapping[str, BrokerAddress]) -> dict[str, set[str]]:
         """The bundles of a namespace that each broker owns."""

@@ -1,1 +1,1 @@
-"""One attached producer, one attached consumer, and what they told of themselves. No IO."""
+"""One attached producer, one attached consumer, and what they said about themselves. No IO."""

@@ -95,7 +95,7 @@ class ConsumerSubscription(Protocol):
 
 
 class ConsumerSink(Room, Protocol):
-    """Where a topic tells of its consumers: the connection that they share."""
+    """Where a topic reports what becomes of its consumers: the connection that they share."""
 
     async def is_alive(self) -> bool:
         """Ask the peer (PING) and wait for a sign of life; a connection that gives none is closed."""

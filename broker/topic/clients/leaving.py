@@ -3,7 +3,7 @@
 Rules:
 
 1. Those that have to leave are out at once, before the first of them is told: nothing goes to them any more.
-2. Who leaves by itself meanwhile is told nothing: its client may have asked for the same id again.
+2. A consumer that leaves by itself meanwhile is not told: its client may have asked for the same id again.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator

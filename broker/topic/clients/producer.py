@@ -44,7 +44,7 @@ class ProducerTopic(Protocol):
 
 
 class PublishPort(Protocol):
-    """The broker, as those use it who take messages in."""
+    """The broker, as those that take messages in use it."""
 
     def now_ms(self) -> int: ...
 
@@ -58,7 +58,8 @@ class PublishPort(Protocol):
 
 
 class ProducerSink(Protocol):
-    """Where a topic tells of its producers: their connection. Of each message it tells once, by the first three."""
+    """Where a topic reports what becomes of its producers: their connection. It reports each message once, by the first
+    three."""
 
     def on_stored(
         self, producer: "Producer", sequence_id: int, highest: int, ledger_id: int, entry_id: int, size_bytes: int
@@ -169,7 +170,7 @@ class Producer:
         self.chunks_in = 0
         """Entries that are a part of a message."""
         self.dropped_messages = 0
-        """Of a non-persistent topic: messages above the limit of their connection."""
+        """On a non-persistent topic: messages above the limit of their connection."""
         self.rates = Rates(4, connected_since_ms)
         """Messages in, bytes in, chunks in, messages dropped."""
 

@@ -1,11 +1,11 @@
-"""What clients tell of themselves when they make producers, consumers and subscriptions: kept as long as these are.
+"""What clients say about themselves when they make producers, consumers and subscriptions: kept as long as these are.
 No IO.
 
 Rules:
 
-1. One command tells `PROPERTIES_BYTES_MAX` at most. (Brokers of Apache have no such limit.)
-2. All that clients of one connection, and of all of them, have told and that is still kept has a limit each. It counts
-   as long as there is somebody who keeps it: each `Properties` gives its bytes back when it is gone.
+1. One command brings `PROPERTIES_BYTES_MAX` at most. (Brokers of Apache have no such limit.)
+2. What is kept has one limit for the clients of a connection, and one for all clients. It counts as long as anything
+   keeps it: each `Properties` gives its bytes back when it is gone.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class KeyValue(Protocol):
 
 
 class KeptBytes:
-    """A sum, within the one of all."""
+    """A sum of bytes; that of a connection counts in the sum of all as well."""
 
     __slots__ = ("bytes", "limit_bytes", "of_all", "whose")
 

@@ -73,7 +73,7 @@ class CompactedCursor:
 
     def _begin(self) -> None:
         """Read from the mark-delete position on."""
-        self._at = self._known_to = self._read_to = _after(self._inner.mark_delete_position)
+        self._at = self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)
         self._open.clear()
 
     @property
@@ -145,12 +145,12 @@ class CompactedCursor:
             last = run.entries[-1].position if run.entries else run.horizon
             is_end = last >= run.horizon
             open_entries = [entry for entry in run.entries if not self._inner.is_deleted(entry.position)]
-            self._note(at, run.entries, _after(last))
+            self._note(at, run.entries, _position_after(last))
             if is_end:
                 self._at = None
                 self._inner.moved_past(last)
             else:
-                self._at = at = _after(last)
+                self._at = at = _position_after(last)
             if open_entries:
                 return open_entries
             if is_end:
@@ -174,15 +174,15 @@ class CompactedCursor:
     # -------------------------------------------------------------------------------- acknowledgements
 
     async def _look(self, up_to: Position, valid: int) -> Entries:
-        """Remember the open entries before *up_to*, as many as may be. Returns none of them."""
+        """Remember the open entries before *up_to*, as many as there is room for. Returns no entries."""
         while self._known_to < up_to and len(self._open) < OPEN_MAX:
             first = self._known_to
             run = await self._view.read_compacted(first, _LOOK_ENTRIES, _LOOK_BYTES)
             if valid != self._reads_valid:
                 break
-            found = [entry for entry in run.entries if entry.position < up_to]
-            is_end = len(found) < len(run.entries) or not found or found[-1].position >= run.horizon
-            self._note(first, found, up_to if is_end else _after(found[-1].position))
+            entries = [entry for entry in run.entries if entry.position < up_to]
+            is_end = len(entries) < len(run.entries) or not entries or entries[-1].position >= run.horizon
+            self._note(first, entries, up_to if is_end else _position_after(entries[-1].position))
         return []
 
     def _note(self, first: Position, entries: Entries, end: Position) -> None:
@@ -200,7 +200,7 @@ class CompactedCursor:
                 if len(self._open) >= OPEN_MAX:
                     return
                 self._open.append(position)
-            self._known_to = _after(position)
+            self._known_to = _position_after(position)
             moves |= not self._open
         self._known_to = max(self._known_to, end)
         if moves or not self._open:
@@ -217,7 +217,7 @@ class CompactedCursor:
         self._inner.mark_delete(position, properties)
         if self.durable and self._is_compacted:
             del self._open[: bisect_right(self._open, position)]
-            self._known_to = max(self._known_to, _after(position))
+            self._known_to = max(self._known_to, _position_after(position))
             self._move_on()
 
     def delete(self, positions: Iterable[Position]) -> None:
@@ -270,5 +270,5 @@ class CompactedCursor:
         return self._inner.backlog()
 
 
-def _after(position: Position) -> Position:
+def _position_after(position: Position) -> Position:
     return Position(position.ledger_id, position.entry_id + 1)

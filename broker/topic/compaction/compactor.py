@@ -262,21 +262,21 @@ class Compactor:
                 at = Position(entries[-1].ledger_id, entries[-1].entry_id + 1)
                 await asyncio.sleep(0)
             at = self._ledger.next_position(horizon)
-        is_told = False
+        is_reported = False
         while at <= last:
-            found = self._ledger.read(at, _READ_ENTRIES, _READ_BYTES)
+            answer = self._ledger.read(at, _READ_ENTRIES, _READ_BYTES)
             try:
-                run = found if isinstance(found, Sequence) else await found
+                run = answer if isinstance(answer, Sequence) else await answer
             except DataLost as lost:
                 if not self._ledger.config.passes_over_lost:
                     raise
-                if not is_told:  # the entries behind it are often lost as well
+                if not is_reported:  # the entries behind it are often lost as well
                     log.warning("%s: compaction goes on without what is lost from here on: %s", self._topic, lost)
-                    is_told = True
+                    is_reported = True
                 behind = 2**63 - 2 if lost.entry_id is None else lost.entry_id
                 at = self._ledger.next_position(Position(lost.ledger_id, behind))
                 continue
-            is_told = False
+            is_reported = False
             entries = [entry for entry in run if entry.position <= last]
             if not entries:
                 return
@@ -292,16 +292,16 @@ class Compactor:
     async def delete(self, ledger_ids: Sequence[int]) -> None:
         """The topic was deleted, and its cursors with it: so are its compacted ledgers."""
         self._left.clear()
-        for one in ledger_ids:
-            await self._delete(one)
+        for ledger_id in ledger_ids:
+            await self._delete(ledger_id)
 
 
 async def unpacked(entry: "Entry") -> Opened:
     """Raises Corruption."""
-    found = opened(entry.position, entry.data)
-    if found.unpacked_bytes <= INLINE_BYTES_MAX:
-        return found.unpacked()
-    return await asyncio.to_thread(found.unpacked)
+    opened_entry = opened(entry.position, entry.data)
+    if opened_entry.unpacked_bytes <= INLINE_BYTES_MAX:
+        return opened_entry.unpacked()
+    return await asyncio.to_thread(opened_entry.unpacked)
 
 
 async def _encoded(kept: Kept) -> bytes:

@@ -141,7 +141,7 @@ class LastOfKeys:
         self._chunked: dict[str, str] = {}
         """Key → uuid of the message in chunks that is its last one."""
         self.messages = 0
-        """Looked at; a message in chunks counts once."""
+        """Messages that were looked at; one in chunks counts once."""
         self.kept_messages = 0
         self._in_turn = 0
         """Messages since others had their turn (rule 7)."""
@@ -151,7 +151,7 @@ class LastOfKeys:
 
     @property
     def removed_messages(self) -> int:
-        """Of those looked at; known when `kept` was asked for all of them."""
+        """Messages that were looked at and are not kept; known when `kept` was asked for all of them."""
         return self.messages - self.kept_messages
 
     def note(self, entry: Opened) -> Generator[None, None, None]:

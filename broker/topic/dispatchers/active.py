@@ -35,7 +35,7 @@ class OrderedConsumers:
         self._hash = murmur3(topic.encode()) if is_failover and partition < 0 else None
         self._places: dict[Consumer, _Place] = {}
         self._ring: list[_Place] = []
-        """Of all of them, in order; only where there is a ring."""
+        """The places of all of them, in order; only where there is a ring."""
         self._by_number: dict[int, Consumer] = {}
         self._numbers = count()
 
@@ -66,7 +66,7 @@ class OrderedConsumers:
             return self._by_number[self._ring[bisect_left(self._ring, (priority, distance + 1, "", 0)) - 1][3]]
         if self._partition < 0:
             return self.all[0]
-        best = bisect_right(self.all, self.all[0].priority_level, key=lambda one: one.priority_level)
+        best = bisect_right(self.all, self.all[0].priority_level, key=lambda consumer: consumer.priority_level)
         return self.all[self._partition % best]
 
 
@@ -75,6 +75,6 @@ def _order(consumer: Consumer) -> tuple[int, str]:
 
 
 def _distance(name: str, hash_: int) -> int:
-    """From *hash_* on to the next point of a consumer with that name, around the ring."""
+    """How far it is from *hash_* to the next point of a consumer with that name, around the ring."""
     points = murmur3_of_each(name.encode(), (str(point).encode() for point in range(FAILOVER_POINTS)))
     return min((point - hash_) % 2**31 for point in points)

@@ -134,12 +134,14 @@ class ChunkedMessages:
 
     def unfinished_owners(self) -> Iterable[Consumer]:
         """Consumers that wait for the rest of a message."""
-        return dict.fromkeys(one.owner for one in self._messages if one.owner is not None and one.is_unfinished)
+        return dict.fromkeys(
+            message.owner for message in self._messages if message.owner is not None and message.is_unfinished
+        )
 
     def waiting_at_owners(self) -> Iterable[Position]:
         """Chunks that were read and wait for the consumers that have the others."""
-        waiting = (one for one in self._messages if one.owner is not None and one.waiting)
-        return (position for one in waiting for position in one.open if position not in one.at_owner)
+        waiting = (message for message in self._messages if message.owner is not None and message.waiting)
+        return (position for message in waiting for position in message.open if position not in message.at_owner)
 
     def on_acked(self, position: Position) -> None:
         message = self.at.pop(position, None)
@@ -156,7 +158,7 @@ class ChunkedMessages:
             self._drop(message)
 
     def on_acked_up_to(self, position: Position) -> None:
-        for done in [one for one in self.at if one <= position]:
+        for done in [other for other in self.at if other <= position]:
             self.on_acked(done)
 
     def on_woken(self, position: Position) -> None:
@@ -167,14 +169,14 @@ class ChunkedMessages:
 
     def give_back(self, consumer: Consumer, positions: Iterable[Position]) -> list[Position]:
         """*positions* come back from *consumer*, and with them all chunks of their messages (rule 3)."""
-        found = dict.fromkeys(positions)
-        for position in list(found):
+        returned = dict.fromkeys(positions)
+        for position in list(returned):
             message = self.at.get(position)
             if message is not None and message.owner is consumer:
-                found.update(dict.fromkeys(message.at_owner))
+                returned.update(dict.fromkeys(message.at_owner))
                 message.at_owner.clear()
                 message.owner, message.unwanted = None, consumer
-        return list(found)
+        return list(returned)
 
     def on_left(self, consumer: Consumer) -> None:
         """*consumer* has given everything back and is gone: of what it began to acknowledge nothing is left to do."""

@@ -1,4 +1,4 @@
-"""Positions that wait for their time, some ten bytes each field, whatever their number. No IO and no clock.
+"""Positions that wait for their time, 32 bytes each, however many they are. No IO and no clock.
 
     add ──▶ far away: one bucket for a stretch of time ──its time comes near──▶ near: one bucket for each step ──▶ take
 
@@ -116,7 +116,7 @@ class DelayedMessages:
             yield Position(ledger_id, entry_id), hash_
 
     def _begin_step(self, now_ms: int) -> bool:
-        """Whether there is one whose time has come."""
+        """Begin the next step; False: there is none whose time has come."""
         self._due, self._at = array("q"), 0
         while (stretch := self._far.first) is not None and stretch * _STRETCH_MS <= now_ms:
             self._take_apart()

@@ -120,8 +120,8 @@ class Dispatcher(Protocol):
         ...
 
     def room_of_reads(self) -> Room | None:
-        """That of the one connection which gets all entries of a read; None if entries that no consumer takes are read
-        again."""
+        """The room of the one connection that gets all entries of a read; None if entries that no consumer takes are
+        read again."""
         ...
 
     def on_entries(self, read: Read, entries: Entries) -> None: ...

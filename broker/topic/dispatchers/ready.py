@@ -94,7 +94,7 @@ class ReadyConsumers:
         if self._first() is None:
             return None
         some = islice(self._queues[self._levels[0]], LOOKED_AT_MAX)
-        return next((one for one in some if one is not consumer and one.is_available), None)
+        return next((other for other in some if other is not consumer and other.is_available), None)
 
     def some(self, permits: int, room_bytes: int) -> list[Consumer]:
         """Consumers whose connections have room, best first: as many as have so many permits and so much room together,

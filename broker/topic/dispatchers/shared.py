@@ -174,12 +174,12 @@ class SharedDispatcher:
         available = [] if self.is_blocked else self._ready.some(permits_wanted, limits.read_bytes_max)
         self._is_held = not available
         if self._chunked:
-            waiting = dict.fromkeys(one for one in self._chunked.unfinished_owners() if one.can_be_sent)
+            waiting = dict.fromkeys(owner for owner in self._chunked.unfinished_owners() if owner.can_be_sent)
             available = list({**dict.fromkeys(available), **waiting})
         budget = sum(consumer.permits for consumer in available)
         if budget <= 0:
             return None
-        room_bytes = sum({one.sink: one.sink.room_bytes for one in available}.values())
+        room_bytes = sum({consumer.sink: consumer.sink.room_bytes for consumer in available}.values())
         if room_bytes <= 0:
             return None
         bytes_max = min(room_bytes, limits.read_bytes_max)
@@ -395,12 +395,12 @@ class SharedDispatcher:
             self._chunked.on_acked(position)
 
     def on_acked_up_to(self, position: Position) -> None:
-        for done in [one for one in self._owner_of if one <= position]:
+        for done in [other for other in self._owner_of if other <= position]:
             self._release(self._owner_of[done], done)
         self._replay.discard_up_to(position)
         if self._chunked:
             self._chunked.on_acked_up_to(position)
-        for done in [one for one in self.redelivery_counts if one <= position]:
+        for done in [other for other in self.redelivery_counts if other <= position]:
             del self.redelivery_counts[done]
 
     def _release(self, owner: Consumer, position: Position) -> int:

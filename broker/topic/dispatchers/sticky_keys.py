@@ -27,12 +27,12 @@ C = TypeVar("C", bound=Hashable)
 
 HASHES: Final = 65536
 
-# Ranges of one consumer; they are kept, compared with those of all others, and told in the statistics.
+# Ranges of one consumer; they are kept, compared with those of all others, and reported in the statistics.
 RANGES_MAX: Final = 1_000
 
 
 def check_ranges(count: int) -> None:
-    """Raises ConsumerAssignError for more than one consumer may have."""
+    """Raises ConsumerAssignError if a consumer may not have so many."""
     if count > RANGES_MAX:
         raise ConsumerAssignError(f"{count} ranges, more than {RANGES_MAX} of a consumer; join those that touch")
 
@@ -111,14 +111,14 @@ def _on_ring(hash_: int) -> int:
 
 def _merged(ranges: Iterable[tuple[C, int, int]]) -> dict[C, list[tuple[int, int]]]:
     """Consumer → its ranges, of *ranges* in order; those that touch are one."""
-    found: dict[C, list[tuple[int, int]]] = {}
+    ranges_of: dict[C, list[tuple[int, int]]] = {}
     for consumer, start, end in ranges:
-        its = found.setdefault(consumer, [])
-        if its and its[-1][1] == start - 1:
-            its[-1] = its[-1][0], end
+        own_ranges = ranges_of.setdefault(consumer, [])
+        if own_ranges and own_ranges[-1][1] == start - 1:
+            own_ranges[-1] = own_ranges[-1][0], end
         else:
-            its.append((start, end))
-    return found
+            own_ranges.append((start, end))
+    return ranges_of
 
 
 class Selector(Protocol[C]):
@@ -163,7 +163,7 @@ class ConsistentHashing(Generic[C]):
     def add(self, consumer: C, name: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
         twins = self._numbers.setdefault(name, {})
         taken = set(twins.values())
-        number = next(one for one in range(len(taken) + 1) if one not in taken)
+        number = next(number for number in range(len(taken) + 1) if number not in taken)
         twins[consumer] = number
         self._names[consumer] = name
         endings = (str(point).encode() for point in range(self._points))

@@ -3,7 +3,7 @@
 Rules:
 
 1. A message goes to a consumer in the call that brings it, or it is dropped and counted: nothing is kept.
-2. Acknowledgements, redelivery and seeks change nothing, since there is nothing to come back to. They are no errors:
+2. Acknowledgements, redelivery and seeks change nothing, since there is nothing to come back to. They are not errors:
    clients send them as for any topic.
 3. The type is that of the connected consumers. The subscription ends with its last consumer, whatever the consumer
    said about durability.
@@ -64,18 +64,18 @@ class NonPersistentSubscription:
         self._delivery: Delivery | None = None
         self._leaving = Leaving()
         self.messages_out = 0
-        """Given to consumers that have left."""
+        """Messages that went to consumers that have left."""
         self.bytes_out = 0
         self.dropped_messages = 0
         self.drops = Rates(1, now_ms())
 
     @property
     def messages_out_in_all(self) -> int:
-        return self.messages_out + sum(one.messages_out for one in self._all())
+        return self.messages_out + sum(consumer.messages_out for consumer in self._all())
 
     @property
     def bytes_out_in_all(self) -> int:
-        return self.bytes_out + sum(one.bytes_out for one in self._all())
+        return self.bytes_out + sum(consumer.bytes_out for consumer in self._all())
 
     def _all(self) -> list[Consumer]:
         return [*self.consumers, *self._leaving]

@@ -170,30 +170,30 @@ class NonPersistentTopic:
             raise NotAllowed("readCompacted only valid on persistent topics")
         check_type(request.kind, limits.subscription_types, read_compacted=False)
         self._check_room_for(consumer)
-        found = self.subscriptions.get(request.subscription)
-        if found is not None:
+        subscription = self.subscriptions.get(request.subscription)
+        if subscription is not None:
             try:
-                found.check_newcomer(consumer, request.kind, request.key_shared)
+                subscription.check_newcomer(consumer, request.kind, request.key_shared)
             except (ConsumerBusy, ConsumerAssignError):
                 # The consumers in the way may be dead: a client that reconnects must not wait for its old connection.
-                await asyncio.gather(*(one.sink.is_alive() for one in found.consumers))
+                await asyncio.gather(*(consumer.sink.is_alive() for consumer in subscription.consumers))
                 self._check_open()  # rule 3
                 self._check_room_for(consumer)
-        found = self.subscriptions.get(request.subscription)
-        if found is None:
+        subscription = self.subscriptions.get(request.subscription)
+        if subscription is None:
             check_new_name(request.subscription)
-            found = self._new_subscription(request.subscription)
-        found.add_consumer(consumer, request.kind, request.key_shared)
-        self.subscriptions[found.name] = found
+            subscription = self._new_subscription(request.subscription)
+        subscription.add_consumer(consumer, request.kind, request.key_shared)
+        self.subscriptions[subscription.name] = subscription
         self._consumers_changed_ms = self._clock.wall_ms()
-        return found
+        return subscription
 
     def _check_room_for(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy if there are too many already, in all or of the consumer's host."""
         limits = self._limits
         if limits.consumers_max and self._consumer_count() >= limits.consumers_max:
             raise ConsumerBusy("Topic reached max consumers limit")
-        others = (one.address for subscription in self.subscriptions.values() for one in subscription.consumers)
+        others = (other.address for subscription in self.subscriptions.values() for other in subscription.consumers)
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
@@ -210,22 +210,23 @@ class NonPersistentTopic:
 
     @property
     def messages_out(self) -> int:
-        """Given to consumers, of all subscriptions that there were."""
-        return self._gone_out[0] + sum(one.messages_out_in_all for one in self.subscriptions.values())
+        """Messages that went to consumers, of all subscriptions there have been."""
+        return self._gone_out[0] + sum(subscription.messages_out_in_all for subscription in self.subscriptions.values())
 
     @property
     def bytes_out(self) -> int:
-        return self._gone_out[1] + sum(one.bytes_out_in_all for one in self.subscriptions.values())
+        return self._gone_out[1] + sum(subscription.bytes_out_in_all for subscription in self.subscriptions.values())
 
     def _end(self, subscription: NonPersistentSubscription) -> None:
         """The subscription has no consumers any more."""
+        assert not subscription.consumers, f"{subscription.name} ends before its consumers"
         if self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
             messages, size = self._gone_out
             self._gone_out = messages + subscription.messages_out_in_all, size + subscription.bytes_out_in_all
 
     def _consumer_count(self) -> int:
-        return sum(len(one.consumers) for one in self.subscriptions.values())
+        return sum(len(subscription.consumers) for subscription in self.subscriptions.values())
 
     def detach_consumer(self, consumer: Consumer) -> None:
         """*consumer* has left; the subscription ends with its last one."""
@@ -265,7 +266,7 @@ class NonPersistentTopic:
     async def seek(
         self, subscription: ConsumerSubscription, position: Position, ack_set: Sequence[int] = (), batch_size: int = 0
     ) -> None:
-        """Nothing to go back to; no error, as with Apache's brokers."""
+        """Does nothing: there is nothing to go back to. It is not an error, as with Apache's brokers."""
 
     async def position_at_ms(self, time_ms: int, *, read_compacted: bool = False) -> Position:
         return LATEST
@@ -339,5 +340,5 @@ class NonPersistentTopic:
 
 def _whole(subscription: ConsumerSubscription) -> NonPersistentSubscription:
     """Consumers know their subscription by a Protocol; the topic has made it, and knows what it is."""
-    assert isinstance(subscription, NonPersistentSubscription), f"{subscription} is no subscription of this topic"
+    assert isinstance(subscription, NonPersistentSubscription), f"{subscription} is not a subscription of this topic"
     return subscription

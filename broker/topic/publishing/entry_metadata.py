@@ -1,7 +1,7 @@
 """What the broker puts before each entry of a topic: its time, the index of its last message. No IO and no clock.
 
-    take ──▶ before(entry, messages) ──▶ storage ──▶ on_stored ──▶ the index for the topic's record
-                                              └────▶ go_back, when nothing is pending
+    take ──▶ with_metadata(entry, messages) ──▶ storage ──▶ on_stored ──▶ the index for the topic's record
+                                                     └────▶ go_back, when nothing is pending
 
 Rules (as Apache's `AppendBrokerTimestampMetadataInterceptor` and `AppendIndexMetadataInterceptor`):
 
@@ -38,7 +38,7 @@ class EntryMetadata:
         if self._stamps:
             self._metadata.broker_timestamp = now_ms
 
-    def before(self, entry: Buffer, messages: int) -> Buffer:
+    def with_metadata(self, entry: Buffer, messages: int) -> Buffer:
         """*entry*, which has so many messages, with its metadata before it; one without messages stays as it is."""
         if messages < 1:
             return entry

@@ -55,7 +55,7 @@ class Producers:
         self._answered = answered
         self._access: ProducerAccess[Producer] = ProducerAccess(_stored_epoch(store.properties))
         self._waiting: dict[Producer, ProducerRequest] = {}
-        """Of those that wait for exclusive access."""
+        """The requests of those that wait for exclusive access."""
         # Name → a producer that has left while entries of it were pending.
         self._departing: dict[str, Producer] = {}
         self._is_closed = False
@@ -125,7 +125,7 @@ class Producers:
             self.disconnect(other)
         if limits.producers_max and len(self.by_name) >= limits.producers_max:
             raise ProducerBusy("Topic reached max producers limit")
-        others = (one.address for one in self.by_name.values())
+        others = (existing.address for existing in self.by_name.values())
         if not has_room_for_host(producer.address, others, limits.producers_per_host_max):
             raise ProducerBusy(f"Topic '{self._topic}' reached max same address producers limit")
 
@@ -203,6 +203,7 @@ class Producers:
 
     def on_all_answered(self, producer: Producer) -> None:
         """*producer* has nothing pending any more, and it is closed or its client waits for the close."""
+        assert not producer.pending, f"{producer} has {producer.pending} messages pending"
         if producer.is_closed and self._departing.get(producer.name) is producer:
             del self._departing[producer.name]
             self._answered.ring()

@@ -43,7 +43,7 @@ class Pending(NamedTuple):
 
 
 class AnsweredProducers(Protocol):
-    """Told when a producer has nothing pending (`broker.topic.publishing.producers.Producers`)."""
+    """Learns when a producer has nothing pending (`broker.topic.publishing.producers.Producers`)."""
 
     deduplicates: bool
     """Whether sequence ids are compared."""
@@ -106,7 +106,7 @@ class Publishing:
                 producer.chunks_in += 1
                 self.has_chunks = True
             producer.pending += 1
-            buffers.append(send.entry if metadata is None else metadata.before(send.entry, send.num_messages))
+            buffers.append(send.entry if metadata is None else metadata.with_metadata(send.entry, send.num_messages))
             contexts.append(
                 Pending(
                     producer, send.sequence_id, send.highest_sequence_id, size, send.num_messages, is_recorded, now_s
@@ -120,7 +120,7 @@ class Publishing:
         self, run: Sequence[tuple[Producer, Send]], bytes_max: int, delay_max_ms: int, now_ms: int
     ) -> list[tuple[Producer, Send]]:
         """*run* without the messages that the topic's policies forbid; their producers are told. 0: no limit."""
-        found = []
+        admitted = []
         for producer, send in run:
             problem = None
             if bytes_max and len(send.entry) > bytes_max and not send.is_chunk:
@@ -128,10 +128,10 @@ class Publishing:
             elif delay_max_ms and _delivers_at_ms(send.entry) - now_ms > delay_max_ms:
                 problem = f"Exceeds max allowed delivery delay of {delay_max_ms} milliseconds"
             if problem is None:
-                found.append((producer, send))
+                admitted.append((producer, send))
                 continue
             _refuse(producer, send, NotAllowed(problem))
-        return found
+        return admitted
 
     def pass_over(self, run: Sequence[tuple[Producer, Send]]) -> None:
         """Store nothing of *run*: its producers are being disconnected; they reconnect and send the messages again."""
@@ -257,13 +257,13 @@ def _is_last_chunk(send: Send) -> bool:
 
 def encrypted(run: Sequence[tuple[Producer, Send]]) -> list[tuple[Producer, Send]]:
     """*run* without the messages that are not encrypted; their producers are told, in Apache's words."""
-    found = []
+    admitted = []
     for producer, send in run:
         if _is_encrypted(send.entry):
-            found.append((producer, send))
+            admitted.append((producer, send))
             continue
         _refuse(producer, send, MetadataFailure("Messages must be encrypted"))
-    return found
+    return admitted
 
 
 def _is_encrypted(entry: Buffer) -> bool:

@@ -70,8 +70,8 @@ class StoredDeduplication:
             state.restore(cursor.properties)
             cursor.rewind()
             while True:
-                found = cursor.read(REPLAY_ENTRIES, REPLAY_BYTES)
-                entries = found if isinstance(found, Sequence) else await found
+                answer = cursor.read(REPLAY_ENTRIES, REPLAY_BYTES)
+                entries = answer if isinstance(answer, Sequence) else await answer
                 for entry in entries:
                     try:
                         state.replay(parse_metadata(entry.data))

@@ -10,7 +10,7 @@ from functools import cache
 
 @cache
 def _zeros(count: int) -> tuple[float, ...]:
-    """The same tuple for all that have nothing to tell."""
+    """The same tuple for all that have nothing to report."""
     return (0.0,) * count
 
 

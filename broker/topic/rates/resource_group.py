@@ -7,8 +7,8 @@ Rules:
 
 1. Each broker keeps the rates of a group by itself, as Apache's brokers do without a usage transport.
 2. Nothing is refused or dropped: what is published is counted whole, and its client waits until nothing is owed.
-3. Subscriptions without room wait in one queue and are resumed from its head, each for one read; who comes while others
-   wait goes to the end. So no subscription is passed over, and there is one timer however many wait.
+3. Subscriptions without room wait in one queue and are resumed from its head, each for one read; one that comes while
+   others wait goes to the end. So no subscription is passed over, and there is one timer however many wait.
 4. What is read is spent before the read and settled after it: storage takes its time, and all subscriptions would read
    the same room meanwhile.
 5. A topic that leaves its group is free at once, and so are all topics of a group that is deleted.
@@ -55,12 +55,12 @@ class ResourceGroup:
     def __init__(
         self, name: str, now_ms: Callable[[], int], later: Callable[[float, Callable[[], None]], Cancellable]
     ) -> None:
-        """*now_ms* is the wall clock; *later* calls a function after a number of milliseconds. What those who wait are
-        resumed by must not raise."""
+        """*now_ms* is the wall clock; *later* calls a function after a number of milliseconds. What resumes
+        those that wait must not raise."""
         self.name = name
         self.rates = NO_GROUP_RATES
         self.updates = 0
-        """How often its rates were changed since this broker knows it."""
+        """How often its rates were changed since this broker has known it."""
         self.published_messages = 0
         self.published_bytes = 0
         self.dispatched_messages = 0
@@ -127,7 +127,7 @@ class ResourceGroup:
     def settle(self, reserved: tuple[int, int], messages: int, size_bytes: int) -> None:
         """Of what was *reserved*, so many messages and bytes were dispatched."""
         self._dispatches.spend(messages - reserved[0], size_bytes - reserved[1], self._now_ms())
-        if messages < reserved[0] or size_bytes < reserved[1]:  # those who wait may go on earlier
+        if messages < reserved[0] or size_bytes < reserved[1]:  # those that wait may go on earlier
             self._set_timer()
 
     def count_dispatched(self, messages: int, size_bytes: int) -> None:
@@ -163,7 +163,7 @@ class ResourceGroup:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """Resume those who wait when there is room; one timer, set anew when that changes."""
+        """Resume those that wait when there is room; one timer, set anew when that changes."""
         if self._is_resuming:
             return
         if self._timer is not None:

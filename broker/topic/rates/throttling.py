@@ -19,7 +19,7 @@ HOLD_STEP_MS: Final = 1_000
 
 
 class PublishHold(Protocol):
-    """Something for whose sake a client sends nothing for a while."""
+    """A reason why a client sends nothing for a while."""
 
     def wait_ms(self, now_ms: int) -> float:
         """How long nothing may be published; 0 or less: the client may go on."""

@@ -58,7 +58,7 @@ class TokenBucket:
         return wait * self.period_ms
 
     def wait_for_one_ms(self, now_ms: int) -> float:
-        """As `wait_ms`, but until a whole message and a byte may go on; for those who ask before they take."""
+        """As `wait_ms`, but until a whole message and a byte may go on; for those that ask before they take."""
         self._refill(now_ms)
         wait = 0.0
         if self.messages_max and self._messages < 1:

@@ -51,8 +51,9 @@ class Oldest(NamedTuple):
 
 
 def oldest(ledger: SizedLedger, subscriptions: Mapping[str, Subscription]) -> Oldest | None:
-    """Without reading an entry, so it is known only of messages in closed ledgers, as with Apache's brokers (where
-    `preciseTimeBasedBacklogQuotaCheck` is off, as by default). None: nothing is known, or there is no backlog."""
+    """The oldest message, without reading an entry: so it is known only for messages in closed ledgers, as with
+    Apache's brokers (where `preciseTimeBasedBacklogQuotaCheck` is off, as by default). None: nothing is known, or there
+    is no backlog."""
     durable = [(one.cursor.mark_delete_position, name) for name, one in subscriptions.items() if one.is_durable]
     if not durable:
         return None
@@ -69,7 +70,7 @@ async def exceeded(
     now_ms: int,
 ) -> Exceeded | None:
     """The quota that the backlog of the slowest durable subscription uses up; None: neither."""
-    durable = [one.cursor.mark_delete_position for one in subscriptions if one.is_durable]
+    durable = [subscription.cursor.mark_delete_position for subscription in subscriptions if subscription.is_durable]
     if not durable:
         return None
     slowest = min(durable)
@@ -85,19 +86,19 @@ async def exceeded(
     return None
 
 
-def refusal(topic: object, found: Exceeded) -> BrokerError:
+def refusal(topic: object, used_up: Exceeded) -> BrokerError:
     """The error for a producer that would add to the backlog."""
-    limit = f"{found.quota.limit_bytes} bytes" if found.kind == STORAGE else f"{found.quota.limit_s} s"
+    limit = f"{used_up.quota.limit_bytes} bytes" if used_up.kind == STORAGE else f"{used_up.quota.limit_s} s"
     text = (
-        f"Cannot create producer on topic with backlog quota exceeded. RetentionPolicy: {found.quota.policy} "
-        f"({topic}: the quota {found.kind} is {limit})"
+        f"Cannot create producer on topic with backlog quota exceeded. RetentionPolicy: {used_up.quota.policy} "
+        f"({topic}: the quota {used_up.kind} is {limit})"
     )
-    return QuotaExceededHold(text) if found.quota.policy == HOLD else QuotaExceeded(text)
+    return QuotaExceededHold(text) if used_up.quota.policy == HOLD else QuotaExceeded(text)
 
 
-def refuses_producers(found: Exceeded) -> bool:
+def refuses_producers(used_up: Exceeded) -> bool:
     """Whether producers may not write while the quota is used up."""
-    return found.quota.policy != EVICTION
+    return used_up.quota.policy != EVICTION
 
 
 def evict_bytes(ledger: SizedLedger, subscriptions: Iterable[Subscription], quota: BacklogQuota) -> int:

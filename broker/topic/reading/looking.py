@@ -39,8 +39,8 @@ async def entry_at(ledger: PassedLedger, position: Position) -> EntryLike | None
     """The entry at exactly *position*; None if there is none. Raises ManagedLedgerError."""
     if position.entry_id < 0 or position > ledger.last_confirmed:
         return None
-    found = ledger.read(position, 1, 1)
-    entries = found if isinstance(found, Sequence) else await found
+    answer = ledger.read(position, 1, 1)
+    entries = answer if isinstance(answer, Sequence) else await answer
     return entries[0] if entries and entries[0].position == position else None
 
 
@@ -54,7 +54,7 @@ async def peek(ledger: PassedLedger, cursor: CursorPort, number: int) -> EntryLi
 async def earliest_ms(ledger: PassedLedger, after: Position) -> int:
     """When the first entry behind *after* was published, by the broker's clock where it stamped the entry.
 
-    -1 where there is none, or where it cannot be read: who asks for it wants the other numbers all the same.
+    -1 where there is none, or where it cannot be read: a caller wants its other numbers all the same.
     """
     try:
         entry = await entry_at(ledger, ledger.next_position(after))
@@ -97,8 +97,8 @@ async def analyse(
     while at <= end:
         if looked >= entries_max or is_late():
             return Analysis(entries, messages, first, last, is_aborted=True)
-        found = ledger.read(at, min(_RUN_ENTRIES, entries_max - looked), _RUN_BYTES)
-        run = found if isinstance(found, Sequence) else await found
+        answer = ledger.read(at, min(_RUN_ENTRIES, entries_max - looked), _RUN_BYTES)
+        run = answer if isinstance(answer, Sequence) else await answer
         if not run:
             break
         for entry in run:
@@ -133,7 +133,7 @@ class ResetTarget(NamedTuple):
 def reset_target(position: Position, batch_index: int, batch_size: int, *, is_excluded: bool) -> ResetTarget:
     """What is delivered first: message *batch_index* of the batch of *batch_size* at *position*, or the one behind it.
 
-    *batch_size* is 0 where *position* is no batch, or where no index is named: then the entry as a whole counts.
+    *batch_size* is 0 where *position* is not a batch, or where no index is named: then the entry as a whole counts.
     """
     following = Position(position.ledger_id, position.entry_id + 1)
     if not batch_size or batch_index < 0:

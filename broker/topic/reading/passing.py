@@ -93,6 +93,6 @@ def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
 
 async def _is_oldest_too_old(ledger: PassedLedger, cursor: CursorPort, before_ms: int) -> bool:
     """Rule 2."""
-    found = cursor.read_again(ledger.next_position(cursor.mark_delete_position), 1, 1)
-    entries = found if isinstance(found, Sequence) else await found
+    answer = cursor.read_again(ledger.next_position(cursor.mark_delete_position), 1, 1)
+    entries = answer if isinstance(answer, Sequence) else await answer
     return bool(entries) and not is_published_since(entries[0], before_ms)

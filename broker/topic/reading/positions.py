@@ -41,22 +41,22 @@ class SearchedKept(Protocol):
 async def position_at_ms(ledger: SearchedLedger, time_ms: int, kept: SearchedKept | None = None) -> Position:
     """The first entry that was published at *time_ms* or later; LATEST if there is none. Raises BrokerError.
 
-    *kept*: also of those that only compaction has kept.
+    *kept*: also among those that only compaction has kept.
     """
 
     def is_since(entry: EntryLike) -> bool:
         return is_published_since(entry, time_ms)
 
     with storage_errors():
-        found = await ledger.find_first(is_since)
-        if kept is not None and (found is None or found <= ledger.first_position):
+        position = await ledger.find_first(is_since)
+        if kept is not None and (position is None or position <= ledger.first_position):
             earlier = await kept.find_first(is_since)
-            found = min(found or LATEST, earlier or LATEST)
-    return LATEST if found is None else found
+            position = min(position or LATEST, earlier or LATEST)
+    return LATEST if position is None else position
 
 
 def is_published_since(entry: EntryLike, time_ms: int) -> bool:
-    """Damaged entries are old."""
+    """Whether an entry was published at *time_ms* or later; a damaged one counts as older."""
     try:
         return published_ms(entry.data) >= time_ms
     except Corruption:
@@ -82,15 +82,15 @@ async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
     if last.entry_id < 0:
         return EARLIEST, -1
     with storage_errors():
-        found = ledger.read(last, 1, 1)
-        entries = found if isinstance(found, Sequence) else await found
+        answer = ledger.read(last, 1, 1)
+        entries = answer if isinstance(answer, Sequence) else await answer
     if not entries:
         return EARLIEST, -1
     return last, last_index(entries[0])
 
 
 def last_index(entry: EntryLike) -> int:
-    """The index of the last message in the batch; -1 for an entry that is no batch, or is damaged."""
+    """The index of the last message in the batch; -1 for an entry that is not a batch, or is damaged."""
     try:
         parts = split_entry(entry.data)
         metadata = metadata_of(parts)
@@ -100,7 +100,7 @@ def last_index(entry: EntryLike) -> int:
 
 
 def last_kept_index(entry: Opened) -> Generator[None, None, int]:
-    """The index of the last message of a batch that compaction kept; -1 for an entry that is no batch.
+    """The index of the last message of a batch that compaction kept; -1 for an entry that is not a batch.
 
     Others have their turn where it yields: a batch may hold a million messages.
     """

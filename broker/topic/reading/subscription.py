@@ -335,7 +335,7 @@ class Subscription:
                 continue
             self.cursor.acknowledge_batch(position, words, size)
             left = self.cursor.batch_ack_set(position)
-            # With neither of both the cursor keeps no part of this batch: it stays with its consumer as a whole.
+            # If neither is so, the cursor keeps no part of this batch: it stays with its consumer as a whole.
             if dispatcher is not None and (left is not None or self.cursor.is_deleted(position)):
                 dispatcher.on_acked(position, count_bits(left or ()))
         if done:
@@ -355,10 +355,9 @@ class Subscription:
         message_id = ack.message_id[0]
         position = _checked(message_id)
         if message_id.ack_set:
-            self._ledger.check_within(
-                position
-            )  # beyond the end, the position before it would be the last entry of the topic
-            self.cursor.mark_delete(_before(self._ledger, position))
+            # Beyond the end, the position before it would be the last entry of the topic.
+            self._ledger.check_within(position)
+            self.cursor.mark_delete(_position_before(self._ledger, position))
             if self.limits.batch_index_acks:
                 words = list(message_id.ack_set)
                 size = self._batch_size(position, words, message_id.batch_size)
@@ -408,10 +407,10 @@ class Subscription:
         batch_size: int = 0,
         check: Callable[[], Awaitable[None]] | None = None,
         *,
-        tell: Callable[[Steps], Awaitable[None]],
+        announce: Callable[[Steps], Awaitable[None]],
     ) -> None:
-        """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards. *tell*
-        does what it is given in turns.
+        """Go to *position*, the next entry to deliver; consumers are disconnected first and rejoin afterwards.
+        *announce* does the steps that tell their clients, in turns.
 
         *check* is awaited at the end, and no consumer rejoins before. Nothing is awaited behind it, so that the client
         hears of the end before its consumer is there again: the official C++ client throws away what it was sent
@@ -423,7 +422,7 @@ class Subscription:
         self.is_fenced = True
         try:
             self.detach_consumers()
-            await tell(by_turns(self.tell_detached()))
+            await announce(by_turns(self.tell_detached()))
             await self.cursor.reset(position)
             self._end_pause()
             if ack_set and self.limits.batch_index_acks:
@@ -446,11 +445,11 @@ class Subscription:
         """Rule 4. The dispatcher is dropped, since its state may be inconsistent."""
         self.detach_consumers()
         self.cursor.rewind()
-        self._tell_some(by_turns(self.tell_detached()))
+        self._announce_some(by_turns(self.tell_detached()))
 
-    def _tell_some(self, steps: Steps) -> None:
+    def _announce_some(self, steps: Steps) -> None:
         if next(steps, self) is None:
-            self._host.call_later(0, lambda: self._tell_some(steps))
+            self._host.call_later(0, lambda: self._announce_some(steps))
 
     def _pump(self) -> None:
         dispatcher = self._dispatcher
@@ -465,7 +464,7 @@ class Subscription:
             group = self._limiting_group
             if group is not None or self._is_throttled:
                 now_ms = self._host.now_ms()
-                wait_ms = max(one.wait_ms(now_ms) for one in self.throttles)
+                wait_ms = max(throttle.wait_ms(now_ms) for throttle in self.throttles)
                 if wait_ms > 0:
                     self._arm(now_ms + math.ceil(wait_ms))
                     return
@@ -483,17 +482,18 @@ class Subscription:
             elif room_bytes < read.bytes_max:
                 read = read._replace(bytes_max=room_bytes)
             if group is not None:
+                assert self._reserved is None, f"{self.name}: two reads reserve at the same time"
                 messages = math.ceil(read.entries_max * self._messages_per_entry)
                 self._reserved = (group, messages, read.bytes_max)
                 group.reserve(messages, read.bytes_max)
-            found = self._read(read)
-            if not isinstance(found, Sequence):
+            answer = self._read(read)
+            if not isinstance(answer, Sequence):
                 self._is_reading = True
                 self.is_replaying = read.first is not None
-                self._host.fetch(found, self._on_fetched(dispatcher, read), read.bytes_max, room)
+                self._host.fetch(answer, self._on_fetched(dispatcher, read), read.bytes_max, room)
                 return
-            self._on_entries(dispatcher, read, found)
-            if not found and read.first is None:
+            self._on_entries(dispatcher, read, answer)
+            if not answer and read.first is None:
                 self._set_timer()
                 return
         self._arm(self._host.now_ms())
@@ -519,7 +519,7 @@ class Subscription:
                 if not self._host.guard(lambda: self._on_entries(dispatcher, read, fetched), self._dispatching):
                     self._disconnect_after_failure()
                     return
-            self._settle(0, 0)  # of a read that was dropped
+            self._settle(0, 0)  # what a dropped read reserved
             self.pump()
             if not entries and self._ledger.is_terminated:  # the compacted ledger had nothing more
                 self.tell_the_end()
@@ -535,7 +535,7 @@ class Subscription:
 
     @property
     def _is_throttled(self) -> bool:
-        return any(one.is_on for one in self.throttles) and self._rates_hold
+        return any(throttle.is_on for throttle in self.throttles) and self._rates_hold
 
     @property
     def _limiting_group(self) -> ResourceGroup | None:
@@ -688,7 +688,7 @@ class Subscription:
     @property
     def is_waiting(self) -> bool:
         """Whether a consumer could take an entry, and there is none left to read."""
-        return any(one.is_available for one in self.consumers) and not self.cursor.has_more()
+        return any(consumer.is_available for consumer in self.consumers) and not self.cursor.has_more()
 
     @property
     def key_shared(self) -> KeySharedPolicy | None:
@@ -745,7 +745,7 @@ def check_same_policy(present: KeySharedPolicy, policy: KeySharedPolicy) -> None
         raise ConsumerBusy("The connected consumers share out their keys in another way")
 
 
-def _before(ledger: LedgerPort, position: Position) -> Position:
+def _position_before(ledger: LedgerPort, position: Position) -> Position:
     """The last position before this one, also in a ledger that was trimmed."""
     return min(ledger.previous_position(position), Position(position.ledger_id, max(position.entry_id, 0) - 1))
 
@@ -754,7 +754,7 @@ def _positions_of(ack: wire.CommandAck) -> list[Position]:
     """The positions that an ack names. Raises InvalidPosition for too many ids, and as `_checked`."""
     if len(ack.message_id) > ACK_IDS_MAX:
         raise InvalidPosition(f"an ack has {len(ack.message_id)} ids, and may have {ACK_IDS_MAX}; split it")
-    return [_checked(one) for one in ack.message_id]
+    return [_checked(message_id) for message_id in ack.message_id]
 
 
 def _checked(message_id: MessageIdData) -> Position:

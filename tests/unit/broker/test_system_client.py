@@ -155,7 +155,7 @@ NOBODY = command(
         (failing_with(BaseCommand.SEND, SEND_ERROR), Refused, "no bookies"),
         (failing_with(BaseCommand.SEND, LOST), SystemClientError, "given the topic away"),
         (failing_with(BaseCommand.SEND, HERE), SystemClientError, "LOOKUP_RESPONSE"),
-        (failing_with(BaseCommand.SEND, b"\xff\xff\xff\xff"), SystemClientError, "no frame"),
+        (failing_with(BaseCommand.SEND, b"\xff\xff\xff\xff"), SystemClientError, "not a frame"),
         (failing_with(BaseCommand.SEND, b"\x00\x00\x00\x05\x00\x00\x00\x01\xff"), SystemClientError, "sent"),
     ],
 )

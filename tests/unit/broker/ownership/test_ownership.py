@@ -982,7 +982,7 @@ async def test_the_bundles_of_a_namespace_that_is_unloaded_do_not_all_go_to_the_
     for topic in TOPICS:
         await busy.take(topic)
     told = BrokerLoad(0.9, bundles={bundle: BundleLoad(bytes_in=100.0) for bundle in ALL})
-    await busy.ownership.members.tell_load(encode_load(told, memory_limit_bytes=1 << 30))
+    await busy.ownership.members.report_load(encode_load(told, memory_limit_bytes=1 << 30))
     for bundle in ALL:
         await busy.ownership.keeper.unload(bundle, lambda: asyncio.sleep(0))
     for topic in TOPICS:

@@ -214,7 +214,7 @@ async def test_after_a_new_beginning_in_the_middle_of_a_message_all_of_it_comes(
     first, *rest = chunks("a", 3, key="k")
     bench.join(1, kind, permits=10)
     await bench.append(first)
-    await bench.subscription.reset_to(EARLIEST, tell=in_turns)
+    await bench.subscription.reset_to(EARLIEST, announce=in_turns)
     for number in (2, 3):
         bench.join(number, kind, permits=10)
     await bench.append(*rest)

@@ -460,10 +460,10 @@ async def test_seek_disconnects_before_it_moves() -> None:
     await bench.append(*map(entry, range(4)))
     peer = bench.join(1, SHARED, permits=10)
     bench.ack(1, 0, 1, 2, 3)
-    await bench.subscription.reset_to(Position(1, 2), tell=in_turns)
+    await bench.subscription.reset_to(Position(1, 2), announce=in_turns)
     assert peer.told == ["closed"]
     assert bench.join(2, SHARED, permits=10).got == [2, 3]
-    await bench.subscription.reset_to(EARLIEST, tell=in_turns)
+    await bench.subscription.reset_to(EARLIEST, announce=in_turns)
     assert bench.join(3, EXCLUSIVE, permits=10).got == [0, 1, 2, 3]
 
 
@@ -475,7 +475,7 @@ async def test_no_consumer_is_there_again_before_a_seek_is_checked() -> None:
     async def check() -> None:
         await checked.wait()
 
-    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check, tell=in_turns))
+    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check, announce=in_turns))
     await settle()
     with pytest.raises(NotReady, match="is fenced"):
         bench.join(2, EXCLUSIVE)
@@ -519,7 +519,7 @@ async def test_a_cold_read_that_a_seek_overtakes_delivers_nothing() -> None:
     await bench.append(*map(entry, range(4)))
     bench.ledger.cold = True
     gone = bench.join(1, EXCLUSIVE, permits=10)
-    await bench.subscription.reset_to(Position(1, 3), tell=in_turns)
+    await bench.subscription.reset_to(Position(1, 3), announce=in_turns)
     there = bench.join(2, EXCLUSIVE, permits=10)
     await bench.host.finish_fetching()
     assert (gone.got, there.got) == ([], [3])
@@ -562,7 +562,7 @@ async def test_nothing_brings_a_failed_read_again_before_its_time(kind: int) -> 
     work, done = bench.host.fetching.pop()
     await work
     done(None)
-    await bench.subscription.reset_to(Position(1, 1), tell=in_turns)
+    await bench.subscription.reset_to(Position(1, 1), announce=in_turns)
     again = bench.join(2, kind, permits=10)  # somewhere else it is tried at once
     await bench.host.finish_fetching()
     assert again.got == [1, 2, 3]

@@ -347,7 +347,7 @@ async def test_clients_are_not_told_where_it_depends_on_their_listener(world: Ad
     going, staying = await world.side(), await world.side()
     address = staying.broker.address._replace(listeners={"outside": ("pulsar://pulsar.example:6650", "")})
     staying.ownership.members.address = address
-    await staying.ownership.members.tell_load({})
+    await staying.ownership.members.report_load({})
     assert await told(going, [staying.id]) == both("")
 
 

@@ -48,7 +48,7 @@ async def report(world: AdminWorld, side: Side) -> dict[str, Any]:
 async def tell(side: Side, cpu: float, **bundles: BundleLoad) -> None:
     """What *side* says of itself, instead of what it measures."""
     load = BrokerLoad(cpu=cpu, bundles={f"{NS}/{name}": one for name, one in bundles.items()}, at_ms=1)
-    await side.ownership.members.tell_load(side.load.encoded(load))
+    await side.ownership.members.report_load(side.load.encoded(load))
 
 
 def leader(*sides: Side) -> Side:

@@ -20,32 +20,32 @@ def indexing(index: int = -1, *, stamps: bool = False) -> EntryMetadata:
 
 def test_the_index_of_an_entry_is_that_of_its_last_message() -> None:
     metadata = indexing()
-    assert [read(metadata.before(ENTRY, count)).index for count in (1, 3, 1)] == [0, 3, 4]
+    assert [read(metadata.with_metadata(ENTRY, count)).index for count in (1, 3, 1)] == [0, 3, 4]
 
 
 def test_the_index_goes_on_behind_what_is_stored() -> None:
-    assert read(indexing(41).before(ENTRY, 2)).index == 43
+    assert read(indexing(41).with_metadata(ENTRY, 2)).index == 43
 
 
 def test_the_form_is_the_one_of_pulsar() -> None:
     metadata = EntryMetadata(stamps=True, indexes=True, index=6)
     metadata.begin_run(1_000)
-    assert metadata.before(ENTRY, 1) == bytes.fromhex("0e02 00000005 08e807 1007") + ENTRY
+    assert metadata.with_metadata(ENTRY, 1) == bytes.fromhex("0e02 00000005 08e807 1007") + ENTRY
 
 
 def test_either_of_both_may_be_missing() -> None:
     stamped = EntryMetadata(stamps=True, indexes=False, index=-1)
     stamped.begin_run(5)
-    assert read(stamped.before(ENTRY, 1)) == BrokerEntryMetadata(broker_timestamp=5)
+    assert read(stamped.with_metadata(ENTRY, 1)) == BrokerEntryMetadata(broker_timestamp=5)
     indexed = indexing()
     indexed.begin_run(5)
-    assert read(indexed.before(ENTRY, 1)) == BrokerEntryMetadata(index=0)
+    assert read(indexed.with_metadata(ENTRY, 1)) == BrokerEntryMetadata(index=0)
 
 
 def test_an_entry_without_messages_is_not_numbered() -> None:
     metadata = indexing()
-    assert metadata.before(ENTRY, 0) is ENTRY
-    assert read(metadata.before(ENTRY, 1)).index == 0
+    assert metadata.with_metadata(ENTRY, 0) is ENTRY
+    assert read(metadata.with_metadata(ENTRY, 1)).index == 0
     metadata.on_stored([0, 1])
     assert metadata.stored_index == 0
 
@@ -53,7 +53,7 @@ def test_an_entry_without_messages_is_not_numbered() -> None:
 def test_what_is_stored_counts_and_what_is_pending_does_not() -> None:
     metadata = indexing()
     for count in (2, 5):
-        metadata.before(ENTRY, count)
+        metadata.with_metadata(ENTRY, count)
     metadata.on_stored([2])
     assert metadata.stored_index == 1
     metadata.on_stored([5])
@@ -62,8 +62,8 @@ def test_what_is_stored_counts_and_what_is_pending_does_not() -> None:
 
 def test_what_was_refused_leaves_no_gap() -> None:
     metadata = indexing()
-    metadata.before(ENTRY, 1)
+    metadata.with_metadata(ENTRY, 1)
     metadata.on_stored([1])
-    metadata.before(ENTRY, 4)
+    metadata.with_metadata(ENTRY, 4)
     metadata.go_back()
-    assert read(metadata.before(ENTRY, 1)).index == 1
+    assert read(metadata.with_metadata(ENTRY, 1)).index == 1
