@@ -144,6 +144,18 @@ async def test_a_read_that_fails_or_is_not_needed_any_more_gives_its_share_back(
         left.close()  # type: ignore[attr-defined]
 
 
+async def test_a_dispatch_that_breaks_off_gives_its_share_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Group(rates(dispatch=(10, 0)))
+    world.host.survives_defects = True
+    topic = await world.topic(100, joins=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(topic.subscription, "_read", lambda read: 1 / 0)
+        topic.join(1, SHARED, permits=1000)
+    assert world.group.room() == (10, None)
+    topic.join(2, SHARED, permits=1000)
+    assert delivered(topic) == [10]
+
+
 async def test_a_subscription_that_is_closed_waits_no_more() -> None:
     world = Group(rates(dispatch=(1, 0)))
     first, closed, last = [await world.topic(10) for _ in range(3)]
