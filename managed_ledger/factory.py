@@ -154,29 +154,29 @@ class ManagedLedgerFactory:
         Ledgers that readable records name are deleted too. Other ledgers of the topic are left; they carry its name in
         their metadata. Raises StorageUnavailable.
         """
-        path, ledger_ids, left = ledger_path(name), set[int](), False
+        path, ledger_ids, is_damaged = ledger_path(name), set[int](), False
         try:
             for child in await self._store.children(path):
                 node = await self._store.get(f"{path}/{child}")
                 try:
                     ledger_ids.add(decode_cursor_info(b"" if node is None else node.value, child).cursorsLedgerId)
                 except Corruption:
-                    left = True
+                    is_damaged = True
                 await self._store.delete(f"{path}/{child}")
             node = await self._store.get(path)
             try:
                 record = decode_ledger_info(b"" if node is None else node.value, name)
                 ledger_ids.update(info.ledgerId for info in record.ledgerInfo)
             except Corruption:
-                left = True
+                is_damaged = True
             await self._store.delete(path)
         except NoNode:
             pass  # deleted by another caller meanwhile
         except MetadataError as error:
             raise StorageUnavailable(f"cannot delete {name}: {error}") from error
-        for ledger_id in sorted(named_id for named_id in ledger_ids if named_id >= 0):
+        for ledger_id in sorted(named_id for named_id in ledger_ids if named_id >= 0):  # -1: a cursor without one
             await attempt(f"{name}: deleting its ledger {ledger_id}", self._bookkeeper.delete_ledger(ledger_id))
-        if left:
+        if is_damaged:
             log.warning("%s was deleted by force; its records were damaged, and ledgers of it may be left", name)
 
     async def close(self) -> None:

@@ -237,7 +237,8 @@ class PlacementCheck:
         await self._marks.set_progress(_NAME, encode_progress(progress))
 
     async def _may_move(self, ledger_id: int, ledger: IndexedLedger) -> bool:
-        """Whether it can be better also within the groups of bookies that its record names, if it does."""
+        """Whether some copy of a ledger has a better place. A record may limit its ledger to groups of bookies: then
+        only those count."""
         try:
             metadata = await self._bookkeeper.read_metadata(ledger_id)
         except BookKeeperError:

@@ -162,7 +162,8 @@ class FragmentCopier:
         return entry
 
     async def _find(self, entry_id: int) -> Stored | None:
-        """None: no bookie that is there has the entry (rule 3). Raises CopyFailed if nobody knows."""
+        """An entry, from any of its bookies. None: each of them denies that it has it, or has it with a wrong digest
+        (rule 3). Raises CopyFailed if a bookie that may have it cannot be read."""
         sources = self._sources(entry_id)
         if sources:
             try:

@@ -94,30 +94,30 @@ class Consumers:
         return made, last
 
 
-async def _pump(call: Any, made: ConsumeCall) -> None:
+async def _pump(grpc_call: Any, consuming: ConsumeCall) -> None:
     """Read requests and write answers until the call ends. Raises the Refused that ended it, if there is one."""
 
     async def write() -> None:
         while True:
-            await made.changed.wait()
-            made.changed.clear()
-            while (answer := await made.take()) is not None:
-                await call.write(answer)
-            if made.is_ended:
+            await consuming.changed.wait()
+            consuming.changed.clear()
+            while (answer := await consuming.take()) is not None:
+                await grpc_call.write(answer)
+            if consuming.is_ended:
                 return
 
     async def read() -> None:
-        while not made.is_ended:
-            request = await call.read()
+        while not consuming.is_ended:
+            request = await grpc_call.read()
             if request is grpc.aio.EOF:
-                made.end(None)
+                consuming.end(None)
                 return
-            await made.handle(request)
+            await consuming.handle(request)
 
     writing, reading = asyncio.ensure_future(write()), asyncio.ensure_future(read())
     try:
         await asyncio.wait([writing, reading], return_when=asyncio.FIRST_COMPLETED)
-        if reading.done():
+        if reading.done():  # the answers that are left are still written
             reading.result()
             await writing
         else:
@@ -126,8 +126,8 @@ async def _pump(call: Any, made: ConsumeCall) -> None:
         for task in (writing, reading):
             task.cancel()
         await asyncio.gather(writing, reading, return_exceptions=True)
-    if made.reason is not None:
-        raise made.reason
+    if consuming.reason is not None:
+        raise consuming.reason
 
 
 async def last_id(topic: Topic) -> api.MessageId:

@@ -59,7 +59,7 @@ class Keeper:
         self._bundles_now = bundles_now
         self._on_lost = on_lost
         self._resumes = resumes
-        self._sessions = 0  # how many have ended
+        self._sessions_ended = 0  # how many have ended
 
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
@@ -75,7 +75,7 @@ class Keeper:
         async with entry.lock:
             if entry.phase is not Phase.AWAY:
                 return True
-            session = self._sessions
+            session = self._sessions_ended
             if not await self._claim(entry):
                 node = await self._entries.owner_node(entry.name)
                 if node is None or not node.is_own or node.is_unloading:
@@ -111,7 +111,7 @@ class Keeper:
         """Own bundles whose nodes were made in *session*; if that has ended, the nodes are gone, or not ours."""
         for entry in entries:
             entry.own(self._store.watch_node(entry.path, partial(self._on_node, entry)))
-        if session != self._sessions:
+        if session != self._sessions_ended:
             self._go_on_without_nodes(entries)
 
     async def split(self, bundle: str, after: Bundles, store: Callable[[], Awaitable[None]]) -> list[str]:
@@ -142,7 +142,7 @@ class Keeper:
         self, whole: Entry, parts: Sequence[Entry], after: Bundles, store: Callable[[], Awaitable[None]]
     ) -> None:
         whole.move(Event.SPLIT)
-        session = self._sessions
+        session = self._sessions_ended
         try:
             for part in parts:
                 await self._claim_part(part, whole)
@@ -266,14 +266,14 @@ class Keeper:
 
     async def _check_owned(self, entry: Entry) -> None:
         while entry.is_owned and not entry.is_resuming:
-            session = self._sessions
+            session = self._sessions_ended
             try:
                 node = await self._store.get(entry.path)
             except MetadataError:
                 await self._clock.sleep(self._members.retry_s)
                 continue
             is_ours = node is not None and node.own
-            if not is_ours and entry.is_owned and not entry.is_resuming and session == self._sessions:
+            if not is_ours and entry.is_owned and not entry.is_resuming and session == self._sessions_ended:
                 self._lose([entry])
             return
 
@@ -289,7 +289,7 @@ class Keeper:
 
     def on_session_lost(self) -> None:
         """The session has ended, and with it all nodes of ours."""
-        self._sessions += 1
+        self._sessions_ended += 1
         self._go_on_without_nodes([entry for entry in self._entries if entry.is_owned])
 
     def _go_on_without_nodes(self, entries: Sequence[Entry]) -> None:
@@ -299,13 +299,13 @@ class Keeper:
             return
         for entry in entries:
             entry.is_resuming = True
-        self._tasks.spawn(self._go_on(), "taking up again what was owned")
+        self._tasks.spawn(self._resume_owned(), "taking up again what was owned")
 
-    async def _go_on(self) -> None:
+    async def _resume_owned(self) -> None:
         """Take up again, in a new session, what was owned in the one before."""
         await self._members.register_again()
         while resuming := sorted(entry.name for entry in self._entries if entry.is_resuming):
-            session = self._sessions
+            session = self._sessions_ended
             with self._entries.using(resuming[0]) as entry:
                 try:
                     is_ours = await self._take_up_again(entry)
@@ -315,7 +315,7 @@ class Keeper:
                     log.warning("whether %s is still ours is not known: %s", entry.name, error)
                     await self._clock.sleep(self._members.retry_s)
                     continue
-                if session == self._sessions:
+                if session == self._sessions_ended:  # else the session was lost once more
                     entry.is_resuming = False
                     if not is_ours and entry.is_owned:
                         self._lose([entry])

@@ -251,9 +251,10 @@ class Tenancy:
         await self._store.put(f"{LOCAL_POLICIES_ROOT}/{name}", to_json(local))
 
     async def cut_namespace(self, name: str, before: Bundles, after: Bundles) -> None:
-        """Replace the bundles *before* of a namespace by *after*, in the node that decides and then in its policies.
+        """Replace the bundles *before* of a namespace by *after*: first in its local policies, which decide, then in
+        its policies.
 
-        Raises RecordChanged (its bundles are others than *before*).
+        Raises RecordChanged (its bundles are not *before* any more).
         """
         path = f"{LOCAL_POLICIES_ROOT}/{name}"
         node = await self._store.get(path)
@@ -266,7 +267,7 @@ class Tenancy:
             version = NO_NODE if node is None else node.version
             await self._store.put(
                 path,
-                to_json({"bundles": cut, **{name: value for name, value in record.items() if name != "bundles"}}),
+                to_json({"bundles": cut, **{field: value for field, value in record.items() if field != "bundles"}}),
                 version,
             )
         except VersionConflict:
@@ -383,19 +384,23 @@ class Tenancy:
         return await self._resource_groups.get(f"{RESOURCE_GROUPS}/{name}")
 
     async def put_resource_group(self, name: str, given: Any) -> None:
-        """Create a resource group, or change the members that are *given* of one that is there.
+        """Create a resource group, or change those of its fields that are *given*.
 
-        Raises NotAValue, RecordExists and RecordChanged (others write it too), InvalidRecord (there are too many).
+        Raises NotAValue, RecordExists or RecordChanged (somebody else wrote it meanwhile), InvalidRecord (there are too
+        many).
         """
-        path, members = f"{RESOURCE_GROUPS}/{name}", resource_group(given)
+        path, fields = f"{RESOURCE_GROUPS}/{name}", resource_group(given)
         node = await self._store.get(path)
         if node is not None and node.value:
-            await self._resource_groups.change(path, lambda old: {**old, **members})
+            await self._resource_groups.change(path, lambda old: {**old, **fields})
             return
         if len(await self._store.children(RESOURCE_GROUPS)) >= RESOURCE_GROUPS_MAX:
             raise InvalidRecord(f"There may be {RESOURCE_GROUPS_MAX} resource groups, and there are; delete one first")
-        every = {**dict.fromkeys(RESOURCE_GROUP_MEMBERS, -1), **members}  # -1: any number, as Apache's brokers store it
-        await self._resource_groups.create(path, every, "ResourceGroup already exists")
+        all_fields = {
+            **dict.fromkeys(RESOURCE_GROUP_MEMBERS, -1),
+            **fields,
+        }  # -1: any number, as Apache's brokers store it
+        await self._resource_groups.create(path, all_fields, "ResourceGroup already exists")
 
     async def delete_resource_group(self, name: str) -> None:
         """Raises NoRecord, ResourceGroupInUse."""

@@ -456,7 +456,8 @@ class Topic:
         subscription.clear_up_to(await nth_open(self.ledger, subscription.cursor, count))
 
     async def expire(self, name: str, age_s: int) -> int | None:
-        """Pass over what is older than *age_s* in a subscription; how many entries that were (`passing.expire`).
+        """Pass over the entries of a subscription that are older than *age_s*. Returns how many; None: its consumers
+        are about at the end of the topic, so nothing was looked for (`passing.expire`).
 
         Raises BrokerError.
         """

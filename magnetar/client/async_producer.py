@@ -115,32 +115,35 @@ class AsyncProducer:
 
         On a partitioned topic those without a key go to one partition.
         """
-        made = check_batch(messages)
-        if not made:
+        checked = check_batch(messages)
+        if not checked:
             return []
         if not self._streams or self._is_closed or self._arriving or len(self._streams) > 1:
             async with self._in_turn():
                 if len(self._streams) > 1:
                     # In turn up to the last partition: while one has no room, calls that come later must not go first.
-                    groups = self._groups(made, first_sequence_id)
-                    begun = [await stream.begin([made[at] for at in places], None) for stream, places in groups.items()]
+                    groups = self._groups(checked, first_sequence_id)
+                    pending = [
+                        await stream.begin([checked[index] for index in indexes], None)
+                        for stream, indexes in groups.items()
+                    ]
         if len(self._streams) == 1:
-            return await self._streams[0].submit(made, first_sequence_id)
-        answers = await asyncio.gather(*begun)
-        ids = [EARLIEST] * len(made)
-        for places, answer in zip(groups.values(), answers, strict=True):
-            for at, id_ in zip(places, answer, strict=True):
-                ids[at] = id_
+            return await self._streams[0].submit(checked, first_sequence_id)
+        answers = await asyncio.gather(*pending)
+        ids = [EARLIEST] * len(checked)
+        for indexes, answer in zip(groups.values(), answers, strict=True):
+            for index, id_ in zip(indexes, answer, strict=True):
+                ids[index] = id_
         return ids
 
-    def _groups(self, made: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
+    def _groups(self, checked: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
         """Partition → which of the messages go there. Raises ValueError."""
         if first_sequence_id is not None:
             raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
         keyless = self._stream(None)
         groups: dict[PublishStream, list[int]] = {}
-        for at, message in enumerate(made):
-            groups.setdefault(self._stream(message.key) if message.HasField("key") else keyless, []).append(at)
+        for index, message in enumerate(checked):
+            groups.setdefault(self._stream(message.key) if message.HasField("key") else keyless, []).append(index)
         return groups
 
     def _stream(self, key: str | None) -> PublishStream:

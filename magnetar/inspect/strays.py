@@ -113,16 +113,18 @@ class StrayLedgers:
         return Strays(tuple(await asyncio.gather(*map(look, some))), len(ids) - len(some), silent)
 
     async def _look(self, ledger_id: int, bookies: Sequence[str]) -> Stray:
-        entries, first = -1, ("", 0)
+        """What its bookies tell of a ledger without a record."""
+        entries, producer, published_ms = -1, "", 0
         for bookie_id in bookies:
             try:
                 listed = entries_of(await self._lists.of(bookie_id, ledger_id))
             except (BookKeeperError, CannotTell):
                 continue
             entries = max(entries, listed.bit_count())
-            if listed & 1 and not first[1]:
-                first = await self._first(bookie_id, ledger_id)
-        return Stray(ledger_id, tuple(bookies), entries, *first)
+            has_first_entry = listed & 1
+            if has_first_entry and not published_ms:
+                producer, published_ms = await self._first(bookie_id, ledger_id)
+        return Stray(ledger_id, tuple(bookies), entries, producer, published_ms)
 
     async def _first(self, bookie_id: str, ledger_id: int) -> tuple[str, int]:
         try:

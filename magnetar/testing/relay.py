@@ -331,7 +331,7 @@ class Door:
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(RETRY_S, self._accept_again)
                 return
-            if peer == self._plug_address:
+            if peer == self._plug_address:  # a connection of our own, which filled the queue (`_plug_up`)
                 accepted.close()
                 self._plug_address = None
             else:

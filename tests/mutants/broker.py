@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "a bundle whose session ended while it was taken is ours without a node",
         "broker/ownership/keeping.py",
-        "        if session != self._sessions:\n",
+        "        if session != self._sessions_ended:\n",
         "        if False:\n",
         OWNERSHIP,
     ),
@@ -1288,16 +1288,16 @@ MUTANTS = (
     Mutant(
         "what only compaction has is read from where the topic begins",
         "broker/topic/compaction/compacted_view.py",
-        "        self._at = self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
+        "        self._at = self._looked_up_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
         "        self._at = None\n"
-        "        self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
+        "        self._looked_up_to = self._read_to = _position_after(self._inner.mark_delete_position)\n",
         COMPACTED,
     ),
     Mutant(
         "what stands before an open entry of the compacted ledger is consumed with what stands behind it",
         "broker/topic/compaction/compacted_view.py",
-        "        following = self._open[0] if self._open else self._known_to\n",
-        "        following = self._known_to\n",
+        "        following = self._unacknowledged[0] if self._unacknowledged else self._looked_up_to\n",
+        "        following = self._looked_up_to\n",
         COMPACTED,
     ),
     Mutant(
@@ -1310,14 +1310,14 @@ MUTANTS = (
     Mutant(
         "open entries that could not be remembered are taken for consumed",
         "broker/topic/compaction/compacted_view.py",
-        "        if self._known_to < first:\n            return\n",
+        "        if self._looked_up_to < first:\n            return\n",
         "",
         COMPACTED_VIEW,
     ),
     Mutant(
         "open entries that could not be remembered are never looked for",
         "broker/topic/compaction/compacted_view.py",
-        "        return self._known_to < self._read_to and self._has_room and self._is_compacted\n",
+        "        return self._looked_up_to < self._read_to and self._has_room and self._is_compacted\n",
         "        return False\n",
         COMPACTED_VIEW,
     ),

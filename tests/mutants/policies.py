@@ -135,8 +135,8 @@ MUTANTS: Final = (
     Mutant(
         "members of a resource group that are not given are lost when it is changed",
         "broker/tenancy/changes.py",
-        "            await self._resource_groups.change(path, lambda old: {**old, **members})\n",
-        "            await self._resource_groups.change(path, lambda old: dict(members))\n",
+        "            await self._resource_groups.change(path, lambda old: {**old, **fields})\n",
+        "            await self._resource_groups.change(path, lambda old: dict(fields))\n",
         _GROUPS,
     ),
     Mutant(

@@ -133,7 +133,7 @@ class EntryLogs:
         self._directory = directory
         self._log_bytes_max = log_bytes_max
         self._page_cache_bytes = page_cache_bytes
-        self._forgotten = 0
+        self._uncached_to = 0
         self._file: File | None = None
         self._log_id = self._newest_id()
         self._offset = 0
@@ -358,7 +358,7 @@ class EntryLogs:
         """Whether this read of a log does (rule 8)."""
         if size_bytes < _PAST_CACHE_BYTES_MIN or not self._page_cache_bytes:
             return False
-        if log_id == self._current_log_id and offset + size_bytes > self._forgotten:
+        if log_id == self._current_log_id and offset + size_bytes > self._uncached_to:
             return False
         return not self._read_before.has(log_id, offset)
 
@@ -464,11 +464,12 @@ class EntryLogs:
     def _forget(self, end: int) -> None:
         """Drop synced pages before *end* from the page cache (rule 6)."""
         end -= end % _PAGE_BYTES
-        if self._page_cache_bytes and self._file is not None and end > self._forgotten:
-            self._file.forget(self._forgotten, end - self._forgotten)
-            self._forgotten = end
+        if self._page_cache_bytes and self._file is not None and end > self._uncached_to:
+            self._file.forget(self._uncached_to, end - self._uncached_to)
+            self._uncached_to = end
 
     def _roll(self) -> None:
+        """Seal the present log, if there is one, and begin the next."""
         if self._file is not None:
             self._seal()
         log_id = self.next_log_id()
@@ -477,7 +478,7 @@ class EntryLogs:
         self._file = file
         file.append([fmt.encode_header()])
         self._offset = fmt.HEADER_BYTES
-        self._forgotten = 0
+        self._uncached_to = 0
         self._bytes_of_ledgers = {}
         self._files.sync_directory(self._directory)
 

@@ -208,9 +208,9 @@ class _Scrape:
 
     def count_bytes(self, topic: Topic, subscriptions: Mapping[str, Mapping[str, float]]) -> None:
         self._bytes["in", "system_topic", topic.name.is_system] += topic.bytes_in
-        gone, internal = topic.gone
-        self._bytes["out", "system_subscription", False] += gone.bytes - internal.bytes
-        self._bytes["out", "system_subscription", True] += internal.bytes
+        deleted, deleted_internal = topic.gone  # subscriptions that are deleted
+        self._bytes["out", "system_subscription", False] += deleted.bytes - deleted_internal.bytes
+        self._bytes["out", "system_subscription", True] += deleted_internal.bytes
         for name, values in subscriptions.items():
             size = int(values["pulsar_out_bytes_total"])
             self._bytes["out", "system_subscription", is_internal_subscription(name)] += size

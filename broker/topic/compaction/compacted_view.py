@@ -65,16 +65,16 @@ class CompactedCursor:
         self._at: Position | None = None
         """The next position in the compacted ledger; None: where the topic's cursor is."""
         self._reads_valid = 0
-        self._open: list[Position] = []
+        self._unacknowledged: list[Position] = []
         """Entries of the compacted ledger that are not acknowledged: all of them from the mark-delete position up to
-        `_known_to`. Of a cursor that is not durable, none is remembered."""
-        self._known_to = self._read_to = Position(0, 0)
+        `_looked_up_to`. Of a cursor that is not durable, none is remembered."""
+        self._looked_up_to = self._read_to = Position(0, 0)
         self._begin()
 
     def _begin(self) -> None:
         """Read from the mark-delete position on."""
-        self._at = self._known_to = self._read_to = _position_after(self._inner.mark_delete_position)
-        self._open.clear()
+        self._at = self._looked_up_to = self._read_to = _position_after(self._inner.mark_delete_position)
+        self._unacknowledged.clear()
 
     @property
     def durable(self) -> bool:
@@ -111,7 +111,7 @@ class CompactedCursor:
     @property
     def has_open(self) -> bool:
         """Whether the compacted ledger may have something that was not sent, or not acknowledged."""
-        return self._is_in_compacted() or bool(self._open)
+        return self._is_in_compacted() or bool(self._unacknowledged)
 
     def _is_in_compacted(self) -> bool:
         horizon = self._view.horizon
@@ -120,12 +120,12 @@ class CompactedCursor:
     @property
     def _is_behind(self) -> bool:
         """Whether open entries are to be looked for that were read and could not be remembered."""
-        return self._known_to < self._read_to and self._has_room and self._is_compacted
+        return self._looked_up_to < self._read_to and self._has_room and self._is_compacted
 
     @property
     def _has_room(self) -> bool:
         """Whether it is worth a look at what could not be remembered."""
-        return self.durable and len(self._open) <= OPEN_MAX // 2
+        return self.durable and len(self._unacknowledged) <= OPEN_MAX // 2
 
     def read(self, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]:
         if self._is_in_compacted():
@@ -137,7 +137,8 @@ class CompactedCursor:
 
     async def _read_compacted(self, at: Position, max_entries: int, max_bytes: int, valid: int) -> Entries:
         while True:
-            if self._known_to < at and self._has_room:  # the topic itself was read up to here, or there was too much
+            # The topic itself was read up to here, or there was too much.
+            if self._looked_up_to < at and self._has_room:
                 await self._look(at, valid)
             run = await self._view.read_compacted(at, max_entries, max_bytes)
             if valid != self._reads_valid:
@@ -175,8 +176,8 @@ class CompactedCursor:
 
     async def _look(self, up_to: Position, valid: int) -> Entries:
         """Remember the open entries before *up_to*, as many as there is room for. Returns no entries."""
-        while self._known_to < up_to and len(self._open) < OPEN_MAX:
-            first = self._known_to
+        while self._looked_up_to < up_to and len(self._unacknowledged) < OPEN_MAX:
+            first = self._looked_up_to
             run = await self._view.read_compacted(first, _LOOK_ENTRIES, _LOOK_BYTES)
             if valid != self._reads_valid:
                 break
@@ -190,53 +191,54 @@ class CompactedCursor:
         if not self.durable:
             return
         self._read_to = max(self._read_to, end)
-        if self._known_to < first:
+        if self._looked_up_to < first:
             return
         moves = False
         for position in (entry.position for entry in entries):
-            if position < self._known_to:
+            if position < self._looked_up_to:
                 continue
             if not self._inner.is_deleted(position):
-                if len(self._open) >= OPEN_MAX:
+                if len(self._unacknowledged) >= OPEN_MAX:
                     return
-                self._open.append(position)
-            self._known_to = _position_after(position)
-            moves |= not self._open
-        self._known_to = max(self._known_to, end)
-        if moves or not self._open:
-            self._move_on()
+                self._unacknowledged.append(position)
+            self._looked_up_to = _position_after(position)
+            moves |= not self._unacknowledged
+        self._looked_up_to = max(self._looked_up_to, end)
+        if moves or not self._unacknowledged:
+            self._consume_left_out()
 
-    def _move_on(self) -> None:
+    def _consume_left_out(self) -> None:
         """What stands before the first open entry is consumed (rule 4)."""
-        following = self._open[0] if self._open else self._known_to
+        following = self._unacknowledged[0] if self._unacknowledged else self._looked_up_to
         position = Position(following.ledger_id, following.entry_id - 1)
         if position > self._inner.mark_delete_position:
             self._inner.mark_delete(position)
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> None:
+        """Everything up to *position* is acknowledged, and so is what compaction left out behind it (rule 4)."""
         self._inner.mark_delete(position, properties)
         if self.durable and self._is_compacted:
-            del self._open[: bisect_right(self._open, position)]
-            self._known_to = max(self._known_to, _position_after(position))
-            self._move_on()
+            del self._unacknowledged[: bisect_right(self._unacknowledged, position)]
+            self._looked_up_to = max(self._looked_up_to, _position_after(position))
+            self._consume_left_out()
 
     def delete(self, positions: Iterable[Position]) -> None:
-        if not self._open:
+        if not self._unacknowledged:
             self._inner.delete(positions)
             return
-        first, others = self._open[0], []
+        first, others = self._unacknowledged[0], []
         for position in positions:
-            at = bisect_left(self._open, position)
-            if at == len(self._open) or self._open[at] != position:
+            at = bisect_left(self._unacknowledged, position)
+            if at == len(self._unacknowledged) or self._unacknowledged[at] != position:
                 others.append(position)
                 continue
-            del self._open[at]
+            del self._unacknowledged[at]
             if at:  # rule 4; what stands before the first one is consumed below
-                before = self._open[at - 1]
+                before = self._unacknowledged[at - 1]
                 begins = before.entry_id + 1 if before.ledger_id == position.ledger_id else 0
                 self._inner.delete_run(position.ledger_id, begins, position.entry_id)
-        if not self._open or self._open[0] != first:
-            self._move_on()
+        if not self._unacknowledged or self._unacknowledged[0] != first:
+            self._consume_left_out()
         if others:
             self._inner.delete(others)
 

@@ -139,14 +139,14 @@ class _Union:
 
     def __init__(self, inner: _Kind, branch: int, branches: int) -> None:
         self._inner = inner
-        self._branch = branch
-        self._branches = branches
+        self._value_branch = branch
+        self._branch_count = branches
 
     def read(self, cursor: _Cursor, kind: pa.DataType | None) -> pa.Array | None:
         branch = cursor.numbers()
-        if (branch < 0).any() or (branch >= self._branches).any():
+        if (branch < 0).any() or (branch >= self._branch_count).any():
             raise UnusualLayout
-        present = branch == self._branch
+        present = branch == self._value_branch
         if present.all():
             return self._inner.read(cursor, kind)
         part = cursor.part(present)

@@ -28,9 +28,9 @@ def duration(seconds: float) -> str:
     """`340 ms`, `12 s`, `5 min`, `3 h`, `2 days`"""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
-    for unit, length_s in (("s", 60), ("min", 3_600), ("h", 86_400)):
-        if seconds < 2 * length_s:
-            return f"{seconds / {'s': 1, 'min': 60, 'h': 3_600}[unit]:.0f} {unit}"
+    for unit, unit_s, below_s in (("s", 1, 120), ("min", 60, 7_200), ("h", 3_600, 172_800)):
+        if seconds < below_s:
+            return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86_400:.0f} days"
 
 

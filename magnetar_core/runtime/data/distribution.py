@@ -52,7 +52,7 @@ class Distribution:
         self._since_s = float("-inf")
 
     def add(self, value: float, times: int = 1) -> None:
-        """*times* operations had *value*."""
+        """Count *value*, which so many (*times*) operations had."""
         self.count += times
         self.sum += value * times
         bucket = _bucket(int(value * 1000))

@@ -57,7 +57,7 @@ class EntryLists:
         try:
             async with asyncio.timeout(self._pool.config.timeout_s):
                 frame = await wire.ask(v3.list_of_entries_request(1, ledger_id))
-            return _read(frame, ledger_id, what)
+            return _parse_answer(frame, ledger_id, what)
         except NoSuchLedger:
             return []
         except TimeoutError:
@@ -72,13 +72,16 @@ class EntryLists:
             wire.close()
 
 
-def _read(frame: memoryview, ledger_id: int, what: str) -> list[Group]:
-    """Raises MalformedFrame, and the BookKeeperError that the bookie answered with."""
+def _parse_answer(frame: memoryview, ledger_id: int, what: str) -> list[Group]:
+    """The entries that an answer lists, as groups of ids. *what* was asked, for errors.
+
+    Raises MalformedFrame, and the BookKeeperError that the bookie answered with.
+    """
     response = v3.parse_response(frame)
     if response.header.operation != v3.GET_LIST_OF_ENTRIES:
         raise MalformedFrame(f"an answer to operation {response.header.operation}, which was not asked")
     listed = response.getListOfEntriesOfLedgerResponse
-    # Some refusals are told in the header's status alone, others in the part of the operation.
+    # Some refusals are told in the header's status alone, others only in the operation's own part.
     status = response.status or (listed.status if response.HasField("getListOfEntriesOfLedgerResponse") else 0)
     if status:
         raise error_of(status, what, version=3)

@@ -189,7 +189,7 @@ class BookieStates:
     async def _event(
         self, kind: EventKind, bookie_id: str, before: str, after: str, by: str, why: str, wall_ms: int
     ) -> list[Put]:
-        """The operations that store the event of a change, together with it (rule 5)."""
+        """The operations that store the event of a change; the caller adds them to those of the change (rule 5)."""
         path = lifecycle_events.events_path(self._root)
         node = await self._store.get(path)
         version = NO_NODE if node is None else node.version

@@ -57,11 +57,11 @@ async def test_so_many_open_entries_are_remembered_and_the_others_are_looked_for
     kept = Kept(3 * OPEN_MAX)
     cursor, state = cursor_of(kept)
     assert await read(cursor) == kept.positions
-    assert len(cursor._open) == OPEN_MAX
+    assert len(cursor._unacknowledged) == OPEN_MAX
     for at in range(0, len(kept.positions), 1_000):
         cursor.delete(kept.positions[at : at + 1_000])
         assert await read(cursor) == []
-        assert len(cursor._open) <= OPEN_MAX
+        assert len(cursor._unacknowledged) <= OPEN_MAX
         assert state.range_count == 0
     assert state.mark_delete_position == HORIZON
     assert not cursor.has_more()
@@ -86,7 +86,7 @@ async def test_of_a_reader_nothing_is_remembered() -> None:
     kept = Kept(100)
     cursor, state = cursor_of(kept, durable=False)
     assert await read(cursor) == kept.positions
-    assert cursor._open == []
+    assert cursor._unacknowledged == []
     cursor.mark_delete(kept.positions[40])
     cursor.rewind()
     assert await read(cursor) == kept.positions[41:]
