@@ -34,7 +34,9 @@ COPIES_MIN = LEDGERS * 13
 @pytest.mark.parametrize(
     "auto_recovery",
     [
-        pytest.param(False, id="alone"),
+        pytest.param(
+            False, id="alone", marks=pytest.mark.long("tests/crash/test_replaced_disk.py does it in a process")
+        ),
         pytest.param(True, id="beside auto-recovery", marks=pytest.mark.long("the same cluster with one setting more")),
     ],
 )

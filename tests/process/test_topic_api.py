@@ -63,6 +63,7 @@ class Taking(threading.Thread):
             self.consumer.ack(message)
 
 
+@pytest.mark.long("the official client goes through the same in test_cluster")
 def test_each_broker_in_turn_is_killed_and_nothing_is_lost_or_stored_twice(
     cluster: Cluster, namespace: str, topic: str
 ) -> None:

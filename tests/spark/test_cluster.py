@@ -55,6 +55,7 @@ def test_the_open_ledger_of_a_killed_broker_is_read_to_its_last_message(
         assert load() == [*expected, b"after", b"after the bookie", b"last of all"]
 
 
+@pytest.mark.long("a stream is killed in test_exactly_once, a broker and a bookie above")
 def test_a_stream_has_each_message_once_while_brokers_and_bookies_are_killed(
     spark: SparkSession, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
