@@ -361,8 +361,7 @@ class RequestRules:
             ledger.is_key_journaled = False
 
     def _accept_key(self, ledger: Ledger, master_key: bytes) -> bool:
-        """Of a key that is not the ledger's: whether it becomes that. A ledger without a key takes the first one that
-        it is sent."""
+        """Whether a key that is not the ledger's becomes its key: a ledger without a key takes the first one."""
         if ledger.master_key not in (b"", _NO_KEY) or len(master_key) != MASTER_KEY_BYTES:
             return False
         ledger.master_key = master_key

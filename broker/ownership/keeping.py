@@ -59,7 +59,7 @@ class Keeper:
         self._bundles_now = bundles_now
         self._on_lost = on_lost
         self._resumes = resumes
-        self._sessions_ended = 0  # how many have ended
+        self._sessions_ended = 0
 
     async def acquire(self, bundle: str) -> bool:
         """Own a bundle that is free; whether it is ours now. Raises StoreUnavailable and the like."""
