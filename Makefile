@@ -9,6 +9,8 @@ MINUTES ?= 10
 SEED ?=
 # How many rounds its part with Spark has.
 ROUNDS ?= 50
+# How many lives of clusters `make sim` lives: 20 a minute and core, or more.
+LIVES ?= 200
 # Since when `make check` looks for changes.
 SINCE ?= main
 # Which groups `make bench-apache` runs; all without.
@@ -59,7 +61,12 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 --timeout 7200 -m crash tests/crash
 
-sim: $(VENV)/dev ## delivery over many short ledgers, what was compacted, who has which bundle: 2,000 runs of drawn events each (minutes); SEED=n repeats one
+sim: $(VENV)/dev ## lives of whole clusters under virtual time, LIVES of them, and of delivery, compaction and ownership alone, 2,000 runs each (minutes); SEED=n lives one and prints its story
+ifdef SEED
+	$(BIN)/python -m tests.simulation.stack $(SEED) --story
+else
+	$(BIN)/python -m tests.simulation.stack 0 $(LIVES)
+endif
 	MAGNETAR_SIM_SEEDS=2000 $(BIN)/python -m pytest -n 2 tests/simulation/test_delivery_sim.py tests/simulation/test_compacted_sim.py \
 	tests/simulation/test_ownership_sim.py
 

@@ -86,9 +86,11 @@ class Bookie:
         open_index: Callable[[str, int], Index] = RocksIndex,
         usage: Callable[[str], DiskUsage] | None = None,
         repair_source: RepairSource | None = None,
+        new_socket: Callable[[int, int, int], socket.socket] = socket.socket,
     ) -> None:
         """*usage* returns the usage of the file system below a directory; by default *files* does. *repair_source*
-        fetches copies of entries that are damaged here; by default from the other bookies of the cluster."""
+        fetches copies of entries that are damaged here; by default from the other bookies of the cluster.
+        *new_socket* makes the socket that is bound, as `socket.socket` does."""
         self.config = config
         self._store = store
         self._clock = clock
@@ -97,6 +99,7 @@ class Bookie:
         self._on_failure = on_failure
         self._open_index = open_index
         self._repair_source = repair_source
+        self._new_socket = new_socket
         self._usage = files.usage if usage is None else usage
         self._address = ("", 0)
         self._bookie_id = config.bookie_id
@@ -323,7 +326,7 @@ class Bookie:
         """Bind the socket without listening: a port that is in use is found before anything is changed."""
         family = socket.AF_INET6 if ":" in self.config.listen_address else socket.AF_INET
         # The protocol is named because asyncio sets TCP_NODELAY only then; without it answers waited 40 ms for an ACK.
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        made = self._new_socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.setblocking(False)

@@ -9,9 +9,19 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class WithoutThreads(Protocol):
+    """An event loop on which workers have no threads of their own, as in a simulation."""
+
+    def wake_worker(self, name: str, step: Callable[[], None]) -> None:
+        """Call *step*, which may block, some time later; *name* is the worker's."""
+        ...
 
 
 class GroupWorker(Generic[T]):
@@ -43,12 +53,19 @@ class GroupWorker(Generic[T]):
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event | None = None
+        self._wake_loop: Callable[[], None] | None = None
+        """Where the loop has no threads: calls `_step` some time later."""
         self.error: BaseException | None = None
 
     def start(self) -> None:
-        assert self._thread is None, f"{self._name} was started twice"
+        assert self._ended is None, f"{self._name} was started twice"
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
+        if isinstance(self._loop, WithoutThreads):
+            self._wake_loop = partial(self._loop.wake_worker, self._name, self._step)
+            if self._items:
+                self._wake_loop()
+            return
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
@@ -58,7 +75,9 @@ class GroupWorker(Generic[T]):
             assert not self._stopping, f"{self._name} is stopped"
             was_empty = not self._items
             self._items.extend(items)
-            if was_empty:
+            if was_empty and self._wake_loop is not None:
+                self._wake_loop()
+            elif was_empty:
                 self._wake.notify()
 
     @property
@@ -68,13 +87,16 @@ class GroupWorker(Generic[T]):
 
     async def stop(self) -> None:
         """Process all queued items, then end the thread."""
-        if self._thread is None or self._ended is None:
+        if self._ended is None:
             return
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        if self._wake_loop is not None and not self._items:
+            self._wake_loop()
         await self._ended.wait()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         assert self._loop is not None
@@ -85,15 +107,33 @@ class GroupWorker(Generic[T]):
                     self._wake.wait()
                 if not self._items:
                     break
-                group = self._items[: self._group_items_max]
-                del self._items[: self._group_items_max]
-            if self.error is None:
-                try:
-                    self._work(group)
-                except BaseException as error:
-                    self.error = error
-            self._call_on_loop(self._report, group, self.error)
+                group = self._next_group()
+            self._do(group)
         self._call_on_loop(self._ended.set)
+
+    def _step(self) -> None:
+        """One round on a loop without threads."""
+        assert self._ended is not None
+        if self._items:
+            self._do(self._next_group())
+        if self._items:
+            assert self._wake_loop is not None
+            self._wake_loop()
+        elif self._stopping:
+            self._call_on_loop(self._ended.set)
+
+    def _next_group(self) -> list[T]:
+        group = self._items[: self._group_items_max]
+        del self._items[: self._group_items_max]
+        return group
+
+    def _do(self, group: list[T]) -> None:
+        if self.error is None:
+            try:
+                self._work(group)
+            except BaseException as error:
+                self.error = error
+        self._call_on_loop(self._report, group, self.error)
 
     def _call_on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
         assert self._loop is not None

@@ -22,6 +22,7 @@ from bookie.storage.journal import format as journal_format
 from bookie.storage.journal.format import Scan
 from bookie.storage.ledgers import decode as decode_ledger
 from bookie.storage.ledgers import explicit_lac_of
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire.checksum import crc32c
@@ -29,7 +30,6 @@ from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_k
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.files import OsFiles
 from tests.support.golden import DECODES, ENCODES, OPENS, REFUSES, Report, beside, golden, load, path_of, text
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG
 
 JOURNAL: Final = "journal/current"

@@ -40,6 +40,7 @@ from broker.ownership.nodes import NAMESPACE, decode_owner
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.probing import Sign
 from broker.ownership.rules import BrokerAddress, Located
+from magnetar.testing.simulated.loop import VirtualClock, run_virtually
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import (
     Cancel,
@@ -51,7 +52,6 @@ from magnetar_core.bookkeeper.metadata.stores.store import (
 )
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName
-from tests.support.virtual_loop import VirtualClock, run_virtually
 
 SEEDS: Final = (
     [int(os.environ["SEED"])] if "SEED" in os.environ else range(int(os.environ.get("MAGNETAR_SIM_SEEDS", 30)))

@@ -9,9 +9,9 @@ from bookie.storage.index import Index, MemoryIndex
 from bookie.storage.journal.writer import Item, JournalSettings, NoSpace
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec, master_key
 from magnetar_core.runtime.types import MIB, Buffer
-from tests.support.memory_files import MemoryFiles
 
 KEY = master_key(b"")
 OTHER_KEY = master_key(b"other")

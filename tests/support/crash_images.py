@@ -38,12 +38,12 @@ from bookie.startup import StorageSettings, open_storage
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal, NoSpace
 from bookie.storage.ledgers import explicit_lac_of
+from magnetar.testing.simulated.disk import MemoryFiles, _apply, _Inode, _Write
 from magnetar_core.bookkeeper.metadata.stores.store import NoNode
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.runtime.clock import Timer
 from magnetar_core.runtime.types import KIB, MIB, Buffer, MagnetarError
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, TINY, Disk, Entries, stored_entry
-from tests.support.memory_files import MemoryFiles, _apply, _Inode, _Write
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ import posixpath
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from magnetar.testing.simulated.disk import MemoryFiles, _apply, _MemoryFile, _Truncate, _Write
 from magnetar_core.runtime.files import File
 from tests.support.crash_images import MODES, Run, bury, crashed
-from tests.support.memory_files import MemoryFiles, _apply, _MemoryFile, _Truncate, _Write
 
 FAULTS: Final = ("EIO", "ENOSPC", "short write")
 

@@ -9,6 +9,7 @@ from typing import Any
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.storage.index import Index, MemoryIndex
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
@@ -17,7 +18,6 @@ from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter
 from magnetar_core.runtime.clock import Clock, LoopClock, Timer
 from tests.support.bookie_disks import KEY
-from tests.support.memory_files import MemoryFiles
 
 CONFIG = BookieConfig(
     port=0,

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from typing import Any, cast
 
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.clock import Clock, LoopClock
@@ -18,7 +19,6 @@ from managed_ledger.state_log.snapshots.disk import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_bookkeeper import MemoryBookKeeper
-from tests.support.memory_files import MemoryFiles
 
 ROOT = "/dictionary"
 

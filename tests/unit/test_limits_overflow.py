@@ -35,6 +35,7 @@ from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.errors import TopicError
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.client.deciding.add_stages import AddWatch
 from magnetar_core.bookkeeper.metadata.stores.store import StoreUnavailable
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
@@ -49,7 +50,6 @@ from managed_ledger.schemas.compatibility import cannot_read
 from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
 from tests.support.manual_clock import ManualClock
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import BookieMachines, Wire
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door

@@ -18,6 +18,7 @@ from bookie.disks.directories import FIRST_LEDGER, DirectoryInUse
 from bookie.serving.connection import Connection
 from bookie.storage.journal.format import PLACE_FILE
 from bookie.storage.journal.writer import JournalFailed
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, initialise_cluster
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
@@ -27,7 +28,6 @@ from magnetar_core.runtime.files import read_file, replace_file
 from magnetar_core.runtime.types import MIB, Corruption
 from tests.support import bookie_requests as sent
 from tests.support.bookie_disks import CODEC, KEY, OTHER_KEY, on_each_operation, stored_entry
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines, HurriedClock, Wire
 from tests.support.waiting import eventually
 

@@ -13,12 +13,12 @@ from bookie.serving.cold_reads import ColdRead, ColdReads, ReadWatch
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.journal.writer import Journal
 from bookie.storage.ledger_storage import ReadResult
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.data.distribution import QUANTILES, Distribution
 from magnetar_core.runtime.observe import SlowOperations
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life, StepThread, StepWorker
 from tests.support.manual_clock import ManualClock
-from tests.support.memory_files import MemoryFiles
 from tests.unit.bookie.storage.journal.test_journal import writer_on
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from bookie.storage.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
 from bookie.storage.ledgers import decode as decode_ledger
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES, LET_GO_MAX, WriteCache, let_go, pieces_in_order
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from tests.support.bookie_disks import CODEC, KEY, stored_entry
-from tests.support.memory_files import MemoryFiles
 
 
 def test_a_flushing_half_is_read_until_it_is_flushed() -> None:

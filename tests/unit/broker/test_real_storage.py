@@ -21,6 +21,7 @@ from broker.topic.reading.subscription import Subscription
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.placing.isolation import Isolation, isolation_in
@@ -36,7 +37,6 @@ from managed_ledger.cursors.managed_cursor import ManagedCursor
 from managed_ledger.ledger import ManagedLedger
 from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
-from tests.support.memory_files import MemoryFiles
 from tests.support.sole_owner import SoleOwner
 from tests.support.waiting import eventually
 from tests.unit.broker.conftest import CONFIG

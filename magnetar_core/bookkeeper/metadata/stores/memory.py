@@ -91,11 +91,20 @@ class Saved(NamedTuple):
 class MemoryStore:
     """One session over a tree in memory; `session()` makes more over the same tree."""
 
-    def __init__(self, clock: Clock, *, session_timeout_s: float = math.inf, _tree: _Tree | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        session_timeout_s: float = math.inf,
+        on_change: Callable[[Change], None] | None = None,
+        _tree: _Tree | None = None,
+    ) -> None:
+        """*on_change* is called with each change of the tree at once, whoever made it."""
         self._clock = clock
         self._session_timeout_s = session_timeout_s
         self._tree = _Tree() if _tree is None else _tree
         self._watches = Watches()
+        self._on_change = on_change
         self._lose_next: LostAnswer | None = None
         self._suspended_since: float | None = None
         self._closed = False
@@ -103,9 +112,11 @@ class MemoryStore:
         """Called with the path before each put or delete; a test may raise here, or change the tree."""
         self._begin_session()
 
-    def session(self) -> "MemoryStore":
+    def session(self, on_change: Callable[[Change], None] | None = None) -> "MemoryStore":
         """Another session over the same tree."""
-        return MemoryStore(self._clock, session_timeout_s=self._session_timeout_s, _tree=self._tree)
+        return MemoryStore(
+            self._clock, session_timeout_s=self._session_timeout_s, on_change=on_change, _tree=self._tree
+        )
 
     def begin_numbers(self, path: str, number: int) -> None:
         """The next sequential child of *path* gets this number."""
@@ -250,6 +261,8 @@ class MemoryStore:
 
     def notice(self, change: Change) -> None:
         """A session of the same tree changed a node."""
+        if self._on_change is not None:
+            self._on_change(change)
         if self._suspended_since is None:
             self._watches.applied(change)
 

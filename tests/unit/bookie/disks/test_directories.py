@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from bookie.disks.directories import Directories
-from tests.support.memory_files import MemoryFiles
+from magnetar.testing.simulated.disk import MemoryFiles
 
 
 class OpenFiles(MemoryFiles):

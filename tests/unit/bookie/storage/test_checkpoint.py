@@ -9,11 +9,11 @@ from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import EntryLogs, ReadBefore, SystemReadAhead
 from bookie.storage.ledger_storage import FLUSH_ENTRIES_MAX
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.files import File, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import Disk, stored_entry
 from tests.support.crash_images import Life
-from tests.support.memory_files import MemoryFiles
 
 ENTRY = 2000
 

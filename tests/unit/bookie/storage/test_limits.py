@@ -14,10 +14,10 @@ from bookie.storage.index import RocksIndex
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.replay import replay
 from bookie.storage.ledger_storage import LedgerDirectory
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.files import File, OsFiles
 from magnetar_core.runtime.types import KIB, MIB
 from tests.support.bookie_disks import TINY, Disk, OpenedDisk, stored_entry
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines, Wire
 
 SETTINGS = replace(TINY, log_bytes_max=MIB, write_cache_bytes=MIB, read_ahead_entries=100)

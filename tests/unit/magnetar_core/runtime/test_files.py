@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.files import DIRECT_BYTES_MAX, File, Files, OsFiles, read_file, replace_file
-from tests.support.memory_files import MemoryFiles
 
 
 @pytest.fixture(params=["os", "memory"])

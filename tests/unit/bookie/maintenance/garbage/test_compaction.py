@@ -16,11 +16,11 @@ from bookie.storage.entry_log.compacting import CompactingLog, finish_compaction
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import MemoryIndex
 from bookie.storage.ledger_storage import LedgerStorage
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.files import DiskUsage
 from magnetar_core.runtime.types import KIB, MIB, MagnetarError
 from tests.support.bookie_disks import TINY, Disk, on_each_operation, stored_entry
 from tests.support.bookie_world import LyingWorld, add_all
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import HurriedClock, Wire
 from tests.support.waiting import eventually
 

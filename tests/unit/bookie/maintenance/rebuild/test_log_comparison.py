@@ -17,10 +17,10 @@ from bookie.storage.entry_log import format as fmt
 from bookie.storage.entry_log.files import EntryLogs
 from bookie.storage.index import MemoryIndex
 from bookie.storage.ledger_storage import LedgerDirectory
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.wire.entry import DigestType, EntryCodec
 from magnetar_core.runtime.types import MIB
 from tests.support.bookie_disks import stored_entry
-from tests.support.memory_files import MemoryFiles
 
 DIRECTORY = "/ledgers"
 ENTRIES = 3

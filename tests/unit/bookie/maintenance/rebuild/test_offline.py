@@ -14,11 +14,11 @@ from bookie.storage.index import IndexCorrupt, RocksIndex
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark
 from bookie.storage.journal.replay import replay
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.types import MIB, Corruption
 from tests.support.bookie_disks import KEY, TINY, Disk, stored_entry
 from tests.support.bookie_vectors import VECTORS
-from tests.support.memory_files import MemoryFiles
 
 SETTINGS = StorageSettings(log_bytes_max=MIB, write_cache_bytes=MIB, block_cache_bytes=MIB)
 

@@ -6,9 +6,9 @@ from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark, Record, Scan
 from bookie.storage.journal.replay import replay
 from bookie.storage.journal.writer import Item, JournalSettings, JournalWriter
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import KEY, stored_entry
-from tests.support.memory_files import MemoryFiles
 
 DIRECTORY = "/j"
 

@@ -10,9 +10,9 @@ import pytest
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark
 from bookie.storage.journal.writer import Item, Journal, NoSpace
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.runtime.types import Buffer, Corruption
 from tests.support.bookie_disks import stored_entry
-from tests.support.memory_files import MemoryFiles
 from tests.unit.bookie.storage.journal.test_journal import DIRECTORY, content, records_in, write, writer_on
 
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.position import Position
 from managed_ledger.state_log.replica import Role
 from managed_ledger.state_log.snapshots.disk import KEPT, FolderInUse, SnapshotStore
 from managed_ledger.state_log.snapshots.format import Snapshot, decode_snapshot, encode_snapshot
-from tests.support.memory_files import MemoryFiles
 from tests.support.state_log_world import World
 from tests.support.waiting import eventually
 

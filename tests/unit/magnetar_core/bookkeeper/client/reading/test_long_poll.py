@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bookie.bookie import Bookie
+from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.reading import long_poll
 from magnetar_core.bookkeeper.client.reading.long_poll import LongPoll
@@ -17,7 +18,6 @@ from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.state_log.config import StateLogConfig
 from managed_ledger.state_log.snapshots.disk import SnapshotStore
 from managed_ledger.state_log.state_log import StateLog
-from tests.support.memory_files import MemoryFiles
 from tests.support.serving import CONFIG, BookieMachines
 from tests.support.state_log_world import Dictionary, at_once, setting
 

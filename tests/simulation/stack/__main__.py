@@ -1,0 +1,130 @@
+"""Live the lives of seeds, each in a process of its own: `python -m tests.simulation.stack 0 200 --story`.
+
+Prints a line for each life, and the story of each that broke a rule; the exit code is the number of those, at most 99.
+Hashes of texts are the same in each run (PYTHONHASHSEED=0), so that a seed is the same life everywhere.
+"""
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tests.simulation.stack import life as lives
+
+# A life of real time: one that takes longer hangs.
+LIFE_S = 120
+
+
+def _live(seed: int, answer: Connection, level: str) -> None:
+    logging.basicConfig(level=level, stream=sys.stderr)
+    life = lives.Life.of(seed)
+    outcome: dict[str, Any] = {"seed": seed, "error": None}
+    try:
+        life.live()
+    except BaseException as error:
+        outcome["error"] = f"{type(error).__name__}: {error}"
+        if not isinstance(error, lives.Broken):
+            outcome["error"] += "\n" + traceback.format_exc()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    outcome |= {
+        "story": life.story, "counts": dict(life.counts), "virtual_s": life.loop.time(),
+        "cpu_s": used.ru_utime + used.ru_stime, "digest": life.digest(),
+    }  # fmt: skip
+    answer.send_bytes(json.dumps(outcome).encode())
+    answer.close()
+    os._exit(0)
+
+
+def run(seeds: list[int], *, jobs: int, level: str = "CRITICAL") -> list[dict[str, Any]]:
+    """The outcomes, as they come."""
+    context = multiprocessing.get_context("fork")
+    waiting = list(reversed(seeds))
+    running: dict[Connection, tuple[int, Any, float]] = {}
+    outcomes: list[dict[str, Any]] = []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            seed = waiting.pop()
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_live, args=(seed, theirs, level))
+            process.start()
+            theirs.close()
+            running[ours] = (seed, process, time.monotonic())
+        ready = wait(list(running), timeout=1.0)
+        for pipe, (seed, process, began_s) in list(running.items()):
+            if pipe not in ready and time.monotonic() - began_s < LIFE_S:
+                continue
+            try:
+                outcome = json.loads(pipe.recv_bytes()) if pipe in ready else None
+            except EOFError:
+                outcome = None
+            if outcome is None:
+                outcome = {"seed": seed, "error": f"it hung for {LIFE_S} s, or its process died", "story": []}
+                process.kill()
+            process.join()
+            del running[pipe]
+            outcomes.append(outcome)
+            show(outcome)
+    return outcomes
+
+
+def show(outcome: dict[str, Any]) -> None:
+    """One line; with the story of a life that broke a rule."""
+    if outcome["error"] is None:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(outcome["counts"].items()))
+        print(
+            f"seed {outcome['seed']}: {outcome['virtual_s']:.0f} s, {outcome['cpu_s']:.2f} s of a processor; {counts}; "
+            f"{outcome['digest']}",
+            flush=True,
+        )
+        return
+    print(
+        f"\nseed {outcome['seed']}: {outcome['error']}",
+        *(f"  {line}" for line in outcome["story"]),
+        "",
+        sep="\n",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int, nargs="?", help="the first seed that is not lived; one more than the first")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--story", action="store_true", help="print the story of each life")
+    parser.add_argument("--log", default="CRITICAL", help="level of the servers' log lines")
+    options = parser.parse_args()
+    end = options.first + 1 if options.end is None else options.end
+    outcomes = run(list(range(options.first, end)), jobs=options.jobs, level=options.log)
+    if options.story:
+        print(*(line for outcome in outcomes for line in outcome["story"]), sep="\n")
+    bad = [outcome["seed"] for outcome in outcomes if outcome["error"] is not None]
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.get("counts", {}))
+    virtual_s = sum(outcome.get("virtual_s", 0) for outcome in outcomes)
+    cpu_s = sum(outcome.get("cpu_s", 0) for outcome in outcomes)
+    print(
+        f"{len(outcomes)} lives, {virtual_s / 3600:.1f} virtual hours, {cpu_s:.0f} s of processors; "
+        + ", ".join(f"{count} {what}" for what, count in sorted(total.items()))
+    )
+    print(f"broke a rule: {bad or 'none'}")
+    return min(len(bad), 99)
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation.stack", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": "0"},
+        )
+    sys.exit(main())

@@ -1,0 +1,473 @@
+"""A seed is the life of a whole cluster: sizes, settings, load, faults and operators are drawn from it.
+
+Fault model, for the first part of the life: brokers and bookies are killed, lose their power (a bookie: what it had
+not synced is lost or torn), stand still, are stopped in an orderly way, and come back; connections break; ways are cut
+in one direction; the metadata server breaks connections, loses answers, stands still; disks are slow. Operators unload
+topics. Applications produce, acknowledge at once, late, in another order, cumulatively, or not at all.
+
+Then the faults stop, all machines are up, and the life goes on until everything has been received. Checked:
+
+1. What was acknowledged to a producer is at its position for every reader, once where the position is concerned.
+2. Each subscription gets each acknowledged message at least once.
+3. Exclusive and Failover get the messages of a producer in order, at their first delivery.
+4. Positions that are acknowledged to one producer go up.
+5. Everything settles: producers have no message that waits, subscriptions have no backlog.
+"""
+
+import asyncio
+import random
+import secrets
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from autorecovery.config import AutoRecoveryConfig
+from broker.settings.config import BrokerConfig
+from broker.wire import pulsar_pb2 as wire
+from magnetar.testing.simulated.cluster import BOOKIE, BookieMachine, BrokerMachine, Machine, SimulatedCluster
+from magnetar.testing.simulated.loop import Process
+from magnetar.testing.simulated.network import NetworkLoop
+from magnetar_core.runtime.types import MagnetarError
+from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
+
+FAULTS_S: Final = 40.0
+SETTLE_S: Final = 180.0
+TENANT: Final = "persistent://public/default"
+
+TYPES: Final = {
+    "exclusive": wire.CommandSubscribe.Exclusive,
+    "shared": wire.CommandSubscribe.Shared,
+    "failover": wire.CommandSubscribe.Failover,
+    "key_shared": wire.CommandSubscribe.Key_Shared,
+}
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Broken(AssertionError):
+    """A rule did not hold."""
+
+
+@dataclass
+class Subscription:
+    topic: str
+    name: str
+    kind: str
+    consumers: list[Consumer] = field(default_factory=list)
+    received: Counter[str] = field(default_factory=Counter)
+    first_of: dict[str, int] = field(default_factory=dict)
+    """Producer → the number of its last message that was delivered for the first time."""
+
+
+class Life:
+    def __init__(self, seed: int, loop: NetworkLoop) -> None:
+        self.seed = seed
+        self.loop = loop
+        rng = self.rng = random.Random(seed)
+        self.story: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.is_faulty = True
+        self.cluster = SimulatedCluster(loop, rng, session_s=rng.choice((2.0, 6.0, 15.0)))
+        copies = rng.choice((2, 2, 3))
+        bookies = rng.randint(copies + 1, 5)
+        recovery = AutoRecoveryConfig()
+        for _ in range(bookies):
+            self.cluster.add_bookie(
+                replace(
+                    BOOKIE,
+                    journal_file_mib_max=rng.choice((1, 64)),
+                    flush_interval_ms=rng.choice((200, 2_000, 10_000)),
+                    log_bytes_max=rng.choice((20_000, 1 << 20)),
+                    write_cache_mib=rng.choice((1, 8)),
+                ),
+                recovery,
+            )
+        config = BrokerConfig(
+            ensemble_size=rng.randint(copies, bookies),
+            write_quorum=copies,
+            ack_quorum=rng.randint(2, copies),
+            max_entries_per_ledger=rng.choice((5, 30, 50_000)),
+            min_rollover_minutes=0,
+            cursor_ledger_entries=rng.choice((3, 50_000)),
+            retention_minutes=-1,
+            retention_mbytes=-1,
+            mark_delete_rate=rng.choice((1.0, 100.0)),
+            batch_index_acks=rng.random() < 0.5,
+            cache_mbytes=rng.choice((0, 64)),
+        )
+        self.deduplicates = rng.random() < 0.3
+        config = replace(config, deduplication=self.deduplicates)
+        self.config = config
+        for _ in range(rng.randint(1, 3)):
+            self.cluster.add_broker(config)
+        slow = rng.choice((0.0002, 0.001, 0.01))
+        self.loop.work_delay_s = lambda name: rng.choice(
+            (slow, slow, slow, slow * 5, slow * 30 if self.is_faulty else slow)
+        )
+        self.sent: dict[str, dict[str, tuple[int, int]]] = {}
+        """Topic → message → where it is said to be."""
+        self.unsure: Counter[str] = Counter()
+        self.subscriptions: list[Subscription] = []
+        self.producers: list[Producer] = []
+        self.busy: set[str] = set()
+        self.clients: list[Process] = []
+        self.problems: list[str] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    @classmethod
+    def of(cls, seed: int) -> "Life":
+        loop = NetworkLoop()
+        asyncio.set_event_loop(loop)
+        return cls(seed, loop)
+
+    def live(self) -> None:
+        """To the end. Raises Broken where a rule did not hold. The process has to end afterwards: tasks of machines
+        that were killed are left as they are."""
+        drawn = random.Random(self.seed)
+        random.seed(self.seed)
+
+        class Drawn(random.Random):
+            def __init__(self, x: Any = None) -> None:
+                super().__init__(drawn.getrandbits(64) if x is None else x)
+
+        random.Random = random.SystemRandom = Drawn  # type: ignore[misc, assignment]
+        secrets.token_hex = lambda nbytes=None: drawn.randbytes(nbytes or 16).hex()
+        secrets.token_bytes = lambda nbytes=None: drawn.randbytes(nbytes or 16)
+        uuid.uuid4 = lambda: uuid.UUID(bytes=drawn.randbytes(16))
+        try:
+            self.loop.run_until_complete(self.run())
+        except BaseException as error:
+            self.note(f"{type(error).__name__}: {error}")
+            raise
+
+    def digest(self) -> str:
+        """The same for each run of a seed."""
+        return f"{zlib.crc32(repr((self.loop.time(), self.story, sorted(self.counts.items()))).encode()):08x}"
+
+    def note(self, text: str) -> None:
+        self.story.append(f"{self.loop.time():8.3f}  {text}")
+
+    # -------------------------------------------------------------------------------- the life
+
+    async def run(self) -> None:
+        await self.cluster.start()
+        self.note(
+            f"{len(self.cluster.bookies)} bookies, {len(self.cluster.brokers)} brokers, {self.config.ensemble_size}/"
+            f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
+        )
+        tasks = [self._application(number) for number in range(self.rng.randint(1, 3))]
+        running = [asyncio.ensure_future(task) for task in tasks]
+        await self._faults()
+        await self._heal()
+        await asyncio.gather(*running)
+        await self._settle()
+        self._check()
+
+    # -------------------------------------------------------------------------------- applications
+
+    async def _application(self, number: int) -> None:
+        topic = f"{TENANT}/t{number}"
+        self.sent[topic] = {}
+        urls = [machine.url for machine in self.cluster.brokers]
+        client = Process(f"client-{number}")
+        self.clients.append(client)
+        self.cluster.network.add(client)
+        await client.run(self._produce_and_consume(topic, number, urls))
+
+    async def _produce_and_consume(self, topic: str, number: int, urls: list[str]) -> None:
+        rng = random.Random(f"{self.seed}/{number}")
+        for at in range(rng.randint(1, 2)):
+            kind = rng.choice(sorted(TYPES))
+            subscription = Subscription(topic, f"s{at}", kind)
+            self.subscriptions.append(subscription)
+            many = 1 if kind == "exclusive" else rng.randint(1, 3)
+            for place in range(many):
+                worker = _Worker(self, subscription, random.Random(f"{self.seed}/{number}/{at}/{place}"))
+                client = PulsarClient(urls, rng)
+                consumer = await client.subscribe(
+                    topic, subscription.name, TYPES[kind], on_message=worker.take, name=f"c{at}-{place}",
+                    queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
+                )  # fmt: skip
+                subscription.consumers.append(consumer)
+        await asyncio.gather(
+            *(self._produce(topic, f"p{number}-{place}", urls, rng) for place in range(rng.randint(1, 2)))
+        )
+
+    async def _produce(self, topic: str, name: str, urls: list[str], rng: random.Random) -> None:
+        client = PulsarClient(urls, rng)
+        producer = await client.produce(topic, name)
+        self.producers.append(producer)
+        count = 0
+        pause_s = rng.choice((0.1, 0.3, 1.0))
+        while self.loop.time() < FAULTS_S + 5:
+            payloads = []
+            for _ in range(rng.choice((1, 1, 1, 5))):
+                payloads.append(f"{name}:{count}")
+                count += 1
+            answer = producer.send([text.encode() for text in payloads], key=f"k{rng.randrange(5)}")
+            answer.add_done_callback(partial(self._answered, topic, tuple(payloads)))
+            await asyncio.sleep(rng.expovariate(1 / pause_s))
+
+    def _answered(self, topic: str, payloads: tuple[str, ...], answer: "asyncio.Future[tuple[int, int]]") -> None:
+        error = answer.exception()
+        if error is not None:
+            self.unsure.update(payloads)
+            return
+        place = answer.result()
+        self.counts["acknowledged"] += len(payloads)
+        for payload in payloads:
+            self.sent[topic][payload] = place
+
+    # -------------------------------------------------------------------------------- faults
+
+    async def _faults(self) -> None:
+        rng = self.rng
+        events: list[Callable[[], Any]] = [
+            self.kill_broker, self.kill_bookie, self.cut_power, self.freeze, self.stop_broker, self.cut_way,
+            self.break_wires, self.break_metadata, self.metadata_stands_still, self.unload,
+        ]  # fmt: skip
+        chosen = rng.sample(events, rng.randint(2, len(events)))
+        self.cluster.server.breaks_share = rng.choice((0.0, 0.0, 0.001, 0.01))
+        pause_s = rng.choice((0.5, 2.0, 6.0))
+        await asyncio.sleep(rng.uniform(0.5, 3.0))
+        while self.loop.time() < FAULTS_S:
+            event = rng.choice(chosen)
+            event()
+            await asyncio.sleep(rng.expovariate(1 / pause_s))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def _later(self, delay_s: float, work: Callable[[], Any]) -> None:
+        self.loop.call_later(delay_s, work, context=self.cluster.network.context)
+
+    def _restart(self, machine: Machine, after_s: float) -> None:
+        async def restart() -> None:
+            try:
+                await machine.start()
+                self.note(f"{machine} is up again")
+                self.busy.discard(machine.name)
+            except MagnetarError as error:
+                self.note(f"{machine} does not start: {error}")
+                self._restart(machine, 1.0)
+
+        self._later(after_s, lambda: self._spawn(restart()))
+
+    def _free(self, machines: list[M]) -> M | None:
+        free = [machine for machine in machines if machine.is_up and machine.name not in self.busy]
+        if not free:
+            return None
+        return self.rng.choice(free)
+
+    def _bookie(self) -> BookieMachine | None:
+        """One that may go: not so many are away that no ledger can be written for long."""
+        if sum(machine.name in self.busy for machine in self.cluster.bookies) >= 2:
+            return None
+        return self._free(self.cluster.bookies)
+
+    def _broker(self) -> BrokerMachine | None:
+        return self._free(self.cluster.brokers)
+
+    def _away(self) -> float:
+        return self.rng.choice((0.2, 1.0, 5.0, 15.0))
+
+    def kill_broker(self) -> None:
+        machine = self._broker()
+        if machine is not None:
+            self.busy.add(machine.name)
+            away_s = self._away()
+            self.note(f"{machine} is killed for {away_s} s")
+            machine.kill()
+            self._restart(machine, away_s)
+
+    def stop_broker(self) -> None:
+        machine = self._broker()
+        if machine is not None:
+            self.busy.add(machine.name)
+            self.note(f"{machine} is stopped")
+
+            async def stop() -> None:
+                await machine.stop()
+                self.note(f"{machine} has stopped")
+                self._restart(machine, 0.5)
+
+            self._spawn(stop())
+
+    def kill_bookie(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self.busy.add(machine.name)
+            away_s = self._away()
+            self.note(f"{machine} is killed for {away_s} s")
+            machine.kill()
+            self._restart(machine, away_s)
+
+    def cut_power(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self.busy.add(machine.name)
+            away_s, unsynced = self._away(), self.rng.choice((0.0, 0.3, 0.9))
+            self.note(f"{machine} loses its power for {away_s} s, {unsynced} of what was not synced is there")
+            machine.cut_power(unsynced)
+            self._restart(machine, away_s)
+
+    def freeze(self) -> None:
+        machine: Machine | None = self._bookie() if self.rng.random() < 0.5 else self._broker()
+        if machine is None:
+            return
+        self.busy.add(machine.name)
+        for_s = self._away()
+        self.note(f"{machine} stands still for {for_s} s")
+        process = machine.running
+        process.freeze()
+
+        def thaw() -> None:
+            self.note(f"{machine} goes on")
+            process.thaw()
+            self.busy.discard(machine.name)
+
+        self._later(for_s, thaw)
+
+    def cut_way(self) -> None:
+        hosts = [machine.name for machine in self.cluster.machines] + ["metadata"]
+        one, other = self.rng.sample(hosts, 2)
+        both = self.rng.random() < 0.5
+        for_s = self._away()
+        self.note(f"the way from {one} to {other} is cut{' in both directions' if both else ''} for {for_s} s")
+        self.cluster.network.cut(one, other)
+        if both:
+            self.cluster.network.cut(other, one)
+
+        def mend() -> None:
+            self.note("the ways are mended")
+            self.cluster.network.mend()
+
+        self._later(for_s, mend)
+
+    def break_wires(self) -> None:
+        wires = list(self.cluster.network.wires)
+        for wire_ in self.rng.sample(wires, min(len(wires), self.rng.choice((1, 3, 100)))):
+            wire_.break_()
+        self.note("connections break")
+
+    def break_metadata(self) -> None:
+        self.note("the metadata server closes its connections")
+        self.cluster.server.break_connections()
+
+    def metadata_stands_still(self) -> None:
+        for_s = self.rng.choice((0.5, 3.0, 20.0))
+        self.note(f"the metadata server stands still for {for_s} s")
+        self.cluster.server.stand_still()
+        self._later(for_s, self.cluster.server.go_on)
+
+    def unload(self) -> None:
+        machine = self._broker()
+        if machine is None or machine.broker is None:
+            return
+        owned = sorted(machine.owned_bundles)
+        if owned:
+            bundle = self.rng.choice(owned)
+            self.note(f"{machine} unloads {bundle}")
+            machine.running.run(self._unload(machine.broker, bundle))
+
+    async def _unload(self, broker: Any, bundle: str) -> None:
+        try:
+            await broker.ownership.keeper.unload(bundle, lambda: broker.opening.unload_bundle(bundle))
+        except MagnetarError as error:
+            self.note(f"unload of {bundle}: {error}")
+
+    # -------------------------------------------------------------------------------- the end
+
+    async def _heal(self) -> None:
+        self.is_faulty = False
+        self.note("the faults end")
+        self.cluster.server.breaks_share = 0.0
+        self.cluster.server.go_on()
+        self.cluster.network.mend()
+        deadline_s = self.loop.time() + 60
+        while any(not machine.is_up or machine.name in self.busy for machine in self.cluster.machines):
+            for machine in self.cluster.machines:
+                if not machine.is_up and machine.name not in self.busy:
+                    self.note(f"{machine} had given up: {machine.failures[-1:]}")
+                    self.busy.add(machine.name)
+                    self._restart(machine, 0.1)
+            if self.loop.time() > deadline_s:
+                raise Broken(f"not all machines are up: {[str(m) for m in self.cluster.machines if not m.is_up]}")
+            await asyncio.sleep(0.5)
+        self.cluster.network.mend()
+        self.note("all machines are up")
+
+    async def _settle(self) -> None:
+        deadline_s = self.loop.time() + SETTLE_S
+        while problem := self._unsettled():
+            if self.loop.time() > deadline_s:
+                raise Broken(f"does not settle: {problem}")
+            await asyncio.sleep(1.0)
+        self.note("everything was received")
+
+    def _unsettled(self) -> str:
+        for producer in self.producers:
+            if producer.waiting:
+                return f"producer {producer.name} has {producer.waiting} messages that wait; {producer.refusals[-3:]}"
+        for subscription in self.subscriptions:
+            missing = [text for text in self.sent[subscription.topic] if text not in subscription.received]
+            if missing:
+                return (
+                    f"{subscription.kind} {subscription.name} of {subscription.topic} did not get {len(missing)} of "
+                    f"{len(self.sent[subscription.topic])}: {missing[:5]} at "
+                    f"{[self.sent[subscription.topic][text] for text in missing[:5]]}; "
+                    f"{[(c.name, c.connection is not None, c.refusals[-2:]) for c in subscription.consumers]}"
+                )
+        return ""
+
+    def _check(self) -> None:
+        for topic, sent in self.sent.items():
+            by_producer: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+            for payload, place in sent.items():
+                name, _, number = payload.rpartition(":")
+                by_producer.setdefault(name, []).append((int(number), place))
+            for name, places in by_producer.items():
+                # Where it is a duplicate, nobody is told where it is: (-1, -1).
+                ordered = [place for _, place in sorted(places) if place[0] >= 0]
+                if ordered != sorted(ordered):
+                    raise Broken(f"{topic}: the positions of {name} do not go up")
+        if self.problems:
+            raise Broken("; ".join(self.problems[:5]))
+
+
+class _Worker:
+    """An application that receives."""
+
+    def __init__(self, life: Life, subscription: Subscription, rng: random.Random) -> None:
+        self._life = life
+        self._subscription = subscription
+        self._rng = rng
+        self._habit = rng.choice(("at once", "late", "some come again"))
+        self._ordered = subscription.kind in ("exclusive", "failover")
+        self._cumulative = self._ordered and rng.random() < 0.4
+
+    def take(self, received: Received) -> None:
+        text = received.payload.decode()
+        subscription, life = self._subscription, self._life
+        life.counts["received"] += 1
+        is_first = text not in subscription.received
+        subscription.received[text] += 1
+        name, _, number = text.rpartition(":")
+        if is_first and self._ordered:
+            last = subscription.first_of.get(name, -1)
+            if int(number) < last and text not in life.unsure:
+                life.problems.append(f"{subscription.kind} {subscription.topic}: {text} comes after {name}:{last}")
+            subscription.first_of[name] = max(last, int(number))
+        if life.is_faulty and self._habit == "some come again" and self._rng.random() < 0.1 and not self._cumulative:
+            received.consumer.redeliver([received])
+        elif self._habit == "late" and not self._cumulative:
+            life.loop.call_later(self._rng.choice((0.0, 0.1, 3.0)), lambda: received.consumer.acknowledge(received))
+        else:
+            received.consumer.acknowledge(received, cumulative=self._cumulative)

@@ -1,0 +1,537 @@
+"""A client of the binary protocol that behaves as the official ones do, for simulations.
+
+Producers keep what is not acknowledged, and send it again with the same sequence ids after they have connected anew.
+Consumers ask for as many messages as their queue takes, and forget the queue when they lose their connection. Both
+look their topic up again, with a wait that doubles from 0.1 s.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from broker.wire import pulsar_pb2 as wire
+from broker.wire.frames import command, parse_frame, payload_frame
+from magnetar_core.bookkeeper.wire.framing import FrameSplitter
+from managed_ledger.messages import encode_entry, messages_of
+from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
+
+_T: Final = wire.BaseCommand
+
+OPERATION_S: Final = 30.0
+CONNECT_S: Final = 10.0
+KEEP_ALIVE_S: Final = 30.0
+BACKOFF_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+REDIRECTS_MAX: Final = 20
+
+
+class Failed(Exception):
+    """A request that was refused, or not answered."""
+
+    def __init__(self, text: str, code: int = -1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Connection:
+    """A connection to one broker."""
+
+    def __init__(self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.url = url
+        self._reader = reader
+        self._writer = writer
+        self._requests: dict[int, asyncio.Future[wire.BaseCommand]] = {}
+        self._greeting: asyncio.Future[wire.BaseCommand] = asyncio.get_running_loop().create_future()
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.is_closed = False
+        self._heard_s = asyncio.get_running_loop().time()
+
+    async def greet(self) -> None:
+        self.write(command(_T.CONNECT, client_version="simulated", protocol_version=21))
+        self._reading = asyncio.create_task(self._read())
+        self._pinging = asyncio.create_task(self._ping())
+        async with asyncio.timeout(CONNECT_S):
+            await self._greeting
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    def writelines(self, data: list[Any]) -> None:
+        self._writer.writelines(data)
+
+    async def ask(self, kind: int, request_id: int, **fields: Any) -> wire.BaseCommand:
+        """The answer. Raises Failed, TimeoutError."""
+        if self.is_closed:
+            raise Failed("the connection is closed")
+        answer: asyncio.Future[wire.BaseCommand] = asyncio.get_running_loop().create_future()
+        self._requests[request_id] = answer
+        self.write(command(kind, request_id=request_id, **fields))
+        try:
+            async with asyncio.timeout(OPERATION_S):
+                return await answer
+        finally:
+            self._requests.pop(request_id, None)
+
+    async def _ping(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self.is_closed:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            if loop.time() - self._heard_s > 2 * KEEP_ALIVE_S:
+                self.close()
+            else:
+                self.write(command(_T.PING))
+
+    async def _read(self) -> None:
+        splitter = FrameSplitter(6 << 20)
+        try:
+            while data := await self._reader.read(1 << 16):
+                self._heard_s = asyncio.get_running_loop().time()
+                for frame in splitter.feed(data):
+                    self._take(*parse_frame(frame))
+        except OSError:
+            pass
+        self.close()
+
+    def _take(self, made: wire.BaseCommand, entry: memoryview | None) -> None:
+        kind = made.type
+        if kind == _T.PING:
+            self.write(command(_T.PONG))
+        elif kind == _T.CONNECTED:
+            self._greeting.set_result(made)
+        elif kind == _T.SEND_RECEIPT and made.send_receipt.producer_id in self.producers:
+            self.producers[made.send_receipt.producer_id].stored(made.send_receipt)
+        elif kind == _T.SEND_ERROR and made.send_error.producer_id in self.producers:
+            self.producers[made.send_error.producer_id].refused(made.send_error)
+        elif kind == _T.MESSAGE and made.message.consumer_id in self.consumers:
+            assert entry is not None
+            self.consumers[made.message.consumer_id].arrived(made.message, bytes(entry))
+        elif kind == _T.CLOSE_PRODUCER and made.close_producer.producer_id in self.producers:
+            self.producers.pop(made.close_producer.producer_id).lost(self)
+        elif kind == _T.CLOSE_CONSUMER and made.close_consumer.consumer_id in self.consumers:
+            self.consumers.pop(made.close_consumer.consumer_id).lost(self)
+        else:
+            self._settle(made)
+
+    def _settle(self, made: wire.BaseCommand) -> None:
+        fields = [body for body, value in made.ListFields() if body.name != "type"]
+        body = getattr(made, fields[0].name) if fields else None
+        answer = self._requests.get(getattr(body, "request_id", -1))
+        if answer is None or answer.done() or body is None:
+            return
+        if made.type == _T.ERROR:
+            answer.set_exception(Failed(made.error.message, made.error.error))
+        elif made.type == _T.PRODUCER_SUCCESS and not made.producer_success.producer_ready:
+            return
+        else:
+            answer.set_result(made)
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._writer.close()
+        for answer in [*self._requests.values(), self._greeting]:
+            if not answer.done():
+                answer.set_exception(Failed("the connection was lost"))
+                answer.exception()
+        for owner in [*self.producers.values(), *self.consumers.values()]:
+            owner.lost(self)
+        self.producers.clear()
+        self.consumers.clear()
+
+
+class PulsarClient:
+    """The connections of one application. Used in its process."""
+
+    def __init__(self, urls: list[str], rng: random.Random) -> None:
+        self.urls = urls
+        self.rng = rng
+        self._connections: dict[str, asyncio.Future[_Connection]] = {}
+        self._numbers = 0
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def connect(self, url: str) -> _Connection:
+        """Raises OSError, TimeoutError, Failed."""
+        known = self._connections.get(url)
+        if known is not None and (not known.done() or (not known.exception() and not known.result().is_closed)):
+            return await asyncio.shield(known)
+        made = asyncio.ensure_future(self._connect(url))
+        self._connections[url] = made
+        return await asyncio.shield(made)
+
+    async def _connect(self, url: str) -> _Connection:
+        host, _, port = url.removeprefix("pulsar://").partition(":")
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, int(port))
+        connection = _Connection(url, reader, writer)
+        await connection.greet()
+        return connection
+
+    async def locate(self, topic: str) -> str:
+        """The URL of the broker that serves *topic*. Raises OSError, TimeoutError, Failed."""
+        url, authoritative = self.rng.choice(self.urls), False
+        for _ in range(REDIRECTS_MAX):
+            connection = await self.connect(url)
+            made = await connection.ask(_T.LOOKUP, self.number(), topic=topic, authoritative=authoritative)
+            answer = made.lookupTopicResponse
+            if answer.response == wire.CommandLookupTopicResponse.Failed:
+                raise Failed(answer.message, answer.error)
+            url, authoritative = answer.brokerServiceUrl, answer.authoritative
+            if answer.response == wire.CommandLookupTopicResponse.Connect:
+                return url
+        raise Failed("too many redirects")
+
+    async def subscribe(self, topic: str, subscription: str, kind: int, **options: Any) -> "Consumer":
+        """Returns when it is subscribed for the first time. Raises Failed where it is refused for good."""
+        consumer = Consumer(self, topic, subscription, kind, **options)
+        consumer.start()
+        await consumer.ready.wait()
+        return consumer
+
+    async def produce(self, topic: str, name: str, **options: Any) -> "Producer":
+        producer = Producer(self, topic, name, **options)
+        producer.start()
+        await producer.ready.wait()
+        return producer
+
+
+class _Attached:
+    """What is attached to a topic, and attaches itself again when it was lost."""
+
+    def __init__(self, client: PulsarClient, topic: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.id = client.number()
+        self.connection: _Connection | None = None
+        self.is_closed = False
+        self.ready = asyncio.Event()
+        self._lost = asyncio.Event()
+        self.refusals: list[str] = []
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep())
+
+    async def _keep(self) -> None:
+        tries = 0
+        while not self.is_closed:
+            self._lost.clear()
+            try:
+                connection = await self.client.connect(await self.client.locate(self.topic))
+                await self._attach(connection)
+                tries = 0
+                self.ready.set()
+                await self._lost.wait()
+            except (OSError, TimeoutError, Failed) as error:
+                self.refusals = [*self.refusals[-9:], f"{error!r}"]
+                await asyncio.sleep(BACKOFF_S[min(tries, len(BACKOFF_S) - 1)] * self.client.rng.uniform(0.9, 1.0))
+                tries += 1
+
+    async def _attach(self, connection: _Connection) -> None:
+        raise NotImplementedError
+
+    def lost(self, connection: _Connection) -> None:
+        if connection is self.connection:
+            self.connection = None
+            self._forget()
+        self._lost.set()
+
+    def _forget(self) -> None:
+        """The connection is gone."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    sequence_id: int
+    count: int
+    entry: bytes
+    answer: "asyncio.Future[tuple[int, int]]"
+    deadline_s: float
+
+
+class Producer(_Attached):
+    """Sends entries of one message or of a batch."""
+
+    def __init__(
+        self, client: PulsarClient, topic: str, name: str, *, timeout_s: float = 30.0, access: int = 0
+    ) -> None:
+        super().__init__(client, topic)
+        self.name = name
+        self._access = access
+        self._timeout_s = timeout_s
+        self._next_sequence_id = 0
+        self._epoch = 0
+        self._pending: deque[_Pending] = deque()
+
+    async def _attach(self, connection: _Connection) -> None:
+        connection.producers[self.id] = self
+        try:
+            await connection.ask(
+                _T.PRODUCER, self.client.number(), topic=self.topic, producer_id=self.id, producer_name=self.name,
+                epoch=self._epoch, user_provided_producer_name=True, producer_access_mode=self._access,
+            )  # fmt: skip
+        except BaseException:
+            connection.producers.pop(self.id, None)
+            raise
+        self._epoch += 1
+        if connection.is_closed:
+            raise Failed("lost at once")
+        self.connection = connection
+        for pending in self._pending:
+            self._write(pending)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._pending)
+
+    def send(self, payloads: list[bytes], key: str = "", **fields: Any) -> "asyncio.Future[tuple[int, int]]":
+        """(ledger, entry) when it is stored, or Failed: then nobody knows."""
+        first = self._next_sequence_id
+        self._next_sequence_id += len(payloads)
+        metadata = MessageMetadata(
+            producer_name=self.name, sequence_id=first, publish_time=int(asyncio.get_running_loop().time() * 1000) + 1,
+            **fields,
+        )  # fmt: skip
+        if len(payloads) == 1:
+            if key:
+                metadata.partition_key = key
+            body = payloads[0]
+        else:
+            metadata.num_messages_in_batch = len(payloads)
+            metadata.highest_sequence_id = self._next_sequence_id - 1
+            body = b"".join(_single(payload, key) for payload in payloads)
+            metadata.uncompressed_size = len(body)
+        loop = asyncio.get_running_loop()
+        pending = _Pending(
+            first, len(payloads), encode_entry(metadata, body), loop.create_future(), loop.time() + self._timeout_s
+        )
+        self._pending.append(pending)
+        if len(self._pending) == 1:
+            loop.call_later(self._timeout_s, self._time_out)
+        if self.connection is not None:
+            self._write(pending)
+        return pending.answer
+
+    def _write(self, pending: _Pending) -> None:
+        assert self.connection is not None
+        made = wire.BaseCommand(
+            type=_T.SEND, send=wire.CommandSend(producer_id=self.id, sequence_id=pending.sequence_id)
+        )
+        if pending.count > 1:
+            made.send.num_messages = pending.count
+            made.send.highest_sequence_id = pending.sequence_id + pending.count - 1
+        self.connection.writelines(list(payload_frame(made, pending.entry)))
+
+    def stored(self, receipt: Any) -> None:
+        if not self._pending or receipt.sequence_id < self._pending[0].sequence_id:
+            return  # the answer to what has timed out, or was sent twice
+        if receipt.sequence_id > self._pending[0].sequence_id:
+            assert self.connection is not None
+            self.connection.close()  # as the official clients do: something was left out
+            return
+        pending = self._pending.popleft()
+        if not pending.answer.done():
+            pending.answer.set_result((_signed(receipt.message_id.ledgerId), _signed(receipt.message_id.entryId)))
+
+    def refused(self, error: Any) -> None:
+        if error.error == wire.TopicTerminatedError:
+            self._fail("the topic is terminated")
+        elif self.connection is not None:
+            self.connection.close()
+
+    def _time_out(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._pending:
+            return
+        if self._pending[0].deadline_s <= loop.time():
+            self._fail("timed out")
+        else:
+            loop.call_at(self._pending[0].deadline_s, self._time_out)
+
+    def _fail(self, why: str) -> None:
+        failed, self._pending = self._pending, deque()
+        for pending in failed:
+            if not pending.answer.done():
+                pending.answer.set_exception(Failed(why))
+                pending.answer.exception()
+
+
+def _single(payload: bytes, key: str) -> bytes:
+    metadata = SingleMessageMetadata(payload_size=len(payload))
+    if key:
+        metadata.partition_key = key
+    head = metadata.SerializeToString()
+    return len(head).to_bytes(4, "big") + head + payload
+
+
+class MessageId(NamedTuple):
+    ledger_id: int
+    entry_id: int
+    batch_index: int
+    batch_size: int
+
+
+@dataclass(slots=True)
+class Received:
+    """A message in the hands of an application."""
+
+    id: MessageId
+    payload: bytes
+    redeliveries: int
+    consumer: "Consumer"
+    session: int
+    """The connection over which it came; what came over a former one is not acknowledged any more."""
+
+
+@dataclass(slots=True)
+class _BatchAcks:
+    left: set[int] = field(default_factory=set)
+
+
+class Consumer(_Attached):
+    """Gives each message to *on_message*, which acknowledges it some time, or not."""
+
+    def __init__(
+        self,
+        client: PulsarClient,
+        topic: str,
+        subscription: str,
+        kind: int,
+        *,
+        on_message: Callable[[Received], None],
+        name: str,
+        queue: int = 100,
+        durable: bool = True,
+        index_acks: bool = False,
+        latest: bool = False,
+    ) -> None:
+        super().__init__(client, topic)
+        self.subscription = subscription
+        self.name = name
+        self._kind = kind
+        self._on_message = on_message
+        self._queue = queue
+        self._durable = durable
+        self._index_acks = index_acks
+        self._initial = wire.CommandSubscribe.Latest if latest else wire.CommandSubscribe.Earliest
+        self._given = 0
+        self.session = 0
+        self._batches: dict[tuple[int, int], _BatchAcks] = {}
+
+    async def _attach(self, connection: _Connection) -> None:
+        connection.consumers[self.id] = self
+        options: dict[str, Any] = {}
+        if not self._durable:
+            options["start_message_id"] = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+        self.session += 1
+        self._given = 0
+        self._batches.clear()
+        self.connection = connection
+        try:
+            await connection.ask(
+                _T.SUBSCRIBE, self.client.number(), topic=self.topic, subscription=self.subscription,
+                subType=self._kind, consumer_id=self.id, consumer_name=self.name, durable=self._durable,
+                initialPosition=self._initial, **options,
+            )  # fmt: skip
+        except BaseException:
+            connection.consumers.pop(self.id, None)
+            if self.connection is connection:
+                self.connection = None
+            raise
+        if self.connection is not connection:
+            raise Failed("lost at once")
+        connection.write(command(_T.FLOW, consumer_id=self.id, messagePermits=self._queue))
+
+    def arrived(self, message: Any, entry: bytes) -> None:
+        metadata, messages = messages_of(entry)
+        place = (_signed(message.message_id.ledgerId), _signed(message.message_id.entryId))
+        count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1
+        open_indexes = _open_indexes(list(message.ack_set), count)
+        if metadata.HasField("num_messages_in_batch"):
+            self._batches.setdefault(place, _BatchAcks(set(open_indexes)))
+        for index, each in enumerate(messages):
+            self._took(1)
+            if index in open_indexes:
+                received = Received(
+                    MessageId(*place, index if metadata.HasField("num_messages_in_batch") else -1, count),
+                    bytes(each.payload), message.redelivery_count, self, self.session,
+                )  # fmt: skip
+                self._on_message(received)
+
+    def _took(self, count: int) -> None:
+        self._given += count
+        if self._given >= max(self._queue // 2, 1) and self.connection is not None:
+            self.connection.write(command(_T.FLOW, consumer_id=self.id, messagePermits=self._given))
+            self._given = 0
+
+    def acknowledge(self, received: Received, *, cumulative: bool = False) -> bool:
+        """Whether it was sent; not over another connection than that which brought the message."""
+        if self.connection is None or received.session != self.session:
+            return False
+        ledger_id, entry_id, index, size = received.id
+        message_id = MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+        if index >= 0 and not cumulative:
+            batch = self._batches.get((ledger_id, entry_id))
+            if batch is None:
+                return False
+            batch.left.discard(index)
+            if batch.left:
+                if not self._index_acks:
+                    return True  # the whole is acknowledged when all of it is
+                message_id.ack_set.extend(_ack_set({index}, size))
+            else:
+                del self._batches[ledger_id, entry_id]
+        elif index >= 0 and index < size - 1:
+            return False  # the official clients acknowledge the entry before it; nothing is fine, too
+        kind = wire.CommandAck.Cumulative if cumulative else wire.CommandAck.Individual
+        self.connection.write(command(_T.ACK, consumer_id=self.id, ack_type=kind, message_id=[message_id]))
+        return True
+
+    def redeliver(self, received: list[Received]) -> None:
+        """Negative acknowledgements."""
+        ids = [
+            MessageIdData(ledgerId=each.id.ledger_id, entryId=each.id.entry_id)
+            for each in received
+            if each.session == self.session
+        ]
+        if self.connection is not None and ids:
+            for each in received:
+                self._batches.pop((each.id.ledger_id, each.id.entry_id), None)
+            self.connection.write(command(_T.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self.id, message_ids=ids))
+
+    async def close(self) -> None:
+        self.is_closed = True
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.consumers.pop(self.id, None)
+            try:
+                await connection.ask(_T.CLOSE_CONSUMER, self.client.number(), consumer_id=self.id)
+            except (Failed, TimeoutError):
+                connection.close()
+        self._task.cancel()
+
+
+def _open_indexes(ack_set: list[int], count: int) -> set[int]:
+    """The messages of a batch that are not acknowledged, by the bits of *ack_set*; empty: all."""
+    if not ack_set:
+        return set(range(count))
+    bits = 0
+    for number, word in enumerate(ack_set):
+        bits |= (word & (2**64 - 1)) << (64 * number)
+    return {index for index in range(count) if bits >> index & 1}
+
+
+def _ack_set(acknowledged: set[int], count: int) -> list[int]:
+    """The words of an ack set: a bit is 1 where a message is not acknowledged."""
+    bits = sum(1 << index for index in range(count) if index not in acknowledged)
+    words = [bits >> at & (2**64 - 1) for at in range(0, max(count, 1), 64)]
+    return [word - 2**64 if word >= 2**63 else word for word in words]
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number

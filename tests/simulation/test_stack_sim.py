@@ -1,0 +1,52 @@
+"""Lives of whole clusters, as `make sim` lives thousands of them (`tests.simulation.stack.life` has the rules)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.stack.__main__ import LIFE_S
+
+
+def live(first: int, end: int) -> str:
+    """What the lives of these seeds print. AssertionError with the stories of those that broke a rule."""
+    lived = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.stack", str(first), str(end), "--jobs", "1"],
+        capture_output=True, text=True, timeout=LIFE_S * (end - first), check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    assert lived.returncode == 0, lived.stdout + lived.stderr
+    return lived.stdout
+
+
+def test_nothing_acknowledged_is_lost_in_the_lives_of_clusters() -> None:
+    printed = live(0, 6)
+    assert printed.count("acknowledged") == 7, "each of them has acknowledged messages, and all together"
+    assert "broke a rule: none" in printed
+
+
+@pytest.mark.long("forty lives more; six are in `make test`")
+def test_nothing_acknowledged_is_lost_in_forty_lives() -> None:
+    live(100, 140)
+
+
+def test_a_seed_is_the_same_life_each_time() -> None:
+    assert live(3, 4).splitlines()[0].rpartition("; ")[2] == live(3, 4).splitlines()[0].rpartition("; ")[2]
+
+
+def test_a_rule_that_is_broken_is_told_with_its_story() -> None:
+    """Clients that lose what they receive."""
+    code = (
+        "import sys\n"
+        "from tests.simulation.stack import __main__ as main, pulsar_client\n"
+        "pulsar_client.Consumer.arrived = lambda *_: None\n"
+        "sys.exit(bool(main.run([5], jobs=1)[0]['error']))\n"
+    )
+    lived = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIFE_S, check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    assert lived.returncode == 1, lived.stderr
+    assert "did not get" in lived.stdout
+    assert "the faults end" in lived.stdout
