@@ -56,7 +56,8 @@ class Machine:
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
         self.cluster = cluster
         self.name = name
-        self.clock = VirtualClock(cluster.loop)
+        rng = cluster.rng
+        self.clock = VirtualClock(cluster.loop, ahead_ms=rng.randint(-5_000, 5_000), rate=rng.uniform(0.999, 1.001))
         self.process: Process | None = None
         self.failures: list[BaseException] = []
         """Why its processes gave up by themselves."""

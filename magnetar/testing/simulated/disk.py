@@ -196,8 +196,12 @@ class MemoryFiles:
                 if posixpath.dirname(name) == path:
                     self._durable_entries[name] = inode
 
+    @property
+    def used_bytes(self) -> int:
+        return sum(len(inode.cached) for inode in self._entries.values())
+
     def usage(self, path: str) -> DiskUsage:
-        used = sum(len(inode.cached) for inode in self._entries.values())
+        used = self.used_bytes
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return DiskUsage(total, max(total - used, 0))
 

@@ -11,6 +11,7 @@ server again. Where the server stands still, sessions do not end before they cou
 import asyncio
 import contextvars
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -37,6 +38,9 @@ SERVER: Final = "metadata"
 
 # A client that has no connection tries again so often.
 RECONNECT_S: Final = 0.2
+
+# How often something that is held up on its way looks whether it can go on.
+BLOCKED_S: Final = 0.05
 
 # Parts of the session's time: a client is heard so often, and gives a connection up when it hears nothing for so long.
 PING_SHARE: Final = 1 / 3
@@ -77,6 +81,35 @@ class MetadataServer:
         self.is_still = False
         for session in self.sessions:
             session.heard_s = self.loop.time()
+
+
+class _Way:
+    """One direction of a connection: what is put in arrives in order, and waits while the way is not open."""
+
+    def __init__(self, server: MetadataServer, context: contextvars.Context, is_open: Callable[[], bool]) -> None:
+        self._server = server
+        self._context = context
+        self._is_open = is_open
+        self._is_closed = False
+        self._last_s = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def put(self, arrived: Callable[[], None]) -> None:
+        self._waiting.append(arrived)
+        self._last_s = max(self._server.loop.time() + self._server.rng.choice(self._server.delays_s), self._last_s)
+        self._server.loop.call_at(self._last_s, self._arrive, context=self._context)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._waiting.clear()
+
+    def _arrive(self) -> None:
+        if self._is_closed or not self._waiting:
+            return
+        if self._is_open():
+            self._waiting.popleft()()
+        else:
+            self._server.loop.call_later(BLOCKED_S, self._arrive, context=self._context)
 
 
 class _Session:
@@ -129,18 +162,23 @@ class SimulatedStore:
         self._context = contextvars.copy_context()
         self._watches = Watches()
         self._session = _Session(server, self)
-        self._connection = 0
-        """The number of the connection; what belongs to a former one is not answered any more."""
         self._is_connected = True
         self._is_closed = False
         self._last_answer_s = clock.monotonic()
-        self._sent_s = self._answered_s = 0.0
+        self._connect()
         self._pending: dict[asyncio.Future[Any], bool] = {}
         """What waits for an answer, and whether it changes something."""
         self._loop.call_later(self._ping_s, self._ping)
         process.on_death.append(self._died)
 
     # The way to the server and back
+
+    def _connect(self) -> None:
+        """A new connection; what is under way on the former one is lost."""
+        server, host = self._server, self._process.host
+        network = server.network
+        self._way = _Way(server, server.context, lambda: not network.is_cut(host, SERVER) and not server.is_still)
+        self._way_back = _Way(server, self._context, lambda: not network.is_cut(SERVER, host))
 
     @property
     def _ping_s(self) -> float:
@@ -149,38 +187,28 @@ class SimulatedStore:
     def _died(self) -> None:
         """The system closes the connection. The session ends by its time."""
         self._is_closed = True
+        self._way_back.close()
 
     def _request_later(self, carry_out: Callable[[], None]) -> None:
         """*carry_out* at the server, when the request has arrived there."""
-        connection = self._connection
-        self._sent_s = max(self._loop.time() + self._server.rng.choice(self._server.delays_s), self._sent_s)
+        session = self._session
 
-        def arrive() -> None:
-            if connection != self._connection or self._session.has_ended:
-                return
-            if self._server.network.is_cut(self._process.host, SERVER):
-                return
-            if self._server.is_still:
-                self._loop.call_later(0.05, arrive, context=self._server.context)
-                return
-            self._session.heard_s = self._loop.time()
-            carry_out()
+        def arrived() -> None:
+            if not session.has_ended:
+                session.heard_s = self._loop.time()
+                carry_out()
 
-        self._loop.call_at(self._sent_s, arrive, context=self._server.context)
+        self._way.put(arrived)
 
     def answer_later(self, session: _Session, give: Callable[[], None]) -> None:
         """*give* in the process, when the answer has arrived there."""
-        connection = self._connection
-        self._answered_s = max(self._loop.time() + self._server.rng.choice(self._server.delays_s), self._answered_s)
 
-        def arrive() -> None:
-            if connection == self._connection and session is self._session and not self._is_closed:
-                if self._server.network.is_cut(SERVER, self._process.host):
-                    return
-                self._last_answer_s = self._clock.monotonic()
-                give()
+        def arrived() -> None:
+            self._last_answer_s = self._clock.monotonic()
+            give()
 
-        self._loop.call_at(self._answered_s, arrive, context=self._context)
+        if session is self._session:
+            self._way_back.put(arrived)
 
     async def _ask(self, question: Callable[[MemoryStore], Coroutine[Any, Any, Any]], *, changes: bool) -> Any:
         if self._is_closed:
@@ -241,20 +269,14 @@ class SimulatedStore:
     def server_broke(self, session: _Session) -> None:
         """The server has closed the connection; the client hears of it, or not."""
         if session is self._session and not self._is_closed:
-            connection = self._connection
-
-            def hear() -> None:
-                if connection == self._connection and not self._is_closed:
-                    self._lost_connection()
-
-            if not self._server.network.is_cut(SERVER, self._process.host):
-                self._loop.call_later(self._server.rng.choice(self._server.delays_s), hear, context=self._context)
+            self._way_back.put(self._lost_connection)
 
     def _lost_connection(self) -> None:
-        if not self._is_connected:
+        if not self._is_connected or self._is_closed:
             return
         self._is_connected = False
-        self._connection += 1
+        self._way.close()
+        self._way_back.close()
         for answer, changes in list(self._pending.items()):
             error = OutcomeUnknown if changes else StoreUnavailable
             _settle(answer, None, error("the connection to the metadata store was lost"))
@@ -273,6 +295,7 @@ class SimulatedStore:
             self._session = _Session(self._server, self)
         self._session.heard_s = self._loop.time()
         self._is_connected = True
+        self._connect()
         self._last_answer_s = self._clock.monotonic()
         self._watches.session_changed(SessionEvent.LOST if is_new else SessionEvent.CONNECTED)
         self._watches.everything_changed()

@@ -24,7 +24,10 @@ LIFE_S = 120
 
 
 def _live(seed: int, answer: Connection, level: str) -> None:
-    logging.basicConfig(level=level, stream=sys.stderr)
+    if level == "NONE":
+        logging.getLogger().addHandler(logging.NullHandler())
+    else:
+        logging.basicConfig(level=level, stream=sys.stderr)
     life = lives.Life.of(seed)
     outcome: dict[str, Any] = {"seed": seed, "error": None}
     try:
@@ -43,7 +46,7 @@ def _live(seed: int, answer: Connection, level: str) -> None:
     os._exit(0)
 
 
-def run(seeds: list[int], *, jobs: int, level: str = "CRITICAL") -> list[dict[str, Any]]:
+def run(seeds: list[int], *, jobs: int, level: str = "NONE") -> list[dict[str, Any]]:
     """The outcomes, as they come."""
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(seeds))
@@ -100,7 +103,7 @@ def main() -> int:
     parser.add_argument("end", type=int, nargs="?", help="the first seed that is not lived; one more than the first")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--story", action="store_true", help="print the story of each life")
-    parser.add_argument("--log", default="CRITICAL", help="level of the servers' log lines")
+    parser.add_argument("--log", default="NONE", help="level of the servers' log lines that are printed")
     options = parser.parse_args()
     end = options.first + 1 if options.end is None else options.end
     outcomes = run(list(range(options.first, end)), jobs=options.jobs, level=options.log)

@@ -12,9 +12,13 @@ Then the faults stop, all machines are up, and the life goes on until everything
 3. Exclusive and Failover get the messages of a producer in order, at their first delivery.
 4. Positions that are acknowledged to one producer go up.
 5. Everything settles: producers have no message that waits, subscriptions have no backlog.
+6. With de-duplication no message is there twice.
+7. What `tests.simulation.stack.checks` says.
 """
 
 import asyncio
+import errno
+import logging
 import random
 import secrets
 import uuid
@@ -29,9 +33,10 @@ from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from magnetar.testing.simulated.cluster import BOOKIE, BookieMachine, BrokerMachine, Machine, SimulatedCluster
-from magnetar.testing.simulated.loop import Process
+from magnetar.testing.simulated.loop import PROCESS, Process
 from magnetar.testing.simulated.network import NetworkLoop
 from magnetar_core.runtime.types import MagnetarError
+from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses, unrepaired
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 
 FAULTS_S: Final = 40.0
@@ -105,10 +110,8 @@ class Life:
         self.config = config
         for _ in range(rng.randint(1, 3)):
             self.cluster.add_broker(config)
-        slow = rng.choice((0.0002, 0.001, 0.01))
-        self.loop.work_delay_s = lambda name: rng.choice(
-            (slow, slow, slow, slow * 5, slow * 30 if self.is_faulty else slow)
-        )
+        self._work_s = rng.choice((0.0002, 0.001, 0.01))
+        self.loop.work_delay_s = self._work_delay_s
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
         """Topic → message → where it is said to be."""
         self.unsure: Counter[str] = Counter()
@@ -117,6 +120,10 @@ class Life:
         self.busy: set[str] = set()
         self.clients: list[Process] = []
         self.problems: list[str] = []
+        self.ledgers = ClosedLedgers(self.cluster, self.problem)
+        self.errors = OwnErrors(self.problem)
+        self.slow_hosts: set[str] = set()
+        self.is_rebuilding = False
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     @classmethod
@@ -149,12 +156,26 @@ class Life:
         """The same for each run of a seed."""
         return f"{zlib.crc32(repr((self.loop.time(), self.story, sorted(self.counts.items()))).encode()):08x}"
 
+    def problem(self, text: str) -> None:
+        """A rule did not hold."""
+        self.note(text.partition("\n")[0])
+        self.problems.append(text)
+
     def note(self, text: str) -> None:
         self.story.append(f"{self.loop.time():8.3f}  {text}")
+
+    def _work_delay_s(self, name: str) -> float:
+        times = self.rng.choice((1, 1, 1, 5, 30)) if self.is_faulty else 1
+        process = PROCESS.get(None)
+        if process is not None and process.host in self.slow_hosts:
+            times *= 50
+        return min(self._work_s * times, 2.0)
 
     # -------------------------------------------------------------------------------- the life
 
     async def run(self) -> None:
+        self.loop.set_exception_handler(self.errors.on_loop)
+        logging.getLogger().addHandler(self.errors)
         await self.cluster.start()
         self.note(
             f"{len(self.cluster.bookies)} bookies, {len(self.cluster.brokers)} brokers, {self.config.ensemble_size}/"
@@ -166,7 +187,7 @@ class Life:
         await self._heal()
         await asyncio.gather(*running)
         await self._settle()
-        self._check()
+        await self._check()
 
     # -------------------------------------------------------------------------------- applications
 
@@ -229,9 +250,10 @@ class Life:
         rng = self.rng
         events: list[Callable[[], Any]] = [
             self.kill_broker, self.kill_bookie, self.cut_power, self.freeze, self.stop_broker, self.cut_way,
-            self.break_wires, self.break_metadata, self.metadata_stands_still, self.unload,
+            self.break_wires, self.break_metadata, self.metadata_stands_still, self.unload, self.break_disk,
+            self.fill_disk, self.slow_disk, self.new_disk, self.seek,
         ]  # fmt: skip
-        chosen = rng.sample(events, rng.randint(2, len(events)))
+        chosen = rng.sample(events, rng.randint(2, 8))
         self.cluster.server.breaks_share = rng.choice((0.0, 0.0, 0.001, 0.01))
         pause_s = rng.choice((0.5, 2.0, 6.0))
         await asyncio.sleep(rng.uniform(0.5, 3.0))
@@ -367,6 +389,92 @@ class Life:
         self.cluster.server.stand_still()
         self._later(for_s, self.cluster.server.go_on)
 
+    def break_disk(self) -> None:
+        """A write or sync fails once, and the bookie gives up."""
+        machine = self._bookie()
+        if machine is None:
+            return
+        self.busy.add(machine.name)
+        kind, left = self.rng.choice(("write", "sync", "create")), self.rng.randint(1, 20)
+        self.note(f"the disk of {machine} fails at the {left}. {kind}")
+
+        def fail(what: str, path: str) -> None:
+            nonlocal left
+            left -= what == kind
+            if not left:
+                raise OSError(errno.EIO, "a sector is broken", path)
+
+        hooks = machine.files.on_operation
+        hooks.append(fail)
+
+        def after() -> None:
+            hooks.clear()
+            if machine.is_up:
+                self.busy.discard(machine.name)
+            else:
+                self._restart(machine, 0.5)
+
+        self._later(self._away(), after)
+
+    def fill_disk(self) -> None:
+        machine = self._bookie()
+        if machine is None:
+            return
+        self.busy.add(machine.name)
+        files = machine.files
+        self.note(f"the disk of {machine} is full")
+        files.capacity_bytes = files.used_bytes + self.rng.choice((0, 10_000))
+
+        def after() -> None:
+            files.capacity_bytes = None
+            self.note(f"the disk of {machine} has room again")
+            if machine.is_up:
+                self.busy.discard(machine.name)
+            else:
+                self._restart(machine, 0.5)
+
+        self._later(self._away(), after)
+
+    def slow_disk(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self.note(f"the disk of {machine} is slow")
+            self.slow_hosts.add(machine.name)
+            self._later(self._away(), lambda: self.slow_hosts.discard(machine.name))
+
+    def new_disk(self) -> None:
+        """A bookie's disk is replaced by an empty one, where all others have what they should have."""
+        machine = self._bookie()
+        if machine is None or self.busy or self.is_rebuilding:
+            return
+        self.is_rebuilding = True
+        self.busy.add(machine.name)
+        self.note(f"{machine} gets an empty disk")
+        machine.kill()
+        machine.wipe()
+        machine.config = replace(machine.config, data_integrity=True)
+        self._restart(machine, self._away())
+        self._spawn(self._rebuilt(machine))
+
+    async def _rebuilt(self, machine: BookieMachine) -> None:
+        """Only one bookie at a time may lack copies."""
+        while machine.name in self.busy or await self._lacks(machine):
+            await asyncio.sleep(1.0)
+        self.note(f"{machine} has its copies again")
+        self.is_rebuilding = False
+
+    async def _lacks(self, machine: BookieMachine) -> bool:
+        if not machine.is_up or machine.bookie is None:
+            return True
+        return machine.bookie.operations.integrity_status().is_needed or bool(await unrepaired(self.cluster))
+
+    def seek(self) -> None:
+        alone = [each for each in self.subscriptions if each.kind == "exclusive"]
+        if alone:
+            subscription = self.rng.choice(alone)
+            self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
+            subscription.consumers[0].seek_begin()
+
     def unload(self) -> None:
         machine = self._broker()
         if machine is None or machine.broker is None:
@@ -399,7 +507,8 @@ class Life:
                     self.busy.add(machine.name)
                     self._restart(machine, 0.1)
             if self.loop.time() > deadline_s:
-                raise Broken(f"not all machines are up: {[str(m) for m in self.cluster.machines if not m.is_up]}")
+                away = [str(machine) for machine in self.cluster.machines if not machine.is_up]
+                raise Broken(f"not all machines are up: {away}; under way: {sorted(self.busy)}")
             await asyncio.sleep(0.5)
         self.cluster.network.mend()
         self.note("all machines are up")
@@ -427,7 +536,7 @@ class Life:
                 )
         return ""
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
         for topic, sent in self.sent.items():
             by_producer: dict[str, list[tuple[int, tuple[int, int]]]] = {}
             for payload, place in sent.items():
@@ -438,8 +547,49 @@ class Life:
                 ordered = [place for _, place in sorted(places) if place[0] >= 0]
                 if ordered != sorted(ordered):
                     raise Broken(f"{topic}: the positions of {name} do not go up")
+            await self._read_again(topic, sent)
+        deadline_s = self.loop.time() + SETTLE_S
+        while problem := await self._left():
+            if self.loop.time() > deadline_s:
+                raise Broken(problem)
+            await asyncio.sleep(2.0)
+        self.problems += await losses(self.cluster)
         if self.problems:
             raise Broken("; ".join(self.problems[:5]))
+
+    async def _left(self) -> str:
+        """What is in use at the end although nothing is under way; empty if there is nothing."""
+        return next(filter(None, map(in_use, self.cluster.brokers)), "") or await unrepaired(self.cluster)
+
+    async def _read_again(self, topic: str, sent: dict[str, tuple[int, int]]) -> None:
+        """Rules 1 and 6, with a reader."""
+        there: dict[str, list[tuple[int, int]]] = {}
+
+        def arrived(received: Received) -> None:
+            place = received.id.ledger_id, received.id.entry_id
+            there.setdefault(received.payload.decode(), []).append(place)
+            received.consumer.acknowledge(received)
+
+        process = Process("reader")
+        self.clients.append(process)
+        self.cluster.network.add(process)
+        client = PulsarClient([machine.url for machine in self.cluster.brokers], self.rng)
+        subscribing = client.subscribe(
+            topic, "reader", TYPES["exclusive"], on_message=arrived, name="reader", queue=1000, durable=False
+        )
+        reader = await process.run(subscribing)
+        deadline_s = self.loop.time() + SETTLE_S
+        while missing := [text for text in sent if text not in there]:
+            if self.loop.time() > deadline_s:
+                raise Broken(f"{topic}: a reader misses {missing[:5]}, at {[sent[text] for text in missing[:5]]}")
+            await asyncio.sleep(0.5)
+        await process.run(reader.close())
+        for text, place in sent.items():
+            if place[0] >= 0 and place not in there[text]:
+                raise Broken(f"{topic}: {text} was acknowledged at {place}, and is at {there[text]}")
+        twice = [text for text, places in there.items() if len(set(places)) > 1]
+        if self.deduplicates and twice:
+            raise Broken(f"{topic}: {twice[0]} is there twice, at {there[twice[0]]}")
 
 
 class _Worker:
@@ -463,7 +613,7 @@ class _Worker:
         if is_first and self._ordered:
             last = subscription.first_of.get(name, -1)
             if int(number) < last and text not in life.unsure:
-                life.problems.append(f"{subscription.kind} {subscription.topic}: {text} comes after {name}:{last}")
+                life.problem(f"{subscription.kind} {subscription.topic}: {text} comes after {name}:{last}")
             subscription.first_of[name] = max(last, int(number))
         if life.is_faulty and self._habit == "some come again" and self._rng.random() < 0.1 and not self._cumulative:
             received.consumer.redeliver([received])

@@ -504,6 +504,14 @@ class Consumer(_Attached):
                 self._batches.pop((each.id.ledger_id, each.id.entry_id), None)
             self.connection.write(command(_T.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self.id, message_ids=ids))
 
+    def seek_begin(self) -> None:
+        """Nobody waits for the answer: the broker ends the consumer's connection to its topic, and it comes again."""
+        if self.connection is not None:
+            begin = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+            self.connection.write(
+                command(_T.SEEK, consumer_id=self.id, request_id=self.client.number(), message_id=begin)
+            )
+
     async def close(self) -> None:
         self.is_closed = True
         connection, self.connection = self.connection, None

@@ -1,0 +1,105 @@
+"""What must hold in a life, whatever happens: looked at with each change of the metadata, each log line, and at the end.
+
+1. A ledger that was closed stays closed, at the same entry and of the same size.
+2. No server meets an error of ours (AssertionError, TypeError, KeyError …), and no task ends with an error that nobody
+   takes.
+3. Nobody reports data as lost.
+4. At the end each budget of a broker is what is in use: nothing waits, so they are empty; each copy of a ledger is
+   there, no ledger is marked as one that lacks copies, and none is locked.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from magnetar.testing.simulated.cluster import ROOT, BrokerMachine, SimulatedCluster
+from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
+from magnetar_core.bookkeeper.metadata.damage.rules import Kind
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, decode, ledger_id_of
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.tree import Change
+from magnetar_core.runtime.types import MagnetarError
+
+Problem = Callable[[str], None]
+
+# What an error of the environment is; everything else is a programmer's.
+_FORESEEN: Final = (MagnetarError, OSError, TimeoutError, asyncio.CancelledError)
+
+
+class ClosedLedgers:
+    """Rule 1."""
+
+    def __init__(self, cluster: SimulatedCluster, problem: Problem) -> None:
+        self._problem = problem
+        self._closed: dict[int, LedgerMetadata] = {}
+        cluster.server.root.session(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        ledger_id = ledger_id_of(change.path) if change.path.startswith(ROOT) else None
+        if ledger_id is None or change.record is None or not change.record.value:
+            return
+        metadata = decode(change.record.value)
+        before = self._closed.get(ledger_id)
+        if before is None:
+            if metadata.is_closed:
+                self._closed[ledger_id] = metadata
+        elif not metadata.is_closed or (metadata.last_entry_id, metadata.length) != (
+            before.last_entry_id, before.length,
+        ):  # fmt: skip
+            self._problem(f"ledger {ledger_id} was closed at {before.last_entry_id}, and then: {metadata}")
+
+
+class OwnErrors(logging.Handler):
+    """Rule 2."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(logging.WARNING)
+        self._problem = problem
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, _FORESEEN):
+            text = logging.Formatter().formatException((type(error), error, error.__traceback__))
+            self._problem(f"{record.name}: {record.getMessage()}\n{text}")
+
+    def on_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The exception handler of the loop."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, _FORESEEN):
+            text = logging.Formatter().formatException((type(error), error, error.__traceback__))
+            self._problem(f"{context['message']}\n{text}")
+
+
+async def losses(cluster: SimulatedCluster) -> list[str]:
+    """Rule 3."""
+    reports = await DamageReports(cluster.server.root, ROOT).all()
+    return [
+        f"{report.kind.value}: ledger {report.ledger_id}: {report.text}"
+        for report in reports
+        if report.kind is Kind.DATA_LOSS
+    ]
+
+
+async def unrepaired(cluster: SimulatedCluster) -> str:
+    """Rule 4, of ledgers; empty where all have their copies."""
+    board = MarkBoard(cluster.server.root, ROOT)
+    marked = [ledger_id async for ledger_id in board.marked()]
+    if marked:
+        return f"ledgers {marked[:5]} are marked as ones that lack copies"
+    locked = sorted(await board.locked())
+    return f"ledgers {locked[:5]} are locked for a repair" if locked else ""
+
+
+def in_use(machine: BrokerMachine) -> str:
+    """Rule 4, of one broker; empty where nothing is in use."""
+    broker = machine.broker
+    assert broker is not None
+    budgets = {"publishes": broker.publishes, "reads": broker.reads, "set aside": broker.set_aside}
+    for name, budget in budgets.items():
+        budget_used = budget.used_bytes
+        if budget_used:
+            return f"{machine}: {budget_used} bytes of the budget of {name} are in use, and nothing is under way"
+        if budget.waiting_count:
+            return f"{machine}: {budget.waiting_count} wait for the budget of {name}, which is empty"
+    return ""
