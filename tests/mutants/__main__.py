@@ -2,7 +2,8 @@
 
     python -m tests.mutants                  every mutant, against the tests that it names
     python -m tests.mutants -k fence         those with `fence` in their name or place
-    python -m tests.mutants --images 1500    against drawn crash images instead: what random lives find by themselves
+    python -m tests.mutants --images 1500    against drawn crash images instead: what these find by themselves
+    python -m tests.mutants --lives 20       against lives of whole clusters instead (`tests.simulation.stack`)
 
 Prints a table; ends with 1 if a mutant survives, if its place is gone, or if a test fails without any mutant.
 """
@@ -159,6 +160,7 @@ def main() -> int:
     parser.add_argument("-k", metavar="WORD", default="", help="only mutants with WORD in their name or place")
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
+    parser.add_argument("--lives", type=int, default=0, help="try so many lives of clusters instead of named tests")
     parser.add_argument(
         "--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)"
     )
@@ -171,7 +173,7 @@ def main() -> int:
         workshops: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(options.n):
             workshops.put(Workshop(Path(temporary) / str(number), options.patience))
-        if not options.images:
+        if not options.images and not options.lives:
             workshop = workshops.get()
             problem = healthy(workshop, mutants)
             workshops.put(workshop)
@@ -187,6 +189,12 @@ def main() -> int:
                         mutant,
                         ["tests/crash/test_crash_images.py", "-k", "in_every_image"],
                         {"MAGNETAR_CRASH_IMAGES": str(options.images), "MAGNETAR_CRASH_SEED": "1"},
+                    )
+                if options.lives:
+                    return workshop.try_mutant(
+                        mutant,
+                        ["tests/simulation/test_stack_sim.py", "-k", "in_the_lives"],
+                        {"MAGNETAR_LIVES": str(options.lives)},
                     )
                 return workshop.try_mutant(mutant, mutant.tests)
             finally:

@@ -46,8 +46,8 @@ def _live(seed: int, answer: Connection, level: str) -> None:
     os._exit(0)
 
 
-def run(seeds: list[int], *, jobs: int, level: str = "NONE") -> list[dict[str, Any]]:
-    """The outcomes, as they come."""
+def run(seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool = False) -> list[dict[str, Any]]:
+    """The outcomes, as they come. *until_broken*: no life is begun after one has broken a rule."""
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(seeds))
     running: dict[Connection, tuple[int, Any, float]] = {}
@@ -75,6 +75,8 @@ def run(seeds: list[int], *, jobs: int, level: str = "NONE") -> list[dict[str, A
             del running[pipe]
             outcomes.append(outcome)
             show(outcome)
+            if until_broken and outcome["error"] is not None:
+                waiting.clear()
     return outcomes
 
 
@@ -104,9 +106,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--story", action="store_true", help="print the story of each life")
     parser.add_argument("--log", default="NONE", help="level of the servers' log lines that are printed")
+    parser.add_argument("--until-broken", action="store_true", help="end with the first life that breaks a rule")
     options = parser.parse_args()
     end = options.first + 1 if options.end is None else options.end
-    outcomes = run(list(range(options.first, end)), jobs=options.jobs, level=options.log)
+    outcomes = run(
+        list(range(options.first, end)), jobs=options.jobs, level=options.log, until_broken=options.until_broken
+    )
     if options.story:
         print(*(line for outcome in outcomes for line in outcome["story"]), sep="\n")
     bad = [outcome["seed"] for outcome in outcomes if outcome["error"] is not None]

@@ -1,4 +1,4 @@
-"""What must hold in a life, whatever happens: looked at with each change of the metadata, each log line, and at the end.
+"""What must hold in a life, whatever happens: looked at with each change of the metadata, each log line, and last.
 
 1. A ledger that was closed stays closed, at the same entry and of the same size.
 2. No server meets an error of ours (AssertionError, TypeError, KeyError …), and no task ends with an error that nobody

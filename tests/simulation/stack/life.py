@@ -36,6 +36,7 @@ from magnetar.testing.simulated.cluster import BOOKIE, BookieMachine, BrokerMach
 from magnetar.testing.simulated.loop import PROCESS, Process
 from magnetar.testing.simulated.network import NetworkLoop
 from magnetar_core.runtime.types import MagnetarError
+from tests.simulation.stack.applications import Deleted, Keyed
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses, unrepaired
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 
@@ -182,6 +183,9 @@ class Life:
             f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
         )
         tasks = [self._application(number) for number in range(self.rng.randint(1, 3))]
+        others: dict[str, type[Keyed] | type[Deleted]] = {"keyed": Keyed, "deleted": Deleted}
+        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2))):
+            tasks.append(others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run())
         running = [asyncio.ensure_future(task) for task in tasks]
         await self._faults()
         await self._heal()
@@ -191,14 +195,19 @@ class Life:
 
     # -------------------------------------------------------------------------------- applications
 
+    def client(self, name: str) -> tuple[Process, PulsarClient]:
+        """A process of an application, and the client that it uses there."""
+        process = Process(name)
+        self.clients.append(process)
+        self.cluster.network.add(process)
+        return process, PulsarClient([machine.url for machine in self.cluster.brokers], self.rng)
+
     async def _application(self, number: int) -> None:
         topic = f"{TENANT}/t{number}"
         self.sent[topic] = {}
         urls = [machine.url for machine in self.cluster.brokers]
-        client = Process(f"client-{number}")
-        self.clients.append(client)
-        self.cluster.network.add(client)
-        await client.run(self._produce_and_consume(topic, number, urls))
+        process, _ = self.client(f"client-{number}")
+        await process.run(self._produce_and_consume(topic, number, urls))
 
     async def _produce_and_consume(self, topic: str, number: int, urls: list[str]) -> None:
         rng = random.Random(f"{self.seed}/{number}")
@@ -570,10 +579,7 @@ class Life:
             there.setdefault(received.payload.decode(), []).append(place)
             received.consumer.acknowledge(received)
 
-        process = Process("reader")
-        self.clients.append(process)
-        self.cluster.network.add(process)
-        client = PulsarClient([machine.url for machine in self.cluster.brokers], self.rng)
+        process, client = self.client("reader")
         subscribing = client.subscribe(
             topic, "reader", TYPES["exclusive"], on_message=arrived, name="reader", queue=1000, durable=False
         )

@@ -317,6 +317,16 @@ class Producer(_Attached):
             self._write(pending)
         return pending.answer
 
+    async def close(self) -> None:
+        """What is not acknowledged fails."""
+        self.is_closed = True
+        self._task.cancel()
+        self._fail("closed")
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.producers.pop(self.id, None)
+            await _close(connection, _T.CLOSE_PRODUCER, self.client.number(), producer_id=self.id)
+
     def _write(self, pending: _Pending) -> None:
         assert self.connection is not None
         made = wire.BaseCommand(
@@ -361,6 +371,14 @@ class Producer(_Attached):
                 pending.answer.exception()
 
 
+async def _close(connection: _Connection, kind: int, request_id: int, **fields: Any) -> None:
+    """A close that is not answered ends the connection: nothing of it may be left at the broker."""
+    try:
+        await connection.ask(kind, request_id, **fields)
+    except (Failed, TimeoutError):
+        connection.close()
+
+
 def _single(payload: bytes, key: str) -> bytes:
     metadata = SingleMessageMetadata(payload_size=len(payload))
     if key:
@@ -384,6 +402,7 @@ class Received:
     payload: bytes
     redeliveries: int
     consumer: "Consumer"
+    key: str
     session: int
     """The connection over which it came; what came over a former one is not acknowledged any more."""
 
@@ -409,6 +428,7 @@ class Consumer(_Attached):
         durable: bool = True,
         index_acks: bool = False,
         latest: bool = False,
+        compacted: bool = False,
     ) -> None:
         super().__init__(client, topic)
         self.subscription = subscription
@@ -418,6 +438,7 @@ class Consumer(_Attached):
         self._queue = queue
         self._durable = durable
         self._index_acks = index_acks
+        self._compacted = compacted
         self._initial = wire.CommandSubscribe.Latest if latest else wire.CommandSubscribe.Earliest
         self._given = 0
         self.session = 0
@@ -436,7 +457,7 @@ class Consumer(_Attached):
             await connection.ask(
                 _T.SUBSCRIBE, self.client.number(), topic=self.topic, subscription=self.subscription,
                 subType=self._kind, consumer_id=self.id, consumer_name=self.name, durable=self._durable,
-                initialPosition=self._initial, **options,
+                initialPosition=self._initial, read_compacted=self._compacted, **options,
             )  # fmt: skip
         except BaseException:
             connection.consumers.pop(self.id, None)
@@ -456,12 +477,13 @@ class Consumer(_Attached):
             self._batches.setdefault(place, _BatchAcks(set(open_indexes)))
         for index, each in enumerate(messages):
             self._took(1)
-            if index in open_indexes:
-                received = Received(
-                    MessageId(*place, index if metadata.HasField("num_messages_in_batch") else -1, count),
-                    bytes(each.payload), message.redelivery_count, self, self.session,
-                )  # fmt: skip
-                self._on_message(received)
+            if index not in open_indexes or (each.single is not None and each.single.compacted_out):
+                continue
+            message_id = MessageId(*place, -1 if each.single is None else index, count)
+            key = metadata.partition_key if each.single is None else each.single.partition_key
+            self._on_message(
+                Received(message_id, bytes(each.payload), message.redelivery_count, self, key, self.session)
+            )
 
     def _took(self, count: int) -> None:
         self._given += count
@@ -514,14 +536,11 @@ class Consumer(_Attached):
 
     async def close(self) -> None:
         self.is_closed = True
+        self._task.cancel()
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.consumers.pop(self.id, None)
-            try:
-                await connection.ask(_T.CLOSE_CONSUMER, self.client.number(), consumer_id=self.id)
-            except (Failed, TimeoutError):
-                connection.close()
-        self._task.cancel()
+            await _close(connection, _T.CLOSE_CONSUMER, self.client.number(), consumer_id=self.id)
 
 
 def _open_indexes(ack_set: list[int], count: int) -> set[int]:

@@ -1,0 +1,196 @@
+"""More applications of a life, each with a topic of its own.
+
+`Keyed`: values by key, compacted now and then. In the end a reader that reads compacted sees the last value of each
+key.
+`Deleted`: a topic that is deleted and made again. What was acknowledged after a deletion is there; nothing of before
+is.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.broker import Broker
+from broker.wire import pulsar_pb2 as wire
+from magnetar.testing.simulated.cluster import SimulatedCluster
+from magnetar.testing.simulated.loop import Process
+from magnetar_core.runtime.types import MagnetarError
+from managed_ledger.topic_name import TopicName
+from tests.simulation.stack.pulsar_client import Consumer, Failed, PulsarClient, Received
+
+KEYS: Final = 6
+PATIENCE_S: Final = 180.0
+
+
+class World(Protocol):
+    """What an application needs of the life that it is part of."""
+
+    cluster: SimulatedCluster
+    is_faulty: bool
+
+    def note(self, text: str) -> None: ...
+
+    def problem(self, text: str) -> None: ...
+
+    def client(self, name: str) -> tuple[Process, PulsarClient]: ...
+
+
+class Keyed:
+    """Values by key, over a topic that is compacted."""
+
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic
+        self._rng = rng
+        self._last: dict[str, set[str]] = {}
+        """Key → the values of which one is the last: more than one where nobody knows whether it was stored."""
+        self._seen: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """While there are faults, and then until all that was acknowledged can be read."""
+        process, client = self._world.client("keyed")
+        await process.run(self._produce(client))
+        process, client = self._world.client("keyed-reader")
+        await process.run(self._read(client))
+
+    async def _produce(self, client: PulsarClient) -> None:
+        rng, count = self._rng, 0
+        producer = await client.produce(self._topic, "keyed")
+        while self._world.is_faulty:
+            key = f"k{rng.randrange(KEYS)}"
+            values = []
+            for _ in range(rng.choice((1, 1, 4))):
+                count += 1
+                values.append("" if rng.random() < 0.1 else f"{key}={count}")
+            try:
+                await producer.send([value.encode() for value in values], key=key)
+                self._last[key] = {values[-1]}
+            except Failed:
+                self._last.setdefault(key, {""}).update(values)
+            if rng.random() < 0.05:
+                self._compact()
+            await asyncio.sleep(rng.expovariate(1 / 0.2))
+
+    def _compact(self) -> None:
+        owner = owner_of(self._world.cluster, self._topic)
+        if owner is not None:
+            process, broker, name = owner
+            if process.call(broker.topics[name].compactor.start):
+                self._world.note(f"{self._topic} is compacted")
+
+    async def _read(self, client: PulsarClient) -> None:
+        loop = asyncio.get_running_loop()
+        self._compact()
+        deadline_s = loop.time() + PATIENCE_S
+        reader = await client.subscribe(
+            self._topic, "reader", wire.CommandSubscribe.Exclusive, on_message=self._arrived, name="reader",
+            durable=False, compacted=True,
+        )  # fmt: skip
+        while wrong := [key for key, values in self._last.items() if self._seen.get(key, "") not in values]:
+            if loop.time() > deadline_s:
+                told = [(key, self._seen.get(key), self._last[key]) for key in wrong[:3]]
+                self._world.problem(f"{self._topic}: a compacted reader sees (key, value, what was stored) {told}")
+                break
+            await asyncio.sleep(0.5)
+        await reader.close()
+
+    def _arrived(self, received: Received) -> None:
+        self._seen[received.key] = received.payload.decode()
+        received.consumer.acknowledge(received)
+
+
+class Deleted:
+    """A topic that is deleted, and made again by whoever comes next."""
+
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic
+        self._rng = rng
+
+    async def run(self) -> None:
+        life = 0
+        while self._world.is_faulty:
+            process, client = self._world.client(f"deleted-{life}")
+            await process.run(self._live(client, life))
+            process.kill()
+            life += 1
+
+    async def _live(self, client: PulsarClient, life: int) -> None:
+        producer = await client.produce(self._topic, f"deleted-{life}")
+        sent = set()
+        for number in range(self._rng.randint(1, 30)):
+            text = f"{life}:{number}"
+            try:
+                await producer.send([text.encode()])
+                sent.add(text)
+            except Failed:
+                pass
+        received: set[str] = set()
+
+        def arrived(message: Received) -> None:
+            received.add(message.payload.decode())
+            message.consumer.acknowledge(message)
+
+        consumer = await client.subscribe(
+            self._topic, "s", wire.CommandSubscribe.Shared, on_message=arrived, name="c", queue=5
+        )
+        await self._until(lambda: sent <= received, lambda: f"{sorted(sent - received)[:5]} are missing")
+        strangers = [text for text in received if not text.startswith(f"{life}:")]
+        if strangers:
+            self._world.problem(f"{self._topic}: {strangers[:3]} of a topic that was deleted, in its life {life}")
+        await producer.close()
+        await consumer.close()
+        await self._delete(consumer)
+
+    async def _delete(self, consumer: Consumer) -> None:
+        name = TopicName.parse(self._topic)
+
+        async def delete(broker: Broker) -> None:
+            await broker.deleting.delete_topic(name, force=True)
+
+        async def deleted() -> bool:
+            owner = owner_of(self._world.cluster, self._topic)
+            if owner is None:  # somebody has to open it, who makes it again where it was deleted
+                try:
+                    await consumer.client.connect(await consumer.client.locate(self._topic))
+                    again = await consumer.client.produce(self._topic, "again")
+                    await again.close()
+                except (Failed, OSError, TimeoutError):
+                    pass
+                return False
+            process, broker, _ = owner
+            try:
+                await asyncio.wait_for(process.run(delete(broker)), 30)
+            except (MagnetarError, TimeoutError) as error:
+                self._world.note(f"{self._topic} is not deleted: {error!r}")
+                return False
+            return True
+
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + PATIENCE_S
+        while not await deleted():
+            if loop.time() > deadline_s:
+                self._world.problem(f"{self._topic} cannot be deleted")
+                return
+            await asyncio.sleep(1.0)
+        self._world.note(f"{self._topic} is deleted")
+
+    async def _until(self, done: Callable[[], bool], why: Callable[[], str]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + PATIENCE_S
+        while not done():
+            if loop.time() > deadline_s:
+                self._world.problem(f"{self._topic}: {why()}")
+                return
+            await asyncio.sleep(0.2)
+
+
+def owner_of(cluster: SimulatedCluster, topic: str) -> tuple[Process, Broker, TopicName] | None:
+    """The process and the broker where *topic* is open; None where it is nowhere, or stands still."""
+    name = TopicName.parse(topic)
+    for machine in cluster.brokers:
+        broker = machine.broker
+        if machine.is_up and not machine.running.is_frozen and broker is not None and name in broker.topics:
+            return machine.running, broker, name
+    return None
