@@ -42,6 +42,9 @@ from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClien
 
 FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
+
+# Reports of damage that have no cause any more are called mended every 300 s.
+MENDED_S: Final = 700.0
 TENANT: Final = "persistent://public/default"
 
 TYPES: Final = {
@@ -557,18 +560,18 @@ class Life:
                 if ordered != sorted(ordered):
                     raise Broken(f"{topic}: the positions of {name} do not go up")
             await self._read_again(topic, sent)
-        deadline_s = self.loop.time() + SETTLE_S
+        deadline_s = self.loop.time() + MENDED_S
         while problem := await self._left():
             if self.loop.time() > deadline_s:
                 raise Broken(problem)
             await asyncio.sleep(2.0)
-        self.problems += await losses(self.cluster)
         if self.problems:
             raise Broken("; ".join(self.problems[:5]))
 
     async def _left(self) -> str:
         """What is in use at the end although nothing is under way; empty if there is nothing."""
-        return next(filter(None, map(in_use, self.cluster.brokers)), "") or await unrepaired(self.cluster)
+        used = next(filter(None, map(in_use, self.cluster.brokers)), "")
+        return used or await unrepaired(self.cluster) or await losses(self.cluster)
 
     async def _read_again(self, topic: str, sent: dict[str, tuple[int, int]]) -> None:
         """Rules 1 and 6, with a reader."""
