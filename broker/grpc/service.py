@@ -62,9 +62,11 @@ Handler = Callable[[Any], Awaitable[Any]]
 class GrpcServer:
     """Serves one broker's topics over gRPC."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, new_server: Callable[..., Any] | None = None) -> None:
+        """*new_server* makes the server, as `grpc.aio.server`, which is None."""
         config = broker.config
         self._broker = broker
+        self._new_server = grpc.aio.server if new_server is None else new_server
         self._requests = Requests()
         bytes_max = min(config.grpc_group_bytes_max, config.max_message_bytes)
         limits = GroupLimits(config.grpc_group_messages_max, bytes_max, config.grpc_group_delay_ms)
@@ -78,7 +80,7 @@ class GrpcServer:
 
     async def start(self, host: str, port: int | None, port_tls: int | None = None) -> int:
         """Open the ports (0: any free one); returns the number of the first. *port_tls* is for TLS. Raises OSError."""
-        self._server = grpc.aio.server(
+        self._server = self._new_server(
             options=[
                 (
                     "grpc.max_receive_message_length",

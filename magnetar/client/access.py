@@ -1,13 +1,23 @@
 """The credentials that a client of the topic API shows to brokers, and the certificates that it trusts."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import grpc
 
 Token = str | Callable[[], str]
 """A token, or a function that returns the present one: it is called for each call that begins."""
+
+
+@runtime_checkable
+class WithChannels(Protocol):
+    """An event loop whose connections are its own, as in a simulation."""
+
+    def grpc_channel(self, address: str) -> Any:
+        """As `grpc.aio.insecure_channel`."""
+        ...
 
 
 class Access(NamedTuple):
@@ -35,6 +45,9 @@ class Access(NamedTuple):
 
     def channel(self, address: str, options: Any) -> Any:
         """A channel to the broker at *address*. Raises OSError, ValueError."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, WithChannels):
+            return loop.grpc_channel(address)
         if not self.uses_tls:
             return grpc.aio.insecure_channel(address, options=options)
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):

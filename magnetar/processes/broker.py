@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.broker import Broker
 from broker.names import Bundles
@@ -33,6 +33,8 @@ from magnetar_core.runtime.tasks import Parts
 from magnetar_core.runtime.types import MagnetarError
 
 log = logging.getLogger(__name__)
+
+NewSocket = Callable[[int, int], socket.socket]
 
 
 # How long a broker that stops waits, in all, for a metadata store that does not answer: to seal its ledgers and to
@@ -64,20 +66,23 @@ async def start_broker(
     preferred_grpc_port: int | None = None,
     more_metrics: Sequence[MetricSource] = (),
     on_failure: Callable[[BaseException], None],
+    new_socket: NewSocket = socket.socket,
+    new_grpc_server: Callable[..., Any] | None = None,
 ) -> Broker:
     """Start a broker whose stores are open; *parts* learns how to stop it, *on_failure* is called when it must end.
     Raises MagnetarError.
 
     Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead. /metrics also has
-    *more_metrics*, those of what else runs in the process.
+    *more_metrics*, those of what else runs in the process. *new_socket* makes sockets that hold ports, as
+    `socket.socket` does; *new_grpc_server* the server of the topic API, as `grpc.aio.server`, which is None.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     check(config)
     doors = open_doors(config, clock)
-    web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)")
-    secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls")
-    grpc_socket = _reserve_grpc(config, config.grpc_port, preferred_grpc_port)
-    secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port)
+    web_socket = _reserve(config, config.web_port, "webServicePort (--web-port)", new_socket)
+    secure_socket = _reserve(config, config.web_port_tls, "webServicePortTls", new_socket)
+    grpc_socket = _reserve_grpc(config, config.grpc_port, preferred_grpc_port, new_socket)
+    secure_grpc_socket = _reserve_grpc(config, config.grpc_port_tls, preferred_grpc_port, new_socket)
 
     async def bundles_of(namespace: str) -> Bundles:
         return await broker.bundles_of(namespace)
@@ -142,7 +147,7 @@ async def start_broker(
         await load_beside("broker.grpc.service")
         from broker.grpc.service import GrpcServer
 
-        grpc_server = GrpcServer(broker)
+        grpc_server = GrpcServer(broker, new_grpc_server)
         try:
             await grpc_server.start(
                 config.bind_address,
@@ -178,12 +183,12 @@ def _number_of(listening: socket.socket | None) -> int:
     return 0 if listening is None else int(listening.getsockname()[1])
 
 
-def _reserve(config: BrokerConfig, port: int | None, setting: str) -> socket.socket | None:
+def _reserve(config: BrokerConfig, port: int | None, setting: str, new_socket: NewSocket) -> socket.socket | None:
     """A socket for HTTP, opened before anything is started: a port that is in use is noticed at once, and clients that
     come early wait until they are served."""
     if port is None:
         return None
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made = new_socket(socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((config.bind_address, port))
@@ -194,26 +199,31 @@ def _reserve(config: BrokerConfig, port: int | None, setting: str) -> socket.soc
     return made
 
 
-def _reserve_grpc(config: BrokerConfig, port: int | None, preferred_port: int | None = None) -> socket.socket | None:
+def _reserve_grpc(
+    config: BrokerConfig,
+    port: int | None,
+    preferred_port: int | None = None,
+    new_socket: NewSocket = socket.socket,
+) -> socket.socket | None:
     """Hold a gRPC port until gRPC, which opens its ports itself and is loaded late, takes it over."""
     if port is None:
         return None
     try:
-        return _reserve_grpc_port(config.bind_address, port)
+        return _reserve_grpc_port(config.bind_address, port, new_socket)
     except PortInUse:
         if port != preferred_port:
             raise
-        return _reserve_grpc_port(config.bind_address, 0)
+        return _reserve_grpc_port(config.bind_address, 0, new_socket)
 
 
-def _reserve_grpc_port(host: str, port: int) -> socket.socket:
+def _reserve_grpc_port(host: str, port: int, new_socket: NewSocket) -> socket.socket:
     """A socket that holds the port for gRPC.
 
     gRPC's sockets share ports (SO_REUSEPORT), so two servers could open the same port without an error. This socket
     does not share while it takes the port, and listens, so that no other process gets it. Afterwards it shares, so that
     gRPC can open the port.
     """
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held = new_socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((host, port))

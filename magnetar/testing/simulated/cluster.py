@@ -14,6 +14,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
+import broker.admin.server  # loaded now: a life that begins in a fork need not do it
+import broker.grpc.service  # noqa: F401
 from autorecovery.config import AutoRecoveryConfig
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
@@ -29,6 +31,7 @@ from magnetar.testing.simulated.disk import MemoryFiles
 from magnetar.testing.simulated.loop import Process, VirtualClock
 from magnetar.testing.simulated.metadata import MetadataServer
 from magnetar.testing.simulated.network import Network, NetworkLoop
+from magnetar.testing.simulated.rpc import SimulatedServer
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
 from magnetar_core.runtime.tasks import Parts
@@ -36,6 +39,8 @@ from magnetar_core.runtime.tasks import Parts
 ROOT: Final = "/ledgers"
 BOOKIE_PORT: Final = 3181
 BROKER_PORT: Final = 6650
+GRPC_PORT: Final = 6648
+WEB_PORT: Final = 8080
 
 BOOKIE: Final = BookieConfig(
     port=BOOKIE_PORT,
@@ -183,7 +188,7 @@ class BrokerMachine(Machine):
     def __init__(self, cluster: "SimulatedCluster", name: str, config: BrokerConfig) -> None:
         super().__init__(cluster, name)
         self.config = replace(
-            config, service_port=BROKER_PORT, web_port=None, grpc_port=None, advertised_address=name,
+            config, service_port=BROKER_PORT, web_port=WEB_PORT, grpc_port=GRPC_PORT, advertised_address=name,
             bind_address="0.0.0.0",
         )  # fmt: skip
         self.broker: Broker | None = None
@@ -196,7 +201,13 @@ class BrokerMachine(Machine):
 
     @property
     def url(self) -> str:
+        """Of the binary protocol."""
         return f"pulsar://{self.name}:{BROKER_PORT}"
+
+    @property
+    def grpc_address(self) -> str:
+        """Of the topic API."""
+        return f"{self.name}:{GRPC_PORT}"
 
     async def _start(self, process: Process) -> None:
         parts = self._parts
@@ -206,7 +217,15 @@ class BrokerMachine(Machine):
         await bookkeeper.open()
         parts.add("ledger client", bookkeeper.close)
         self.broker = await start_broker(
-            self.config, store, bookkeeper, self.clock, parts, version=__version__, on_failure=self._failed
+            self.config,
+            store,
+            bookkeeper,
+            self.clock,
+            parts,
+            version=__version__,
+            on_failure=self._failed,
+            new_socket=self.cluster.network.new_socket,
+            new_grpc_server=SimulatedServer,
         )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from magnetar.testing.simulated.loop import PROCESS, Process, VirtualLoop
+from magnetar.testing.simulated.rpc import SimulatedChannel
 
 # Until the system gives up a connection that nobody takes (Linux: 127 s).
 CONNECT_S: Final = 127.0
@@ -35,7 +36,11 @@ class Socket:
         self._network = network
         self._at: tuple[str, int] | None = None
 
-    def setsockopt(self, *arguments: Any) -> None: ...
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if option == socket.SO_REUSEPORT and self._at is not None:
+            self._network.release(self._at)  # another socket may take the port as well
+
+    def listen(self, backlog: int = 0) -> None: ...
 
     def setblocking(self, flag: bool) -> None: ...
 
@@ -431,6 +436,10 @@ class NetworkLoop(VirtualLoop):
     def __init__(self) -> None:
         super().__init__()
         self.network: Network
+
+    def grpc_channel(self, address: str) -> SimulatedChannel:
+        """As `magnetar.client.access.WithChannels`."""
+        return SimulatedChannel(address)
 
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         return self.network.listen(protocol_factory, port or 0, options.get("sock"))
