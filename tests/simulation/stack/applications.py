@@ -27,7 +27,11 @@ class World(Protocol):
     """What an application needs of the life that it is part of."""
 
     cluster: SimulatedCluster
-    is_faulty: bool
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether faults happen, or may happen again."""
+        ...
 
     def note(self, text: str) -> None: ...
 

@@ -17,7 +17,6 @@ from magnetar.testing.simulated.cluster import ROOT, BrokerMachine, SimulatedClu
 from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
 from magnetar_core.bookkeeper.metadata.damage.rules import Kind, Stage
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, decode, ledger_id_of
-from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.stores.tree import Change
 from magnetar_core.runtime.types import MagnetarError
 
@@ -76,16 +75,6 @@ async def losses(cluster: SimulatedCluster) -> str:
     reports = await DamageReports(cluster.server.root, ROOT).all()
     lost = [report for report in reports if report.kind is Kind.DATA_LOSS and report.stage is not Stage.MENDED]
     return "; ".join(f"ledger {report.ledger_id} is reported as lost: {report.text}" for report in lost[:5])
-
-
-async def unrepaired(cluster: SimulatedCluster) -> str:
-    """Rule 4, of ledgers; empty where all have their copies."""
-    board = MarkBoard(cluster.server.root, ROOT)
-    marked = [ledger_id async for ledger_id in board.marked()]
-    if marked:
-        return f"ledgers {marked[:5]} are marked as ones that lack copies"
-    locked = sorted(await board.locked())
-    return f"ledgers {locked[:5]} are locked for a repair" if locked else ""
 
 
 def in_use(machine: BrokerMachine) -> str:

@@ -1,9 +1,7 @@
 """A seed is the life of a whole cluster: sizes, settings, load, faults and operators are drawn from it.
 
-Fault model, for the first part of the life: brokers and bookies are killed, lose their power (a bookie: what it had
-not synced is lost or torn), stand still, are stopped in an orderly way, and come back; connections break; ways are cut
-in one direction; the metadata server breaks connections, loses answers, stands still; disks are slow. Operators unload
-topics. Applications produce, acknowledge at once, late, in another order, cumulatively, or not at all.
+Fault model, for the first part of the life: `magnetar.testing.simulated.faults`, and consumers that seek.
+Applications produce, and acknowledge at once, late, in another order, cumulatively, or not at all.
 
 Then the faults stop, all machines are up, and the life goes on until everything has been received. Checked:
 
@@ -17,27 +15,25 @@ Then the faults stop, all machines are up, and the life goes on until everything
 """
 
 import asyncio
-import errno
 import logging
 import random
 import secrets
 import uuid
 import zlib
 from collections import Counter
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
-from magnetar.testing.simulated.cluster import BOOKIE, BookieMachine, BrokerMachine, Machine, SimulatedCluster
-from magnetar.testing.simulated.loop import PROCESS, Process
+from magnetar.testing.simulated.cluster import BOOKIE, SimulatedCluster
+from magnetar.testing.simulated.faults import Faults, unrepaired
+from magnetar.testing.simulated.loop import Process
 from magnetar.testing.simulated.network import NetworkLoop
-from magnetar_core.runtime.types import MagnetarError
 from tests.simulation.stack.applications import Deleted, Keyed
-from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses, unrepaired
+from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 
 FAULTS_S: Final = 40.0
@@ -53,9 +49,6 @@ TYPES: Final = {
     "failover": wire.CommandSubscribe.Failover,
     "key_shared": wire.CommandSubscribe.Key_Shared,
 }
-
-
-M = TypeVar("M", bound=Machine)
 
 
 class Broken(AssertionError):
@@ -80,7 +73,6 @@ class Life:
         rng = self.rng = random.Random(seed)
         self.story: list[str] = []
         self.counts: Counter[str] = Counter()
-        self.is_faulty = True
         self.cluster = SimulatedCluster(loop, rng, session_s=rng.choice((2.0, 6.0, 15.0)))
         copies = rng.choice((2, 2, 3))
         bookies = rng.randint(copies + 1, 5)
@@ -114,21 +106,18 @@ class Life:
         self.config = config
         for _ in range(rng.randint(1, 3)):
             self.cluster.add_broker(config)
-        self._work_s = rng.choice((0.0002, 0.001, 0.01))
-        self.loop.work_delay_s = self._work_delay_s
+        self.faults = Faults(self.cluster, rng, self.note)
+        self.faults.events.append(self.seek)
+        self._has_healed = False
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
         """Topic → message → where it is said to be."""
         self.unsure: Counter[str] = Counter()
         self.subscriptions: list[Subscription] = []
         self.producers: list[Producer] = []
-        self.busy: set[str] = set()
         self.clients: list[Process] = []
         self.problems: list[str] = []
         self.ledgers = ClosedLedgers(self.cluster, self.problem)
         self.errors = OwnErrors(self.problem)
-        self.slow_hosts: set[str] = set()
-        self.is_rebuilding = False
-        self._tasks: dict[asyncio.Task[None], None] = {}
 
     @classmethod
     def of(cls, seed: int) -> "Life":
@@ -168,13 +157,6 @@ class Life:
     def note(self, text: str) -> None:
         self.story.append(f"{self.loop.time():8.3f}  {text}")
 
-    def _work_delay_s(self, name: str) -> float:
-        times = self.rng.choice((1, 1, 1, 5, 30)) if self.is_faulty else 1
-        process = PROCESS.get(None)
-        if process is not None and process.host in self.slow_hosts:
-            times *= 50
-        return min(self._work_s * times, 2.0)
-
     # -------------------------------------------------------------------------------- the life
 
     async def run(self) -> None:
@@ -190,8 +172,9 @@ class Life:
         for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2))):
             tasks.append(others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run())
         running = [asyncio.ensure_future(task) for task in tasks]
-        await self._faults()
-        await self._heal()
+        await self.faults.happen(FAULTS_S)
+        self._has_healed = True
+        await self.faults.heal()
         await asyncio.gather(*running)
         await self._settle()
         await self._check()
@@ -256,229 +239,11 @@ class Life:
         for payload in payloads:
             self.sent[topic][payload] = place
 
-    # -------------------------------------------------------------------------------- faults
+    # -------------------------------------------------------------------------------- the end
 
-    async def _faults(self) -> None:
-        rng = self.rng
-        events: list[Callable[[], Any]] = [
-            self.kill_broker, self.kill_bookie, self.cut_power, self.freeze, self.stop_broker, self.cut_way,
-            self.break_wires, self.break_metadata, self.metadata_stands_still, self.unload, self.break_disk,
-            self.fill_disk, self.slow_disk, self.new_disk, self.seek,
-        ]  # fmt: skip
-        chosen = rng.sample(events, rng.randint(2, 8))
-        self.cluster.server.breaks_share = rng.choice((0.0, 0.0, 0.001, 0.01))
-        pause_s = rng.choice((0.5, 2.0, 6.0))
-        await asyncio.sleep(rng.uniform(0.5, 3.0))
-        while self.loop.time() < FAULTS_S:
-            event = rng.choice(chosen)
-            event()
-            await asyncio.sleep(rng.expovariate(1 / pause_s))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    def _later(self, delay_s: float, work: Callable[[], Any]) -> None:
-        self.loop.call_later(delay_s, work, context=self.cluster.network.context)
-
-    def _restart(self, machine: Machine, after_s: float) -> None:
-        async def restart() -> None:
-            try:
-                await machine.start()
-                self.note(f"{machine} is up again")
-                self.busy.discard(machine.name)
-            except MagnetarError as error:
-                self.note(f"{machine} does not start: {error}")
-                self._restart(machine, 1.0)
-
-        self._later(after_s, lambda: self._spawn(restart()))
-
-    def _free(self, machines: list[M]) -> M | None:
-        free = [machine for machine in machines if machine.is_up and machine.name not in self.busy]
-        if not free:
-            return None
-        return self.rng.choice(free)
-
-    def _bookie(self) -> BookieMachine | None:
-        """One that may go: not so many are away that no ledger can be written for long."""
-        if sum(machine.name in self.busy for machine in self.cluster.bookies) >= 2:
-            return None
-        return self._free(self.cluster.bookies)
-
-    def _broker(self) -> BrokerMachine | None:
-        return self._free(self.cluster.brokers)
-
-    def _away(self) -> float:
-        return self.rng.choice((0.2, 1.0, 5.0, 15.0))
-
-    def kill_broker(self) -> None:
-        machine = self._broker()
-        if machine is not None:
-            self.busy.add(machine.name)
-            away_s = self._away()
-            self.note(f"{machine} is killed for {away_s} s")
-            machine.kill()
-            self._restart(machine, away_s)
-
-    def stop_broker(self) -> None:
-        machine = self._broker()
-        if machine is not None:
-            self.busy.add(machine.name)
-            self.note(f"{machine} is stopped")
-
-            async def stop() -> None:
-                await machine.stop()
-                self.note(f"{machine} has stopped")
-                self._restart(machine, 0.5)
-
-            self._spawn(stop())
-
-    def kill_bookie(self) -> None:
-        machine = self._bookie()
-        if machine is not None:
-            self.busy.add(machine.name)
-            away_s = self._away()
-            self.note(f"{machine} is killed for {away_s} s")
-            machine.kill()
-            self._restart(machine, away_s)
-
-    def cut_power(self) -> None:
-        machine = self._bookie()
-        if machine is not None:
-            self.busy.add(machine.name)
-            away_s, unsynced = self._away(), self.rng.choice((0.0, 0.3, 0.9))
-            self.note(f"{machine} loses its power for {away_s} s, {unsynced} of what was not synced is there")
-            machine.cut_power(unsynced)
-            self._restart(machine, away_s)
-
-    def freeze(self) -> None:
-        machine: Machine | None = self._bookie() if self.rng.random() < 0.5 else self._broker()
-        if machine is None:
-            return
-        self.busy.add(machine.name)
-        for_s = self._away()
-        self.note(f"{machine} stands still for {for_s} s")
-        process = machine.running
-        process.freeze()
-
-        def thaw() -> None:
-            self.note(f"{machine} goes on")
-            process.thaw()
-            self.busy.discard(machine.name)
-
-        self._later(for_s, thaw)
-
-    def cut_way(self) -> None:
-        hosts = [machine.name for machine in self.cluster.machines] + ["metadata"]
-        one, other = self.rng.sample(hosts, 2)
-        both = self.rng.random() < 0.5
-        for_s = self._away()
-        self.note(f"the way from {one} to {other} is cut{' in both directions' if both else ''} for {for_s} s")
-        self.cluster.network.cut(one, other)
-        if both:
-            self.cluster.network.cut(other, one)
-
-        def mend() -> None:
-            self.note("the ways are mended")
-            self.cluster.network.mend()
-
-        self._later(for_s, mend)
-
-    def break_wires(self) -> None:
-        wires = list(self.cluster.network.wires)
-        for wire_ in self.rng.sample(wires, min(len(wires), self.rng.choice((1, 3, 100)))):
-            wire_.break_()
-        self.note("connections break")
-
-    def break_metadata(self) -> None:
-        self.note("the metadata server closes its connections")
-        self.cluster.server.break_connections()
-
-    def metadata_stands_still(self) -> None:
-        for_s = self.rng.choice((0.5, 3.0, 20.0))
-        self.note(f"the metadata server stands still for {for_s} s")
-        self.cluster.server.stand_still()
-        self._later(for_s, self.cluster.server.go_on)
-
-    def break_disk(self) -> None:
-        """A write or sync fails once, and the bookie gives up."""
-        machine = self._bookie()
-        if machine is None:
-            return
-        self.busy.add(machine.name)
-        kind, left = self.rng.choice(("write", "sync", "create")), self.rng.randint(1, 20)
-        self.note(f"the disk of {machine} fails at the {left}. {kind}")
-
-        def fail(what: str, path: str) -> None:
-            nonlocal left
-            left -= what == kind
-            if not left:
-                raise OSError(errno.EIO, "a sector is broken", path)
-
-        hooks = machine.files.on_operation
-        hooks.append(fail)
-
-        def after() -> None:
-            hooks.clear()
-            if machine.is_up:
-                self.busy.discard(machine.name)
-            else:
-                self._restart(machine, 0.5)
-
-        self._later(self._away(), after)
-
-    def fill_disk(self) -> None:
-        machine = self._bookie()
-        if machine is None:
-            return
-        self.busy.add(machine.name)
-        files = machine.files
-        self.note(f"the disk of {machine} is full")
-        files.capacity_bytes = files.used_bytes + self.rng.choice((0, 10_000))
-
-        def after() -> None:
-            files.capacity_bytes = None
-            self.note(f"the disk of {machine} has room again")
-            if machine.is_up:
-                self.busy.discard(machine.name)
-            else:
-                self._restart(machine, 0.5)
-
-        self._later(self._away(), after)
-
-    def slow_disk(self) -> None:
-        machine = self._bookie()
-        if machine is not None:
-            self.note(f"the disk of {machine} is slow")
-            self.slow_hosts.add(machine.name)
-            self._later(self._away(), lambda: self.slow_hosts.discard(machine.name))
-
-    def new_disk(self) -> None:
-        """A bookie's disk is replaced by an empty one, where all others have what they should have."""
-        machine = self._bookie()
-        if machine is None or self.busy or self.is_rebuilding:
-            return
-        self.is_rebuilding = True
-        self.busy.add(machine.name)
-        self.note(f"{machine} gets an empty disk")
-        machine.kill()
-        machine.wipe()
-        machine.config = replace(machine.config, data_integrity=True)
-        self._restart(machine, self._away())
-        self._spawn(self._rebuilt(machine))
-
-    async def _rebuilt(self, machine: BookieMachine) -> None:
-        """Only one bookie at a time may lack copies."""
-        while machine.name in self.busy or await self._lacks(machine):
-            await asyncio.sleep(1.0)
-        self.note(f"{machine} has its copies again")
-        self.is_rebuilding = False
-
-    async def _lacks(self, machine: BookieMachine) -> bool:
-        if not machine.is_up or machine.bookie is None:
-            return True
-        return machine.bookie.operations.integrity_status().is_needed or bool(await unrepaired(self.cluster))
+    @property
+    def is_faulty(self) -> bool:
+        return not self._has_healed
 
     def seek(self) -> None:
         alone = [each for each in self.subscriptions if each.kind == "exclusive"]
@@ -486,44 +251,6 @@ class Life:
             subscription = self.rng.choice(alone)
             self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
             subscription.consumers[0].seek_begin()
-
-    def unload(self) -> None:
-        machine = self._broker()
-        if machine is None or machine.broker is None:
-            return
-        owned = sorted(machine.owned_bundles)
-        if owned:
-            bundle = self.rng.choice(owned)
-            self.note(f"{machine} unloads {bundle}")
-            machine.running.run(self._unload(machine.broker, bundle))
-
-    async def _unload(self, broker: Any, bundle: str) -> None:
-        try:
-            await broker.ownership.keeper.unload(bundle, lambda: broker.opening.unload_bundle(bundle))
-        except MagnetarError as error:
-            self.note(f"unload of {bundle}: {error}")
-
-    # -------------------------------------------------------------------------------- the end
-
-    async def _heal(self) -> None:
-        self.is_faulty = False
-        self.note("the faults end")
-        self.cluster.server.breaks_share = 0.0
-        self.cluster.server.go_on()
-        self.cluster.network.mend()
-        deadline_s = self.loop.time() + 60
-        while any(not machine.is_up or machine.name in self.busy for machine in self.cluster.machines):
-            for machine in self.cluster.machines:
-                if not machine.is_up and machine.name not in self.busy:
-                    self.note(f"{machine} had given up: {machine.failures[-1:]}")
-                    self.busy.add(machine.name)
-                    self._restart(machine, 0.1)
-            if self.loop.time() > deadline_s:
-                away = [str(machine) for machine in self.cluster.machines if not machine.is_up]
-                raise Broken(f"not all machines are up: {away}; under way: {sorted(self.busy)}")
-            await asyncio.sleep(0.5)
-        self.cluster.network.mend()
-        self.note("all machines are up")
 
     async def _settle(self) -> None:
         deadline_s = self.loop.time() + SETTLE_S

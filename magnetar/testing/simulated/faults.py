@@ -1,0 +1,337 @@
+"""What may happen to a simulated cluster, drawn from a seed: machines, disks, network, metadata server, operators.
+
+`Faults.happen` lets drawn events happen for a while, `Faults.heal` ends them and starts what is down. Rules:
+
+1. Two bookies at most are away at a time, and only one may lack copies: nothing that was acknowledged is lost by this.
+2. Each event has an end by itself: what is away comes back, what is cut is mended, what stands still goes on.
+3. Whatever happens is noted, with its time.
+"""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from broker.broker import Broker
+from broker.ownership.ownership import BundleOwnership
+from magnetar.testing.simulated.cluster import ROOT, BookieMachine, BrokerMachine, Machine, SimulatedCluster
+from magnetar.testing.simulated.loop import PROCESS
+from magnetar.testing.simulated.metadata import SERVER
+from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.runtime.types import MagnetarError
+
+M = TypeVar("M", bound=Machine)
+
+# How long something is away, or goes wrong.
+AWAY_S: Final = (0.2, 1.0, 5.0, 15.0)
+
+# Machines are up again after the faults within this.
+UP_S: Final = 60.0
+
+BOOKIES_AWAY_MAX: Final = 2
+
+
+class NotUp(MagnetarError):
+    """A machine does not come up after the faults."""
+
+
+async def unrepaired(cluster: SimulatedCluster) -> str:
+    """Which ledgers auto-recovery still has to copy, in words; empty where all have their copies."""
+    board = MarkBoard(cluster.server.root, ROOT)
+    marked = [ledger_id async for ledger_id in board.marked()]
+    if marked:
+        return f"ledgers {marked[:5]} are marked as ones that lack copies"
+    locked = sorted(await board.locked())
+    return f"ledgers {locked[:5]} are locked for a repair" if locked else ""
+
+
+class Faults:
+    """The events of one cluster."""
+
+    def __init__(self, cluster: SimulatedCluster, rng: random.Random, note: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self._loop = cluster.loop
+        self._note = note
+        self._busy: set[str] = set()
+        """Machines to which something is happening."""
+        self._is_rebuilding = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.is_on = False
+        """Whether events happen now."""
+        self.events: list[Callable[[], None]] = [
+            self.kill_broker, self.kill_bookie, self.cut_power, self.freeze, self.stop_broker, self.cut_way,
+            self.break_connections, self.break_metadata, self.metadata_stands_still, self.unload, self.break_disk,
+            self.fill_disk, self.slow_disk, self.new_disk,
+        ]  # fmt: skip
+        """What may happen; callers may add to it, or take away."""
+        self._work_s = rng.choice((0.0002, 0.001, 0.01))
+        self._slow_hosts: set[str] = set()
+        cluster.loop.work_delay_s = self._work_delay_s
+
+    def _work_delay_s(self, name: str) -> float:
+        times = self._rng.choice((1, 1, 1, 5, 30)) if self.is_on else 1
+        process = PROCESS.get(None)
+        if process is not None and process.host in self._slow_hosts:
+            times *= 50
+        return min(self._work_s * times, 2.0)
+
+    async def happen(self, for_s: float) -> None:
+        """Let a few drawn kinds of events happen for so long."""
+        rng = self._rng
+        self.is_on = True
+        end_s = self._loop.time() + for_s
+        chosen = rng.sample(self.events, rng.randint(2, min(8, len(self.events))))
+        self._cluster.server.breaks_share = rng.choice((0.0, 0.0, 0.001, 0.01))
+        pause_s = rng.choice((0.5, 2.0, 6.0))
+        await asyncio.sleep(rng.uniform(0.1, 0.6) * pause_s)
+        while self._loop.time() < end_s:
+            rng.choice(chosen)()
+            await asyncio.sleep(rng.expovariate(1 / pause_s))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        # Of no process: it goes on, whoever dies.
+        task = self._loop.create_task(work, context=self._cluster.network.context)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def _later(self, delay_s: float, work: Callable[[], Any]) -> None:
+        self._loop.call_later(delay_s, work, context=self._cluster.network.context)
+
+    def _restart(self, machine: Machine, after_s: float) -> None:
+        async def restart() -> None:
+            try:
+                await machine.start()
+                self._note(f"{machine} is up again")
+                self._busy.discard(machine.name)
+            except MagnetarError as error:
+                self._note(f"{machine} does not start: {error}")
+                self._restart(machine, 1.0)
+
+        self._later(after_s, lambda: self._spawn(restart()))
+
+    def _free(self, machines: list[M]) -> M | None:
+        free = [machine for machine in machines if machine.is_up and machine.name not in self._busy]
+        if not free:
+            return None
+        return self._rng.choice(free)
+
+    def _bookie(self) -> BookieMachine | None:
+        """One that may go: not so many are away that no ledger can be written for long."""
+        if sum(machine.name in self._busy for machine in self._cluster.bookies) >= BOOKIES_AWAY_MAX:
+            return None
+        return self._free(self._cluster.bookies)
+
+    def _broker(self) -> BrokerMachine | None:
+        return self._free(self._cluster.brokers)
+
+    def _away(self) -> float:
+        return self._rng.choice(AWAY_S)
+
+    def kill_broker(self) -> None:
+        machine = self._broker()
+        if machine is not None:
+            self._busy.add(machine.name)
+            away_s = self._away()
+            self._note(f"{machine} is killed for {away_s} s")
+            machine.kill()
+            self._restart(machine, away_s)
+
+    def stop_broker(self) -> None:
+        machine = self._broker()
+        if machine is not None:
+            self._busy.add(machine.name)
+            self._note(f"{machine} is stopped")
+
+            async def stop() -> None:
+                await machine.stop()
+                self._note(f"{machine} has stopped")
+                self._restart(machine, 0.5)
+
+            self._spawn(stop())
+
+    def kill_bookie(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self._busy.add(machine.name)
+            away_s = self._away()
+            self._note(f"{machine} is killed for {away_s} s")
+            machine.kill()
+            self._restart(machine, away_s)
+
+    def cut_power(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self._busy.add(machine.name)
+            away_s, unsynced = self._away(), self._rng.choice((0.0, 0.3, 0.9))
+            self._note(f"{machine} loses its power for {away_s} s, {unsynced} of what was not synced is there")
+            machine.cut_power(unsynced)
+            self._restart(machine, away_s)
+
+    def freeze(self) -> None:
+        machine: Machine | None = self._bookie() if self._rng.random() < 0.5 else self._broker()
+        if machine is None:
+            return
+        self._busy.add(machine.name)
+        for_s = self._away()
+        self._note(f"{machine} stands still for {for_s} s")
+        process = machine.running
+        process.freeze()
+
+        def thaw() -> None:
+            self._note(f"{machine} goes on")
+            process.thaw()
+            self._busy.discard(machine.name)
+
+        self._later(for_s, thaw)
+
+    def cut_way(self) -> None:
+        hosts = [machine.name for machine in self._cluster.machines] + [SERVER]
+        one, other = self._rng.sample(hosts, 2)
+        both = self._rng.random() < 0.5
+        for_s = self._away()
+        self._note(f"the way from {one} to {other} is cut{' in both directions' if both else ''} for {for_s} s")
+        self._cluster.network.cut(one, other)
+        if both:
+            self._cluster.network.cut(other, one)
+
+        def mend() -> None:
+            self._note("the ways are mended")
+            self._cluster.network.mend()
+
+        self._later(for_s, mend)
+
+    def break_connections(self) -> None:
+        wires = list(self._cluster.network.wires)
+        for wire_ in self._rng.sample(wires, min(len(wires), self._rng.choice((1, 3, 100)))):
+            wire_.break_()
+        self._note("connections break")
+
+    def break_metadata(self) -> None:
+        self._note("the metadata server closes its connections")
+        self._cluster.server.break_connections()
+
+    def metadata_stands_still(self) -> None:
+        for_s = self._rng.choice((0.5, 3.0, 20.0))
+        self._note(f"the metadata server stands still for {for_s} s")
+        self._cluster.server.stand_still()
+        self._later(for_s, self._cluster.server.go_on)
+
+    def break_disk(self) -> None:
+        """A write or sync fails once, and the bookie gives up."""
+        machine = self._bookie()
+        if machine is None:
+            return
+        self._busy.add(machine.name)
+        kind, left = self._rng.choice(("write", "sync", "create")), self._rng.randint(1, 20)
+        self._note(f"the disk of {machine} fails at the {left}. {kind}")
+
+        def fail(what: str, path: str) -> None:
+            nonlocal left
+            left -= what == kind
+            if not left:
+                raise OSError(errno.EIO, "a sector is broken", path)
+
+        hooks = machine.files.on_operation
+        hooks.append(fail)
+
+        def after() -> None:
+            hooks.clear()
+            if machine.is_up:
+                self._busy.discard(machine.name)
+            else:
+                self._restart(machine, 0.5)
+
+        self._later(self._away(), after)
+
+    def fill_disk(self) -> None:
+        machine = self._bookie()
+        if machine is None:
+            return
+        self._busy.add(machine.name)
+        files = machine.files
+        self._note(f"the disk of {machine} is full")
+        files.capacity_bytes = files.used_bytes + self._rng.choice((0, 10_000))
+
+        def after() -> None:
+            files.capacity_bytes = None
+            self._note(f"the disk of {machine} has room again")
+            if machine.is_up:
+                self._busy.discard(machine.name)
+            else:
+                self._restart(machine, 0.5)
+
+        self._later(self._away(), after)
+
+    def slow_disk(self) -> None:
+        machine = self._bookie()
+        if machine is not None:
+            self._note(f"the disk of {machine} is slow")
+            self._slow_hosts.add(machine.name)
+            self._later(self._away(), lambda: self._slow_hosts.discard(machine.name))
+
+    def new_disk(self) -> None:
+        """A bookie's disk is replaced by an empty one, where all others have what they should have."""
+        machine = self._bookie()
+        if machine is None or self._busy or self._is_rebuilding:
+            return
+        self._is_rebuilding = True
+        self._busy.add(machine.name)
+        self._note(f"{machine} gets an empty disk")
+        machine.kill()
+        machine.wipe()
+        machine.config = replace(machine.config, data_integrity=True)
+        self._restart(machine, self._away())
+        self._spawn(self._rebuilt(machine))
+
+    async def _rebuilt(self, machine: BookieMachine) -> None:
+        """Only one bookie at a time may lack copies."""
+        while machine.name in self._busy or await self._lacks(machine):
+            await asyncio.sleep(1.0)
+        self._note(f"{machine} has its copies again")
+        self._is_rebuilding = False
+
+    async def _lacks(self, machine: BookieMachine) -> bool:
+        if not machine.is_up or machine.bookie is None:
+            return True
+        return machine.bookie.operations.integrity_status().is_needed or bool(await unrepaired(self._cluster))
+
+    def unload(self) -> None:
+        machine = self._broker()
+        if machine is None or machine.broker is None:
+            return
+        owned = sorted(machine.owned_bundles)
+        if owned:
+            bundle = self._rng.choice(owned)
+            self._note(f"{machine} unloads {bundle}")
+            machine.running.run(self._unload(machine.broker, bundle))
+
+    async def _unload(self, broker: Broker, bundle: str) -> None:
+        assert isinstance(broker.ownership, BundleOwnership)
+        try:
+            await broker.ownership.keeper.unload(bundle, lambda: broker.opening.unload_bundle(bundle))
+        except MagnetarError as error:
+            self._note(f"unload of {bundle}: {error}")
+
+    async def heal(self) -> None:
+        """End all faults; returns when all machines are up. Raises NotUp."""
+        self.is_on = False
+        self._note("the faults end")
+        self._cluster.server.breaks_share = 0.0
+        self._cluster.server.go_on()
+        self._cluster.network.mend()
+        deadline_s = self._loop.time() + UP_S
+        while any(not machine.is_up or machine.name in self._busy for machine in self._cluster.machines):
+            for machine in self._cluster.machines:
+                if not machine.is_up and machine.name not in self._busy:
+                    self._note(f"{machine} had given up: {machine.failures[-1:]}")
+                    self._busy.add(machine.name)
+                    self._restart(machine, 0.1)
+            if self._loop.time() > deadline_s:
+                away = [str(machine) for machine in self._cluster.machines if not machine.is_up]
+                raise NotUp(f"not all machines are up: {away}; under way: {sorted(self._busy)}")
+            await asyncio.sleep(0.5)
+        self._cluster.network.mend()
+        self._note("all machines are up")
