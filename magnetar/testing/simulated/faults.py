@@ -289,7 +289,7 @@ class Faults:
     async def _rebuilt(self, machine: BookieMachine) -> None:
         """Only one bookie at a time may lack copies."""
         while machine.name in self._busy or await self._lacks(machine):
-            await asyncio.sleep(1.0)
+            await self._cluster.clock.sleep(1.0)
         self._note(f"{machine} has its copies again")
         self._is_rebuilding = False
 
