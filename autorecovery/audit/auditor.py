@@ -29,14 +29,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from autorecovery.audit.lost_bookies import LostBookies
-from autorecovery.ledgers.catalogue import LedgerCatalogue, together
+from autorecovery.ledgers.catalogue import LedgerCatalogue
 from autorecovery.ledgers.index import LedgerIndex
 from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.pauses import GrowingPause
-from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.tasks import Bell, Tasks, gather_in_turns
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
@@ -274,5 +274,5 @@ class Auditor:
         wall_ms = self._clock.wall_ms()
         for first in range(0, len(ledger_ids), _AT_ONCE):
             some = ledger_ids[first : first + _AT_ONCE]
-            await together(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
+            await gather_in_turns(self._marks.mark(ledger_id, bookie, wall_ms) for ledger_id in some)
         return len(ledger_ids)

@@ -19,18 +19,17 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
-from typing import Final, TypeVar, cast
+from collections.abc import AsyncIterator, Collection, Iterator
+from typing import Final
 
 from autorecovery.ledgers.index import LedgerIndex
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_id_of
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, Versioned
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, CannotWatch, MetadataStore, NoNode
+from magnetar_core.runtime.tasks import gather_in_turns
 from magnetar_core.runtime.types import Corruption
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 # Records that are read at the same time.
 _AT_ONCE: Final = 64
@@ -162,7 +161,7 @@ async def _read_each(
             return ledger_id, error
 
     while some := [ledger_id for _, ledger_id in zip(range(_AT_ONCE), ledger_ids, strict=False)]:
-        for record in await together(map(read, some)):
+        for record in await gather_in_turns(map(read, some)):
             yield record
 
 
@@ -174,12 +173,3 @@ def _keep(index: LedgerIndex, ledger_id: int, record: Versioned | Corruption | N
     if record is not None:
         index.unreadable[ledger_id] = str(record)
         log.error("the record of ledger %d cannot be read: %s", ledger_id, record)
-
-
-async def together(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Wait for all of *works*, also where one fails; then raise its error."""
-    results = await asyncio.gather(*works, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return cast(list[T], results)

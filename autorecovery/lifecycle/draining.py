@@ -16,11 +16,11 @@ What is to be done, and when, `drain` decides. Rules (I74) that are kept here:
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autorecovery.ledgers.catalogue import LedgerCatalogue, together
+from autorecovery.ledgers.catalogue import LedgerCatalogue
 from autorecovery.ledgers.index import LedgerIndex
 from autorecovery.lifecycle.drain import Drain, Effect, Phase
 from autorecovery.lifecycle.turning import TurnBookie, TurnedBookies
@@ -37,7 +37,7 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore, NoNode, VersionConflict
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.tasks import Bell, Tasks
+from magnetar_core.runtime.tasks import Bell, Tasks, gather_in_turns
 from magnetar_core.runtime.types import Corruption, MagnetarError
 
 log = logging.getLogger(__name__)
@@ -317,10 +317,10 @@ class DrainEngine:
         self._drains.pop(drain.bookie, None)
 
     async def _each(
-        self, ledger_ids: list[int], work: Callable[[int], Awaitable[None]], at_once: int = _AT_ONCE
+        self, ledger_ids: list[int], work: Callable[[int], Coroutine[Any, Any, None]], at_once: int = _AT_ONCE
     ) -> None:
         for first in range(0, len(ledger_ids), at_once):
-            await together(map(work, ledger_ids[first : first + at_once]))
+            await gather_in_turns(map(work, ledger_ids[first : first + at_once]))
 
 
 def _text(problem: Problem) -> str:

@@ -30,9 +30,9 @@ from broker.names import check_client_name
 from broker.security.authorization import Operation, about_topic
 from broker.topic.clients.consumer import AckSet, Consumer, ConsumerSubscription
 from broker.topic.clients.properties import KeptBytes, Properties, check_size
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from broker.topic.dispatchers.sticky_keys import check_ranges
 from broker.topic.ports import NOT_KNOWN, NextBroker
-from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest, TopicPort
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import NO_ID, MessageHeads, command, without_broker_metadata, without_checksum
@@ -325,9 +325,9 @@ class ConnectionConsumers:
             return wire.NotAllowedError, "Transactions are not enabled."
         try:
             if only_check:
-                consumer.subscription.check_ack(ack)
+                consumer.subscription.acking.check(ack)
             else:
-                consumer.subscription.acknowledge(consumer, ack)
+                consumer.subscription.acking.acknowledge(consumer, ack)
         except InvalidPosition as error:
             return wire.MetadataError, str(error)
         except NotReady as error:

@@ -29,8 +29,8 @@ from broker.grpc.deliveries import UnpackedEntry, WaitingEntry, fill_problem
 from broker.grpc.partial import PartialBatches
 from broker.grpc.status import Refused, Status, moved, refusal
 from broker.topic.clients.consumer import AckSet, Consumer, ConsumerSubscription
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from broker.topic.ports import NextBroker
-from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.requests import SubscribeRequest
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -242,7 +242,7 @@ class ConsumeCall:
     def _acknowledge_skipped(self) -> None:
         skipped, self._skipped = self._skipped, []
         if not self.is_ended and self.consumer.subscription is not None:
-            self.subscription.acknowledge(self.consumer, ack_of(skipped))
+            self.subscription.acking.acknowledge(self.consumer, ack_of(skipped))
 
     def _queue(self, answer: api.ConsumeResponse | WaitingEntry, size: int) -> None:
         if self._is_detached:
@@ -405,9 +405,9 @@ class ConsumeCall:
     def _acknowledge_some(self, ids: Iterable[api.MessageId]) -> None:
         acks = acks_of(ids, self._left)
         if acks.whole:
-            self.subscription.acknowledge(self.consumer, ack_of(acks.whole))
-        if acks.parts and self.subscription.keeps_batch_index_acks:
-            self.subscription.acknowledge(self.consumer, ack_of_parts(acks.parts))
+            self.subscription.acking.acknowledge(self.consumer, ack_of(acks.whole))
+        if acks.parts and self.subscription.acking.keeps_parts:
+            self.subscription.acking.acknowledge(self.consumer, ack_of_parts(acks.parts))
         if acks.failure is not None:
             raise acks.failure
 
@@ -425,14 +425,14 @@ class ConsumeCall:
         if left == 0:
             self._left.forget(position)
             command = cumulative_ack_of(position)
-        elif left is not None and self.subscription.keeps_batch_index_acks:
+        elif left is not None and self.subscription.acking.keeps_parts:
             command = cumulative_ack_of(position, left, up_to.batch_size)
         else:
             previous = self._topic.ledger.previous_position(position)
             if previous.entry_id < 0 or previous <= self.subscription.mark_delete_position:
                 return
             command = cumulative_ack_of(previous)
-        self.subscription.acknowledge(self.consumer, command)
+        self.subscription.acking.acknowledge(self.consumer, command)
 
     def _nack(self, nack: api.ConsumeRequest.Nack) -> None:
         if not 0 <= nack.delay_ms <= NACK_DELAY_MS_MAX:

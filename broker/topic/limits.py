@@ -33,7 +33,6 @@ class TopicLimits:
     producers_max: int
     consumers_max: int
     """All subscriptions together."""
-    consumers_per_subscription_max: int
     producers_per_host_max: int
     consumers_per_host_max: int
     """On one topic; 0: any number."""
@@ -79,9 +78,6 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
     limits = TopicLimits(
         producers_max=0 if is_system else _first(policies.max_producers_per_topic, config.max_producers_per_topic),
         consumers_max=0 if is_system else _first(policies.max_consumers_per_topic, config.max_consumers_per_topic),
-        consumers_per_subscription_max=0
-        if is_system
-        else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
         producers_per_host_max=0 if is_system else config.max_producers_per_address,
         consumers_per_host_max=0 if is_system else config.max_consumers_per_address,
         creates_subscriptions=is_system
@@ -111,6 +107,9 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         subscription_rates=policies.rates_of_subscriptions,
         subscribe_rate=NO_SUBSCRIBE_RATE if is_system else policies.subscribe_rate or config.subscribe_rate,
         dispatch=DispatchLimits(
+            consumers_max=0
+            if is_system
+            else _first(policies.max_consumers_per_subscription, config.max_consumers_per_subscription),
             read_entries_max=config.max_read_batch_entries,
             read_bytes_max=config.max_read_batch_bytes,
             round_robin_messages=config.round_robin_messages,

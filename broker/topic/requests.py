@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from broker.topic.clients.consumer import Consumer, ConsumerSubscription
 from broker.topic.clients.producer import Producer, ProducerTopic
-from broker.topic.reading.subscription import KeySharedPolicy
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from managed_ledger.position import Position
 
 

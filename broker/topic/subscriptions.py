@@ -31,12 +31,14 @@ from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, ConsumerSub
 from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.properties import check_bytes
 from broker.topic.compaction.compacted_view import CompactedView
+from broker.topic.dispatchers.kinds import DispatchedTopic, check_type
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import DispatchThrottle, SubscribeThrottle
 from broker.topic.reading.positions import position_at_ms, reader_start
-from broker.topic.reading.subscription import REPLICATED, Subscription, check_type
+from broker.topic.reading.read_rates import ReadRates
+from broker.topic.reading.subscription import REPLICATED, Subscription
 from broker.topic.requests import SubscribeRequest
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import in_turns
@@ -108,15 +110,14 @@ class Subscriptions:
         self._limits = limits
         self._use_rates()  # before the pumps below: what waits for an old rate has a timer that may be hours away
         for subscription in self.by_name.values():
-            subscription.consumers_max = limits.consumers_per_subscription_max
-            subscription.apply_limits(limits.dispatch)
+            subscription.pump.use_limits(limits.dispatch)
 
     def _use_rates(self) -> None:
         limits, now_ms = self._limits, self._clock.wall_ms()
         self._subscribe_throttle.use(limits.subscribe_rate)
         self.dispatch_throttle.use(limits.dispatch_rate, self._published, now_ms)
         for name, subscription in self.by_name.items():
-            self._use_rate(name, subscription.throttles[1])
+            self._use_rate(name, subscription.pump.rates.own)
 
     def _use_rate(self, name: str, throttle: DispatchThrottle) -> None:
         throttle.use(self._rate_of(name), self._published, self._clock.wall_ms())
@@ -127,7 +128,7 @@ class Subscriptions:
     def change_group(self, before: ResourceGroup | None) -> None:
         """The topic is in another resource group than *before*."""
         for subscription in list(self.by_name.values()):
-            subscription.change_group(before)
+            subscription.pump.change_group(before)
 
     # ------------------------------------------------------------------------------- consumers come
 
@@ -162,7 +163,7 @@ class Subscriptions:
             raise
         self.last_active_ms = self._clock.wall_ms()
         if self._ledger.is_terminated:
-            subscription.tell_the_end()
+            subscription.pump.tell_the_end()
         return subscription
 
     def _check_room_for(self, consumer: Consumer) -> None:
@@ -251,20 +252,12 @@ class Subscriptions:
         assert name not in self.by_name, f"subscription {name} of {self._topic} is there twice"
         throttle = DispatchThrottle()
         self._use_rate(name, throttle)
-        subscription = Subscription(
-            name,
-            cursor,
-            self._ledger,
-            self._host,
-            self._limits.dispatch,
-            topic=str(self._topic),
-            partition=self._topic.partition,
-            throttles=(self.dispatch_throttle, throttle),
-            membership=self._membership,
-            consistent_hashing=self._config.key_shared_consistent_hashing,
-            points=self._config.key_shared_points,
-            consumers_max=self._limits.consumers_per_subscription_max,
+        rates = ReadRates(self.dispatch_throttle, throttle, self._membership)
+        config = self._config
+        topic = DispatchedTopic(
+            str(self._topic), self._topic.partition, config.key_shared_consistent_hashing, config.key_shared_points
         )
+        subscription = Subscription(name, topic, cursor, self._ledger, self._host, self._limits.dispatch, rates)
         subscription.properties = cursor.string_properties
         self.by_name[name] = subscription
         return subscription
@@ -367,7 +360,7 @@ class Subscriptions:
 
     async def clear(self, name: str) -> None:
         """Pass over everything that a subscription has before it; its consumers stay. Raises BrokerError."""
-        self.require(name).clear_up_to(self._ledger.last_confirmed)
+        self.require(name).acking.clear_up_to(self._ledger.last_confirmed)
         cursor = self._ledger.cursors.get(name)
         if cursor is not None:
             with storage_errors():
@@ -397,7 +390,7 @@ class Subscriptions:
     def tell_the_end(self) -> None:
         """The topic was terminated."""
         for subscription in self.by_name.values():
-            subscription.tell_the_end()
+            subscription.pump.tell_the_end()
 
     @property
     def have_consumers(self) -> bool:
@@ -411,7 +404,7 @@ class Subscriptions:
         for name, subscription in self.by_name.items():
             subscription.take_rates(now_ms)
             if self._rate_of(name).is_relative:
-                self._use_rate(name, subscription.throttles[1])
+                self._use_rate(name, subscription.pump.rates.own)
 
     def _forget(self, subscription: Subscription) -> None:
         """*subscription* is removed; what went to its consumers still counts for the topic."""

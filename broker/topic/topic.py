@@ -445,7 +445,7 @@ class Topic:
     async def truncate(self) -> None:
         """All subscriptions go to the end, and all ledgers but the present one are deleted. Raises BrokerError."""
         for subscription in list(self.subscriptions.values()):
-            subscription.clear_up_to(self.ledger.last_confirmed)
+            subscription.acking.clear_up_to(self.ledger.last_confirmed)
         self.snapshot_deduplication()  # its cursor goes to the end as well: nothing before it is replayed any more
         with storage_errors():
             await self.ledger.truncate()
@@ -453,7 +453,7 @@ class Topic:
     async def skip(self, name: str, count: int) -> None:
         """Pass over *count* entries of a subscription, whose consumers stay. Raises BrokerError."""
         subscription = self._subscriptions.require(name)
-        subscription.clear_up_to(await nth_open(self.ledger, subscription.cursor, count))
+        subscription.acking.clear_up_to(await nth_open(self.ledger, subscription.cursor, count))
 
     async def expire(self, name: str, age_s: int) -> int | None:
         """Pass over the entries of a subscription that are older than *age_s*. Returns how many; None: its consumers
@@ -492,7 +492,7 @@ class Topic:
     def _on_new_entries(self) -> None:
         if not self.is_closed:
             for subscription in list(self._subscriptions.by_name.values()):
-                subscription.pump()
+                subscription.pump.run()
 
     # -------------------------------------------------------------------------------- deduplication
 
@@ -596,10 +596,10 @@ class Topic:
         """Work out the rates of the period that ends now."""
         self._publishing.end_period()
         self.ledger.end_period()
-        reads = [subscription.entries_read for subscription in self.subscriptions.values()]
-        cold = [subscription.entries_read_cold for subscription in self.subscriptions.values()]
+        reads = [subscription.pump.entries_read for subscription in self.subscriptions.values()]
+        cold = [subscription.pump.entries_read_cold for subscription in self.subscriptions.values()]
         self.rates.take((self.messages_in, self.bytes_in, self._publishing.entries_in, sum(reads), sum(cold)), now_ms)
-        failed = sum(subscription.reads_failed for subscription in self.subscriptions.values())
+        failed = sum(subscription.pump.reads_failed for subscription in self.subscriptions.values())
         stored = sum(cursor.counts.stored for cursor in self.ledger.cursors.values())
         self.storage_rates.take((self.appends_failed, failed, stored), now_ms)
         for producer in self.producers.values():

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MagnetarError
@@ -68,12 +68,13 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
 BEGUN_PER_TURN: Final = 50
 
 
-async def gather_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """`asyncio.gather` for thousands: BEGUN_PER_TURN begin in one turn of the loop, so that others have theirs.
+async def gather_in_turns(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """`asyncio.gather` for thousands: BEGUN_PER_TURN begin in one turn of the loop, so that others have theirs. Waits
+    for all of them, also where one fails; then raises its error.
 
     *works*: a generator, so that what has not begun when this is cancelled was never made.
     """
-    begun: list[asyncio.Task[None]] = []
+    begun: list[asyncio.Task[T]] = []
     try:
         for work in works:
             begun.append(asyncio.ensure_future(work))
@@ -83,7 +84,11 @@ async def gather_in_turns(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in begun:
             task.cancel()
         raise
-    await asyncio.gather(*begun)
+    results = await asyncio.gather(*begun, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast(list[T], results)
 
 
 class Bell:

@@ -6,6 +6,9 @@ UNIT = "tests/unit/broker"
 RULES = (f"{UNIT}/topic/test_rules.py",)
 DISPATCH = (f"{UNIT}/topic/test_dispatch.py",)
 ACKS = (f"{UNIT}/topic/test_acks_over_ledgers.py",)
+ACKING = (f"{UNIT}/topic/reading/test_acking.py",)
+PUMP = (f"{UNIT}/topic/reading/test_pump.py",)
+SUBSCRIPTION = (f"{UNIT}/topic/reading/test_subscription.py",)
 DISPATCH_PROPERTIES = ("tests/property/test_broker_dispatch.py",)
 WHOLE = (f"{UNIT}/test_broker.py",)
 OWNERSHIP = (f"{UNIT}/ownership/test_ownership.py",)
@@ -23,6 +26,7 @@ CHUNKS = (f"{UNIT}/topic/test_chunks.py",)
 INDEX = (f"{UNIT}/topic/publishing/test_entry_metadata.py",)
 
 UNACKED = ("tests/unit/broker/topic/test_unacked.py",)
+COLLECTED = (f"{UNIT}/test_real_storage.py", "-k", "without_the_collector")
 
 TASKS = ("tests/unit/magnetar_core/runtime/test_tasks.py",)
 
@@ -359,11 +363,18 @@ MUTANTS = (
         UNACKED,
     ),
     Mutant(
-        "what a subscription that ends had is counted for ever",
+        "a subscription that ends is kept alive by its share of the broker's unacknowledged messages",
         "broker/topic/reading/subscription.py",
-        "            self._membership.group.forget(self)\n        self._share.end()\n",
-        "            self._membership.group.forget(self)\n",
+        "        self.pump.close()\n        self._share.end()\n",
+        "        self.pump.close()\n",
         UNACKED,
+    ),
+    Mutant(
+        "a subscription that ends is kept alive by its pump",
+        "broker/topic/reading/pump.py",
+        "        self._on_failure = lambda: None\n",
+        "",
+        COLLECTED,
     ),
     # -- de-duplication
     Mutant(
@@ -647,7 +658,7 @@ MUTANTS = (
         "            self.is_fenced = False\n",
         "        finally:\n            self.is_fenced = False\n"
         "        if check is not None:\n            await check()\n",
-        (f"{UNIT}/topic/test_dispatch.py",),
+        SUBSCRIPTION,
     ),
     Mutant(
         "a seek that took long is a success although another broker has the topic",
@@ -688,15 +699,15 @@ MUTANTS = (
         "a key overtakes itself",
         "broker/topic/dispatchers/key_shared.py",
         "        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) "
-        "and not self.allows_out_of_order:\n            return None\n",
+        "and not self._allows_out_of_order:\n            return None\n",
         "",
-        DISPATCH_PROPERTIES,
+        DISPATCH,
     ),
     Mutant(
         "a key goes to a new consumer while the former one has some of it",
         "broker/topic/dispatchers/key_shared.py",
-        "if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:",
-        "if holder is not None and holder[0] is None and not self.allows_out_of_order:",
+        "if holder is not None and holder[0] is not consumer and not self._allows_out_of_order:",
+        "if holder is not None and holder[0] is None and not self._allows_out_of_order:",
         DISPATCH,
     ),
     Mutant(
@@ -704,7 +715,7 @@ MUTANTS = (
         "broker/topic/dispatchers/shared.py",
         "            if self._is_overtaken:\n                return",
         "            if False:\n                return",
-        (*CHUNKS, *DISPATCH_PROPERTIES),
+        DISPATCH,
     ),
     Mutant(
         "a key's last entry leaves its holder behind",
@@ -850,24 +861,24 @@ MUTANTS = (
     # -- subscriptions
     Mutant(
         "an ack's entry is unsigned",
-        "broker/topic/reading/subscription.py",
+        "broker/topic/reading/acking.py",
         "position = named_position(message_id.ledgerId, message_id.entryId)",
         "position = Position(message_id.ledgerId, message_id.entryId)",
         ACKS,
     ),
     Mutant(
         "a cumulative ack moves a Shared cursor",
-        "broker/topic/reading/subscription.py",
-        "        if self.type not in SINGLE_ACTIVE or len(ack.message_id) != 1:\n",
+        "broker/topic/reading/acking.py",
+        "        if not dispatcher.is_in_order or len(ack.message_id) != 1:\n",
         "        if len(ack.message_id) != 1:\n",
-        DISPATCH,
+        ACKING,
     ),
     Mutant(
         "an ack inside a batch acknowledges the batch",
-        "broker/topic/reading/subscription.py",
-        "            self.cursor.mark_delete(_position_before(self._ledger, position))\n",
-        "            self.cursor.mark_delete(position)\n",
-        DISPATCH,
+        "broker/topic/reading/acking.py",
+        "            self._pump.cursor.mark_delete(_position_before(self._ledger, position))\n",
+        "            self._pump.cursor.mark_delete(position)\n",
+        ACKING,
     ),
     Mutant(
         "a flow wakes nobody",
@@ -878,31 +889,31 @@ MUTANTS = (
     ),
     Mutant(
         "a failed read is not tried again",
-        "broker/topic/reading/subscription.py",
-        "                self._retry = self._host.call_later(self._retry_ms, self._try_again)\n",
+        "broker/topic/reading/pump.py",
+        "            self._retry = self._host.call_later(self._retry_ms, self._try_again)\n",
         "",
-        DISPATCH,
+        PUMP,
     ),
     Mutant(
         "what goes on at a topic brings a failed read again",
-        "broker/topic/reading/subscription.py",
-        "self.is_fenced or self._retry is not None:",
-        "self.is_fenced:",
-        DISPATCH,
+        "broker/topic/reading/pump.py",
+        "self.is_reading or self._retry is not None:",
+        "self.is_reading:",
+        PUMP,
     ),
     Mutant(
         "a seek waits for the pause of a failed read",
         "broker/topic/reading/subscription.py",
-        "            await self.cursor.reset(position)\n            self._end_pause()\n",
+        "            await self.cursor.reset(position)\n            self.pump.end_pause()\n",
         "            await self.cursor.reset(position)\n",
-        DISPATCH,
+        PUMP,
     ),
     Mutant(
         "consumers go on while their cursor is reset",
         "broker/topic/reading/subscription.py",
         "            self.detach_consumers()\n            await announce(by_turns(self.tell_detached()))\n",
         "",
-        DISPATCH,
+        SUBSCRIPTION,
     ),
     Mutant(
         "all clients of a topic that ends are told in one turn",
@@ -916,13 +927,13 @@ MUTANTS = (
         "broker/topic/reading/subscription.py",
         "            self._leaving.remove(consumer)\n            self._has_left(consumer)\n",
         "            pass\n",
-        LEAVING,
+        SUBSCRIPTION,
     ),
     Mutant(
-        "what those acknowledge who have to leave counts",
-        "broker/topic/reading/subscription.py",
-        '            raise NotReady(f"The consumers of {self.name} are being closed")\n',
-        "            pass\n",
+        "what those acknowledge who have to leave is said to count",
+        "broker/topic/reading/acking.py",
+        '            raise NotReady(f"The consumers of {self._name} are being closed")\n',
+        "            return\n",
         LEAVING,
     ),
     Mutant(
@@ -1013,8 +1024,8 @@ MUTANTS = (
     Mutant(
         "what went to consumers that have left is forgotten",
         "broker/topic/reading/subscription.py",
-        "            self._has_left(consumer)\n            self._dispatcher.remove(consumer)\n            # The",
-        "            self._dispatcher.remove(consumer)\n            # The",
+        "            self._has_left(consumer)\n            dispatcher.remove(consumer)\n            # The",
+        "            dispatcher.remove(consumer)\n            # The",
         ("tests/unit/broker/admin/numbers/test_stats.py",),
     ),
     Mutant(
@@ -1323,14 +1334,14 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer of the topic itself stays before what only compaction has",
-        "broker/topic/reading/subscription.py",
-        "                self.cursor.leave_trimmed()\n",
+        "broker/topic/reading/acking.py",
+        "                cursor.leave_trimmed()\n",
         "                pass\n",
         COMPACTED,
     ),
     Mutant(
         "an ack inside a batch that was trimmed acknowledges all that only compaction has",
-        "broker/topic/reading/subscription.py",
+        "broker/topic/reading/acking.py",
         "    return min(ledger.previous_position(position), Pos",
         "    return max(ledger.previous_position(position), Pos",
         COMPACTED,
@@ -1344,7 +1355,7 @@ MUTANTS = (
     ),
     Mutant(
         "a terminated topic is told as read before what only compaction has was sent",
-        "broker/topic/reading/subscription.py",
+        "broker/topic/reading/pump.py",
         " or (isinstance(self.cursor, CompactedCursor) and self.cursor.has_open):\n",
         ":\n",
         COMPACTED,

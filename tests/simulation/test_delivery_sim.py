@@ -38,10 +38,11 @@ from broker.records.json_records import to_json
 from broker.settings.config import BrokerConfig
 from broker.settings.quotas import DispatchRate, GroupRates, PublishRate
 from broker.topic.clients.consumer import Consumer
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.ports import NextBroker
 from broker.topic.rates.resource_group import ResourceGroup
-from broker.topic.reading.subscription import KeySharedPolicy, Subscription
+from broker.topic.reading.subscription import Subscription
 from broker.topic.requests import SubscribeRequest
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -343,7 +344,7 @@ class Machine:
         living = self.living(model)
         if subscription is None or not living:
             return
-        subscription.acknowledge(self.rng.choice(living).consumer, ack)
+        subscription.acking.acknowledge(self.rng.choice(living).consumer, ack)
 
     def redeliver(self, model: Model) -> None:
         subscription, client = self.subscription(model), self.rng.choice(self.living(model))
@@ -395,11 +396,11 @@ class Machine:
                     is_done = cursor.is_deleted(position) or (words is not None and not words[0] >> index & 1)
                     if is_done:
                         assert (position, index) in model.acknowledged, f"rule 3: {model.name}, {position} {index}"
-            assert not subscription.is_stuck, f"rule 4: {model.name}"
+            assert not subscription.pump.is_stuck, f"rule 4: {model.name}"
             if model.kind in IN_ORDER:
                 for client in self.living(model):
                     self.check_contiguous(model, client, existing)
-            elif not subscription._is_reading:
+            elif not subscription.pump.is_reading:
                 self.check_nothing_passed_over(model, subscription, existing)
 
     def check_contiguous(self, model: Model, client: Client, existing: list[Position]) -> None:
@@ -413,7 +414,7 @@ class Machine:
 
     def check_nothing_passed_over(self, model: Model, subscription: Subscription, existing: list[Position]) -> None:
         """Rule 2."""
-        dispatcher = subscription._dispatcher
+        dispatcher = subscription.pump.dispatcher
         if not isinstance(dispatcher, SharedDispatcher) or not dispatcher.consumers:
             return
         held = {one for consumer in dispatcher.consumers for one in consumer.pending}

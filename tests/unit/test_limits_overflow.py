@@ -120,7 +120,7 @@ async def test_permits_do_not_grow_for_ever() -> None:
 async def test_one_event_causes_so_many_reads_and_the_rest_come_in_other_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.topic.reading.subscription.READS_PER_EVENT_MAX", 3)
+    monkeypatch.setattr("broker.topic.reading.pump.READS_PER_EVENT_MAX", 3)
     bench = Bench(read_entries_max=2)
     await bench.append(*map(entry, range(20)))
     peer = bench.join(1, EXCLUSIVE, permits=100)

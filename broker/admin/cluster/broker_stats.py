@@ -167,7 +167,7 @@ def _subscription(topic: Topic, subscription: Subscription) -> dict[str, Any]:
         **_NO_FILTERS,
         **(
             {
-                "blockedSubscriptionOnUnackedMsgs": subscription.is_blocked,
+                "blockedSubscriptionOnUnackedMsgs": subscription.held.is_blocked,
                 "unackedMessages": subscription.unacked_messages,
             }
             if is_shared

@@ -276,8 +276,8 @@ def _of_producer(producer: Producer) -> dict[str, float]:
 
 
 def _throttled(subscription: Subscription, labels: Labels) -> Iterator[Sample]:
-    of_topic, own = subscription.throttles
-    for reason, throttle in (("subscription", own), ("topic", of_topic)):
+    rates = subscription.pump.rates
+    for reason, throttle in (("subscription", rates.own), ("topic", rates.of_topic)):
         for what, count in (("msg", throttle.by_messages), ("bytes", throttle.by_bytes)):
             name = f"pulsar_subscription_dispatch_throttled_{what}_events"
             yield Sample(name, count, (*labels, ("reason", reason)), help_of(name))
@@ -395,26 +395,26 @@ def _of_period(name: str, bounds: Sequence[str], overflow: str, period: Period) 
 
 def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerConfig | None = None) -> dict[str, float]:
     consumers = subscription.consumers
-    backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
+    backlog, held = subscription.cursor.backlog(), subscription.held
     rates, counted = subscription.rates.values, subscription.counted
     return {
         **_size_of(topic, subscription.cursor, config),
         "pulsar_subscription_back_log": backlog,
-        "pulsar_subscription_back_log_no_delayed": max(backlog - delayed, 0),
-        "pulsar_subscription_delayed": delayed,
-        "pulsar_subscription_delayed_message_index_size_bytes": delayed * DELAYED_SIZE,
+        "pulsar_subscription_back_log_no_delayed": max(backlog - held.delayed, 0),
+        "pulsar_subscription_delayed": held.delayed,
+        "pulsar_subscription_delayed_message_index_size_bytes": held.delayed * DELAYED_SIZE,
         "pulsar_subscription_unacked_messages": subscription.unacked_messages,
-        "pulsar_subscription_blocked_on_unacked_messages": subscription.is_blocked,
+        "pulsar_subscription_blocked_on_unacked_messages": held.is_blocked,
         "pulsar_subscription_msg_rate_out": rates[0],
         "pulsar_subscription_msg_throughput_out": rates[1],
         "pulsar_subscription_msg_rate_redeliver": rates[2],
         "pulsar_subscription_msg_ack_rate": rates[3],
         "pulsar_subscription_msg_rate_expired": rates[5],
-        "pulsar_subscription_in_replay": subscription.replayed_messages,
-        "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.last_advanced_ms,
+        "pulsar_subscription_in_replay": held.replayed,
+        "pulsar_subscription_last_mark_delete_advanced_timestamp": subscription.acking.last_advanced_ms,
         "pulsar_subscription_consumers_count": len(consumers),
-        "pulsar_subscription_last_acked_timestamp": subscription.last_acked_ms,
-        "pulsar_subscription_last_consumed_timestamp": subscription.last_consumed_ms,
+        "pulsar_subscription_last_acked_timestamp": subscription.acking.last_acked_ms,
+        "pulsar_subscription_last_consumed_timestamp": subscription.pump.last_consumed_ms,
         "pulsar_subscription_last_consumed_flow_timestamp": subscription.last_flow_ms,
         "pulsar_subscription_total_msg_expired": subscription.expired_entries,
         "pulsar_subscription_last_expire_timestamp": subscription.last_expired_ms,

@@ -12,6 +12,7 @@ from broker.topic.clients.consumer import Consumer
 from broker.topic.clients.producer import Producer
 from broker.topic.compaction.compactor import CompactionFacts
 from broker.topic.dispatchers.delayed import DELAYED_SIZE
+from broker.topic.dispatchers.dispatcher import Draining
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
 from broker.topic.non_persistent.topic import NonPersistentTopic
 from broker.topic.ports import CursorPort
@@ -207,15 +208,16 @@ def _earliest(times: Iterable[int]) -> int:
 
 def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earliest: int) -> dict[str, Any]:
     consumers = subscription.consumers
-    backlog, delayed = subscription.cursor.backlog(), subscription.delayed_messages
+    backlog, held = subscription.cursor.backlog(), subscription.held
     counted, (rate, size, again, acked, chunks, expired) = subscription.counted, subscription.rates.values
     key_shared = subscription.key_shared
     active = subscription.active_consumer
     cursor = topic.ledger.cursors.get(subscription.name)
     holes = 0 if cursor is None else cursor.range_count
-    draining = [subscription.draining_hashes(one) for one in consumers]
-    ranges = subscription.hash_ranges() if wanted.consumers else {}
-    auto_split = key_shared is not None and not key_shared.is_sticky
+    policy = None if key_shared is None else key_shared.policy
+    draining: list[Draining] = [([], 0) if key_shared is None else key_shared.draining(one) for one in consumers]
+    ranges = key_shared.hash_ranges() if key_shared is not None and wanted.consumers else {}
+    auto_split = policy is not None and not policy.is_sticky
     return {
         "msgRateOut": rate,
         "msgThroughputOut": size,
@@ -229,10 +231,10 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         if wanted.backlog_size
         else -1,
         "earliestMsgPublishTimeInBacklog": earliest,
-        "msgBacklogNoDelayed": max(backlog - delayed, 0),
-        "blockedSubscriptionOnUnackedMsgs": subscription.is_blocked,
-        "msgDelayed": delayed,
-        "msgInReplay": subscription.replayed_messages,
+        "msgBacklogNoDelayed": max(backlog - held.delayed, 0),
+        "blockedSubscriptionOnUnackedMsgs": held.is_blocked,
+        "msgDelayed": held.delayed,
+        "msgInReplay": held.replayed,
         "unackedMessages": subscription.unacked_messages,
         "type": subscription.type_name or "None",
         **({"activeConsumerName": active.name} if active is not None else {}),
@@ -240,9 +242,9 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         "totalMsgExpired": subscription.expired_entries,
         "lastExpireTimestamp": subscription.last_expired_ms,
         "lastConsumedFlowTimestamp": subscription.last_flow_ms,
-        "lastConsumedTimestamp": subscription.last_consumed_ms,
-        "lastAckedTimestamp": subscription.last_acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": subscription.last_advanced_ms,
+        "lastConsumedTimestamp": subscription.pump.last_consumed_ms,
+        "lastAckedTimestamp": subscription.acking.last_acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": subscription.acking.last_advanced_ms,
         "consumers": [
             consumer_stats(one, *hashes, tells_draining=auto_split, ranges=ranges.get(one))
             for one, hashes in zip(consumers, draining, strict=True)
@@ -251,15 +253,15 @@ def _subscription(topic: Topic, subscription: Subscription, wanted: Wanted, earl
         else [],
         "isDurable": subscription.is_durable,
         "isReplicated": subscription.is_replicated,
-        "allowOutOfOrderDelivery": key_shared is not None and key_shared.allows_out_of_order,
-        **({} if key_shared is None else {"keySharedMode": "STICKY" if key_shared.is_sticky else "AUTO_SPLIT"}),
+        "allowOutOfOrderDelivery": policy is not None and policy.allows_out_of_order,
+        **({} if policy is None else {"keySharedMode": "STICKY" if policy.is_sticky else "AUTO_SPLIT"}),
         "consumersAfterMarkDeletePosition": {},
         "drainingHashesCount": sum(len(hashes) for hashes, _ in draining),
         "drainingHashesClearedTotal": sum(cleared for _, cleared in draining),
         "drainingHashesUnackedMessages": sum(unacked for hashes, _ in draining for _, unacked, _ in hashes),
         "nonContiguousDeletedMessagesRanges": holes,
         "nonContiguousDeletedMessagesRangesSerializedSize": 0 if cursor is None else cursor.ranges_bytes,
-        "delayedMessageIndexSizeInBytes": delayed * DELAYED_SIZE,
+        "delayedMessageIndexSizeInBytes": held.delayed * DELAYED_SIZE,
         "subscriptionProperties": dict(subscription.properties),
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,
@@ -290,13 +292,13 @@ def _compaction_cursor(topic: Topic, cursor: ManagedCursor, wanted: Wanted, earl
 
 
 def _throttled(subscription: Subscription) -> dict[str, int]:
-    of_topic, own = subscription.throttles
+    rates = subscription.pump.rates
     return {
         **_NOT_THROTTLED,
-        "dispatchThrottledMsgEventsBySubscriptionLimit": own.by_messages,
-        "dispatchThrottledBytesEventsBySubscriptionLimit": own.by_bytes,
-        "dispatchThrottledMsgEventsByTopicLimit": of_topic.by_messages,
-        "dispatchThrottledBytesEventsByTopicLimit": of_topic.by_bytes,
+        "dispatchThrottledMsgEventsBySubscriptionLimit": rates.own.by_messages,
+        "dispatchThrottledBytesEventsBySubscriptionLimit": rates.own.by_bytes,
+        "dispatchThrottledMsgEventsByTopicLimit": rates.of_topic.by_messages,
+        "dispatchThrottledBytesEventsByTopicLimit": rates.of_topic.by_bytes,
     }
 
 

@@ -29,8 +29,8 @@ async def internal_stats(
         waits = subscription is not None and subscription.is_waiting
         cursor["active"] = subscription is not None and bool(subscription.consumers)
         cursor["waitingReadOp"] = cursor["subscriptionHavePendingRead"] = waits
-        cursor["subscriptionHavePendingReplayRead"] = subscription is not None and subscription.is_replaying
-        cursor["pendingReadOps"] = int(subscription is not None and subscription.is_reading)
+        cursor["subscriptionHavePendingReplayRead"] = subscription is not None and subscription.pump.is_replaying
+        cursor["pendingReadOps"] = int(subscription is not None and subscription.pump.is_reading)
     stats["waitingCursorsCount"] = sum(cursor["waitingReadOp"] for cursor in cursors.values())
     stats["cursors"] = cursors
     ledgers = LedgerStore(store)

@@ -40,6 +40,3 @@ class BatchSizes:
         if known is not None:
             return known
         return claimed if 0 < claimed <= UNKNOWN_MESSAGES_MAX else None
-
-    def is_known(self, position: Position) -> bool:
-        return position in self._sizes

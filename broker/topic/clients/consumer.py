@@ -34,6 +34,23 @@ class Counted(NamedTuple):
 NOTHING_COUNTED: Final = Counted()
 
 
+class ConsumerAcking(Protocol):
+    """Where the acknowledgements of a consumer go (`broker.topic.reading.acking.Acking`)."""
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether an acknowledgement of a part of a batch is kept; else the batch is acknowledged as a whole."""
+        ...
+
+    def check(self, ack: wire.CommandAck) -> None:
+        """Raises InvalidPosition for an ack that no cursor would take."""
+        ...
+
+    def acknowledge(self, consumer: "Consumer", ack: wire.CommandAck) -> None:
+        """Raises InvalidPosition; nothing of the ack is applied then."""
+        ...
+
+
 class ConsumerSubscription(Protocol):
     """A consumer's subscription, as its connection uses it (`broker.topic.reading.subscription.Subscription`)."""
 
@@ -63,27 +80,13 @@ class ConsumerSubscription(Protocol):
         ...
 
     @property
-    def keeps_batch_index_acks(self) -> bool:
-        """Whether an acknowledgement of a part of a batch is kept; else the batch is acknowledged as a whole."""
-        ...
-
-    def pump(self) -> None:
-        """A consumer may take entries again: read and dispatch."""
-        ...
+    def acking(self) -> ConsumerAcking: ...
 
     def resume(self, consumers: "Iterable[Consumer]") -> None:
         """*consumers*, whose connection has room again, may take entries: read and dispatch."""
         ...
 
     def flow(self, consumer: "Consumer", permits: int) -> None: ...
-
-    def check_ack(self, ack: wire.CommandAck) -> None:
-        """Raises InvalidPosition for an ack that no cursor would take."""
-        ...
-
-    def acknowledge(self, consumer: "Consumer", ack: wire.CommandAck) -> None:
-        """Raises InvalidPosition; nothing of the ack is applied then."""
-        ...
 
     def redeliver(self, consumer: "Consumer", positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Deliver again: *positions*, or everything *consumer* has not acknowledged."""

@@ -13,13 +13,14 @@ Rules all dispatchers keep:
 4. Acknowledged entries and markers of the broker are never sent; markers are acknowledged when they are met.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple, Protocol
 
 from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import Consumer
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from broker.topic.ports import CursorPort, Entries, EntryLike, Room
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.messages import message_count, metadata_of, split_entry
@@ -31,6 +32,8 @@ from managed_ledger.position import Position
 class DispatchLimits:
     """Limits and delays of a dispatcher, from the settings of the broker and the policies of the namespace."""
 
+    consumers_max: int = 0
+    """0: no limit."""
     read_entries_max: int = 100
     read_bytes_max: int = 5 * 1024 * 1024
     round_robin_messages: int = 20
@@ -90,12 +93,52 @@ def facts_of(entry: EntryLike) -> Facts:
     )
 
 
+class Held(NamedTuple):
+    """What a dispatcher does not send for now."""
+
+    delayed: int = 0
+    """Entries that wait for their time, as far as they were read."""
+    replayed: int = 0
+    """Entries that were read and wait for a consumer that can take them."""
+    is_blocked: bool = False
+    """Whether nothing is delivered before some messages are acknowledged."""
+
+
+Draining = tuple[list[tuple[int, int, int]], int]
+"""Hashes that move, as (hash, entries left, blocked attempts); and how many have moved."""
+
+
+class KeyShared(Protocol):
+    """What only the dispatcher of the type Key_Shared knows."""
+
+    policy: KeySharedPolicy
+
+    def hash_ranges(self) -> Mapping[Consumer, list[tuple[int, int]]]:
+        """Consumer → the hashes that are its own, both ends included."""
+        ...
+
+    def draining(self, consumer: Consumer) -> Draining:
+        """What *consumer* must finish before it moves to another consumer."""
+        ...
+
+
 class Dispatcher(Protocol):
     """Distributes the entries of one subscription; one class for each subscription type."""
 
     consumers: list[Consumer]
-    limits: DispatchLimits
     batch_sizes: BatchSizes
+    is_in_order: bool
+    """Whether one consumer gets all entries, and no entry that was sent is remembered."""
+    active: Consumer | None
+    """That consumer; None where entries are shared out."""
+    unacked_messages: int
+    """Messages that were sent and are not acknowledged, where entries are remembered."""
+
+    @property
+    def held(self) -> Held: ...
+
+    @property
+    def key_shared(self) -> KeyShared | None: ...
 
     def check_newcomer(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy, ConsumerAssignError if *consumer* cannot join now."""
@@ -142,10 +185,6 @@ class Dispatcher(Protocol):
 
     def use_cursor(self, cursor: CursorPort) -> None:
         """Go on with *cursor*, which stands for the same subscription."""
-        ...
-
-    def reset(self) -> None:
-        """The cursor was moved: forget all entries that were read."""
         ...
 
     def next_timer_ms(self) -> int | None:

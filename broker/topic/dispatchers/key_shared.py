@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from broker.topic.clients.consumer import Consumer
-from broker.topic.dispatchers.dispatcher import DispatchLimits, Facts, Read
+from broker.topic.dispatchers.dispatcher import DispatchLimits, Draining, Facts, KeyShared, Read
+from broker.topic.dispatchers.kinds import DispatchedTopic, KeySharedPolicy
 from broker.topic.dispatchers.shared import LOOK_AHEAD_MAX, SharedDispatcher
 from broker.topic.dispatchers.sticky_keys import ConsistentHashing, HalvedRanges, Selector, StickyRanges, sticky_key
 from broker.topic.ports import CursorPort, EntryLike
@@ -30,20 +31,17 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def __init__(
         self,
-        topic: str,
+        topic: DispatchedTopic,
         cursor: CursorPort,
         limits: DispatchLimits,
         now_ms: Callable[[], int],
         share: UnackedShare,
-        selector: Selector[Consumer],
-        *,
-        is_sticky: bool,
-        allows_out_of_order: bool,
+        policy: KeySharedPolicy,
     ) -> None:
-        super().__init__(topic, cursor, limits, now_ms, share)
-        self.is_sticky = is_sticky
-        self.allows_out_of_order = allows_out_of_order
-        self._selector = selector
+        super().__init__(topic.name, cursor, limits, now_ms, share)
+        self.policy = policy
+        self._allows_out_of_order = policy.allows_out_of_order
+        self._selector = make_selector(topic, policy)
         # Hash of a key → the consumer that has unacknowledged entries of it, and how many.
         self._holders: dict[int, tuple[Consumer, int]] = {}
         # Draining hashes (PIP-379): they are assigned to another consumer, but the former one has unacknowledged
@@ -92,25 +90,24 @@ class KeySharedDispatcher(SharedDispatcher):
         self._draining = {
             hash_: before.get(hash_, 0)
             for hash_, (holder, _) in self._holders.items()
-            if select(hash_) is not holder and not self.allows_out_of_order
+            if select(hash_) is not holder and not self._allows_out_of_order
         }
 
-    def draining_hashes(self, consumer: Consumer) -> list[tuple[int, int, int]]:
-        """(hash, entries left, blocked attempts) of what *consumer* has yet to finish before it moves."""
+    @property
+    def key_shared(self) -> KeyShared:
+        return self
+
+    def draining(self, consumer: Consumer) -> Draining:
         self._note_draining()
-        return [
+        hashes = [
             (hash_, self._holders[hash_][1], blocked)
             for hash_, blocked in sorted(self._draining.items())
             if self._holders[hash_][0] is consumer
         ]
+        return hashes, self._drained.get(consumer, 0)
 
     def hash_ranges(self) -> Mapping[Consumer, list[tuple[int, int]]]:
-        """Consumer → the hashes that are its own, both ends included."""
         return self._selector.ranges()
-
-    def drained_count(self, consumer: Consumer) -> int:
-        """How many draining hashes *consumer* has finished."""
-        return self._drained.get(consumer, 0)
 
     def reset(self) -> None:
         super().reset()
@@ -130,7 +127,7 @@ class KeySharedDispatcher(SharedDispatcher):
             self._wanted.add(consumer)
             return None
         holder = self._holders.get(hash_)
-        if holder is not None and holder[0] is not consumer and not self.allows_out_of_order:
+        if holder is not None and holder[0] is not consumer and not self._allows_out_of_order:
             self._note_draining()
             if hash_ in self._draining:
                 self._draining[hash_] += 1
@@ -163,7 +160,7 @@ class KeySharedDispatcher(SharedDispatcher):
 
     def _may_go_on(self, owner: Consumer, hash_: int) -> bool:
         holder = self._holders.get(hash_)
-        return super()._may_go_on(owner, hash_) and (holder is None or holder[0] is owner or self.allows_out_of_order)
+        return super()._may_go_on(owner, hash_) and (holder is None or holder[0] is owner or self._allows_out_of_order)
 
     def _may_read_on(self) -> bool:
         waiting = len(self._replay)
@@ -179,7 +176,7 @@ class KeySharedDispatcher(SharedDispatcher):
             return None
         if hash_ in self._stuck:
             return None
-        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self.allows_out_of_order:
+        if position not in self._replay and self._replay.waiting_by_hash.get(hash_) and not self._allows_out_of_order:
             return None
         consumer = self._takes(hash_)
         if consumer is None:
@@ -207,8 +204,8 @@ class KeySharedDispatcher(SharedDispatcher):
         return hash_
 
 
-def make_selector(*, is_sticky: bool, consistent_hashing: bool, points: int) -> Selector[Consumer]:
+def make_selector(topic: DispatchedTopic, policy: KeySharedPolicy) -> Selector[Consumer]:
     """The selector that distributes the keys of a Key_Shared subscription."""
-    if is_sticky:
+    if policy.is_sticky:
         return StickyRanges()
-    return ConsistentHashing(points) if consistent_hashing else HalvedRanges()
+    return ConsistentHashing(topic.points) if topic.consistent_hashing else HalvedRanges()

@@ -9,7 +9,17 @@ from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import Consumer, priority_of
 from broker.topic.dispatchers.chunked import ChunkedMessage, ChunkedMessages
 from broker.topic.dispatchers.delayed import LONGEST_STEP_MS, DelayedMessages
-from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Facts, Read, count_bits, facts_of, is_chunk
+from broker.topic.dispatchers.dispatcher import (
+    Average,
+    DispatchLimits,
+    Facts,
+    Held,
+    KeyShared,
+    Read,
+    count_bits,
+    facts_of,
+    is_chunk,
+)
 from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.dispatchers.replay_set import ReplaySet
 from broker.topic.ports import CursorPort, Entries, EntryLike, Room
@@ -35,6 +45,9 @@ log = logging.getLogger(__name__)
 class SharedDispatcher:
     """Shared: entries go to the consumers in turn; each entry is tracked until it is acknowledged."""
 
+    is_in_order = False
+    active: Consumer | None = None
+
     def __init__(
         self, topic: str, cursor: CursorPort, limits: DispatchLimits, now_ms: Callable[[], int], share: UnackedShare
     ) -> None:
@@ -59,7 +72,7 @@ class SharedDispatcher:
         """Whether only what is left of messages in chunks may be sent."""
         self._ready = ReadyConsumers()
         self._served: dict[Consumer, None] = {}
-        self._unacked = 0
+        self.unacked_messages = 0
         self._is_full = False
         """Whether the subscription has as many unacknowledged messages as it may have."""
         self._average = Average()
@@ -100,12 +113,13 @@ class SharedDispatcher:
                 self.wake(consumer)
         most = limits.unacked_per_subscription_max
         if most != former.unacked_per_subscription_max:
-            self._is_full = 0 < most <= self._unacked
+            self._is_full = 0 < most <= self.unacked_messages
 
     def use_cursor(self, cursor: CursorPort) -> None:
         self._cursor = cursor
 
     def reset(self) -> None:
+        """Forget all entries that were read."""
         for consumer in self.consumers:
             consumer.pending.clear()
             consumer.unacked_messages = 0
@@ -116,7 +130,7 @@ class SharedDispatcher:
         self._delayed.clear()
         self._chunked.clear()
         self.redelivery_counts.clear()
-        self._unacked = 0
+        self.unacked_messages = 0
         self._is_full = False
         self._share.clear()
 
@@ -147,18 +161,12 @@ class SharedDispatcher:
         return self._now_ms() + self._early_ms
 
     @property
-    def delayed_messages(self) -> int:
-        """Entries that wait for their time, as far as they were read."""
-        return len(self._delayed)
+    def held(self) -> Held:
+        return Held(len(self._delayed), len(self._replay), self.is_blocked)
 
     @property
-    def replayed_messages(self) -> int:
-        """Entries that were read and wait for a consumer that can take them."""
-        return len(self._replay)
-
-    @property
-    def unacked_messages(self) -> int:
-        return self._unacked
+    def key_shared(self) -> KeyShared | None:
+        return None
 
     @property
     def is_blocked(self) -> bool:
@@ -266,7 +274,7 @@ class SharedDispatcher:
         if not self.consumers:
             return  # the next consumer begins with a rewind
         self._ready.end_turn()
-        unacked_before = self._unacked
+        unacked_before = self.unacked_messages
         self._is_held = self.is_blocked
         for entry in entries:
             position = entry.position
@@ -301,8 +309,8 @@ class SharedDispatcher:
             if message is not None:
                 message.on_sent(position, consumer)
                 consumer.chunks_out += 1
-        assert self._unacked >= 0, f"{self._unacked} messages are not acknowledged"
-        self._average.note(len(entries), self._unacked - unacked_before)
+        assert self.unacked_messages >= 0, f"{self.unacked_messages} messages are not acknowledged"
+        self._average.note(len(entries), self.unacked_messages - unacked_before)
 
     def _drop_unreadable(self, read: Read, entries: Entries) -> None:
         """Drop positions of *read* that were not returned: they were trimmed and cannot be delivered any more."""
@@ -412,7 +420,7 @@ class SharedDispatcher:
 
     def _count_unacked(self, consumer: Consumer, messages: int) -> None:
         consumer.unacked_messages += messages
-        self._unacked += messages
+        self.unacked_messages += messages
         self._share.count(messages)
         limit = self.limits.unacked_per_consumer_max
         if limit:
@@ -423,9 +431,9 @@ class SharedDispatcher:
                 self.wake(consumer)
         limit = self.limits.unacked_per_subscription_max
         if limit:
-            if self._unacked >= limit:
+            if self.unacked_messages >= limit:
                 self._is_full = True
-            elif self._is_full and self._unacked <= limit // 2:
+            elif self._is_full and self.unacked_messages <= limit // 2:
                 self._is_full = False
 
     # -------------------------------------------------------------------------------- again

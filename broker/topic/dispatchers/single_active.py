@@ -6,7 +6,8 @@ from broker.errors import ConsumerBusy
 from broker.topic.clients.batch_sizes import BatchSizes
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.active import OrderedConsumers
-from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Read, count_bits, facts_of, is_chunk
+from broker.topic.dispatchers.dispatcher import Average, DispatchLimits, Held, Read, count_bits, facts_of, is_chunk
+from broker.topic.dispatchers.kinds import DispatchedTopic
 from broker.topic.ports import CursorPort, Entries, Room
 from managed_ledger.position import Position
 
@@ -14,17 +15,21 @@ from managed_ledger.position import Position
 class SingleActiveDispatcher:
     """Exclusive and Failover: all entries go to one active consumer, in order."""
 
+    is_in_order = True
+    unacked_messages = 0
+    held = Held()
+    key_shared = None
+
     def __init__(
         self,
+        topic: DispatchedTopic,
         cursor: CursorPort,
         limits: DispatchLimits,
+        now_ms: Callable[[], int],
         *,
         is_failover: bool,
-        topic: str,
-        partition: int,
-        now_ms: Callable[[], int],
     ) -> None:
-        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic, partition=partition)
+        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic.name, partition=topic.partition)
         self.consumers = self._ordered.all
         self.batch_sizes = BatchSizes()
         self.active: Consumer | None = None
@@ -140,6 +145,3 @@ class SingleActiveDispatcher:
 
     def use_cursor(self, cursor: CursorPort) -> None:
         self._cursor = cursor
-
-    def reset(self) -> None:
-        pass

@@ -21,6 +21,7 @@ from broker.topic.clients.consumer import Consumer, priority_of
 from broker.topic.dispatchers.active import OrderedConsumers
 from broker.topic.dispatchers.dispatcher import Facts, is_chunk
 from broker.topic.dispatchers.key_shared import make_selector
+from broker.topic.dispatchers.kinds import DispatchedTopic, KeySharedPolicy
 from broker.topic.dispatchers.ready import ReadyConsumers
 from broker.topic.dispatchers.sticky_keys import sticky_key
 
@@ -56,8 +57,8 @@ class Delivery(Protocol):
 class OneActive:
     """Exclusive and Failover: everything goes to one consumer."""
 
-    def __init__(self, *, is_failover: bool, topic: str, partition: int) -> None:
-        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic, partition=partition)
+    def __init__(self, topic: DispatchedTopic, *, is_failover: bool) -> None:
+        self._ordered = OrderedConsumers(is_failover=is_failover, topic=topic.name, partition=topic.partition)
         self.consumers = self._ordered.all
         self.active: Consumer | None = None
         self._is_failover = is_failover
@@ -156,12 +157,11 @@ class InTurn:
 class ByKey:
     """Key_Shared: each key has its consumer."""
 
-    def __init__(self, *, is_sticky: bool, allows_out_of_order: bool, consistent_hashing: bool, points: int) -> None:
+    def __init__(self, topic: DispatchedTopic, policy: KeySharedPolicy) -> None:
         self.consumers: list[Consumer] = []
-        self.is_sticky = is_sticky
-        self.allows_out_of_order = allows_out_of_order
+        self.policy = policy
         self._begun = Begun()
-        self._selector = make_selector(is_sticky=is_sticky, consistent_hashing=consistent_hashing, points=points)
+        self._selector = make_selector(topic, policy)
 
     def check_newcomer(self, consumer: Consumer) -> None:
         pass

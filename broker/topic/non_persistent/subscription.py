@@ -16,15 +16,10 @@ from broker.errors import ConsumerBusy
 from broker.topic.clients.consumer import Consumer
 from broker.topic.clients.leaving import Leaving, Steps
 from broker.topic.dispatchers.dispatcher import Facts
+from broker.topic.dispatchers.kinds import SINGLE_ACTIVE, DispatchedTopic, KeySharedPolicy, check_fits, name_of
 from broker.topic.non_persistent.delivery import ByKey, Delivery, InTurn, OneActive
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.rates.averages import Rates
-from broker.topic.reading.subscription import (
-    SINGLE_ACTIVE,
-    KeySharedPolicy,
-    check_same_kind,
-    check_same_policy,
-)
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import Buffer
 from managed_ledger.position import Position
@@ -32,35 +27,30 @@ from managed_ledger.position import Position
 # The id of every message, in receipts and at consumers: nothing can be asked for by its id.
 POSITION: Final = Position(0, 0)
 
-_Type = wire.CommandSubscribe.SubType
+
+class NoAcking:
+    """Rule 2."""
+
+    keeps_parts = False
+
+    def check(self, ack: wire.CommandAck) -> None: ...
+
+    def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None: ...
 
 
 class NonPersistentSubscription:
     """A subscription of a non-persistent topic. Implements `broker.topic.clients.consumer.ConsumerSubscription`."""
 
-    keeps_batch_index_acks = False
     backlog = 0
     mark_delete_position = POSITION
 
-    def __init__(
-        self,
-        name: str,
-        now_ms: Callable[[], int],
-        *,
-        topic: str,
-        partition: int,
-        consistent_hashing: bool = True,
-        points: int = 100,
-        consumers_max: int = 0,
-    ) -> None:
+    def __init__(self, name: str, topic: DispatchedTopic, now_ms: Callable[[], int], consumers_max: int = 0) -> None:
         self.name = name
+        self.acking = NoAcking()
         self.consumers_max = consumers_max
         self.type: int | None = None
         self._now_ms = now_ms
         self._topic = topic
-        self._partition = partition
-        self._consistent_hashing = consistent_hashing
-        self._points = points
         self._delivery: Delivery | None = None
         self._leaving = Leaving()
         self.messages_out = 0
@@ -93,16 +83,14 @@ class NonPersistentSubscription:
 
     @property
     def type_name(self) -> str:
-        return "" if self.type is None else _Type.Name(self.type)
+        return name_of(self.type)
 
     def check_newcomer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:
         """Raises ConsumerBusy if *consumer* cannot join; changes nothing."""
         delivery = self._delivery
         if not self.consumers or delivery is None:
             return
-        check_same_kind(self.type, kind)
-        if isinstance(delivery, ByKey):
-            check_same_policy(KeySharedPolicy(delivery.is_sticky, delivery.allows_out_of_order), policy)
+        check_fits(kind, policy, self.type, delivery.policy if isinstance(delivery, ByKey) else None)
         if self.consumers_max and len(self.consumers) >= self.consumers_max:
             raise ConsumerBusy("Subscription reached max consumers limit")
         delivery.check_newcomer(consumer)
@@ -119,17 +107,10 @@ class NonPersistentSubscription:
 
     def _make_delivery(self, kind: int, policy: KeySharedPolicy) -> Delivery:
         if kind in SINGLE_ACTIVE:
-            return OneActive(
-                is_failover=kind == wire.CommandSubscribe.Failover, topic=self._topic, partition=self._partition
-            )
+            return OneActive(self._topic, is_failover=kind == wire.CommandSubscribe.Failover)
         if kind == wire.CommandSubscribe.Shared:
             return InTurn()
-        return ByKey(
-            is_sticky=policy.is_sticky,
-            allows_out_of_order=policy.allows_out_of_order,
-            consistent_hashing=self._consistent_hashing,
-            points=self._points,
-        )
+        return ByKey(self._topic, policy)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detach *consumer*."""
@@ -164,9 +145,6 @@ class NonPersistentSubscription:
         else:
             consumer.send(POSITION, entry, facts.messages)
 
-    def pump(self) -> None:
-        """Nothing waits."""
-
     def resume(self, consumers: Iterable[Consumer]) -> None:
         """*consumers* have permits, or room in their connections, again."""
         if self._delivery is not None:
@@ -177,12 +155,6 @@ class NonPersistentSubscription:
         consumer.last_flow_ms = self._now_ms()
         consumer.add_permits(permits)
         self.resume((consumer,))
-
-    def check_ack(self, ack: wire.CommandAck) -> None:
-        """Rule 2."""
-
-    def acknowledge(self, consumer: Consumer, ack: wire.CommandAck) -> None:
-        """Rule 2."""
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position] | None, epoch: int | None) -> None:
         """Rule 2."""

@@ -32,6 +32,7 @@ from broker.topic.clients.consumer import Consumer, ConsumerSubscription
 from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.producer import Producer
 from broker.topic.dispatchers.dispatcher import facts_of
+from broker.topic.dispatchers.kinds import DispatchedTopic, check_type
 from broker.topic.limits import has_room_for_host, limits_of
 from broker.topic.non_persistent.subscription import POSITION, NonPersistentSubscription
 from broker.topic.ports import NOT_KNOWN, NextBroker
@@ -39,7 +40,6 @@ from broker.topic.publishing.producers import Producers
 from broker.topic.publishing.publishing import encrypted
 from broker.topic.rates.resource_group import Membership, ResourceGroup
 from broker.topic.rates.throttling import PublishThrottle
-from broker.topic.reading.subscription import check_type
 from broker.topic.requests import Attached, ProducerRequest, SubscribeRequest
 from broker.topic.subscriptions import check_name, check_new_name
 from broker.wire.frames import Send
@@ -198,15 +198,11 @@ class NonPersistentTopic:
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
     def _new_subscription(self, name: str) -> NonPersistentSubscription:
-        return NonPersistentSubscription(
-            name,
-            self._clock.wall_ms,
-            topic=str(self.name),
-            partition=self.name.partition,
-            consistent_hashing=self._config.key_shared_consistent_hashing,
-            points=self._config.key_shared_points,
-            consumers_max=self._limits.consumers_per_subscription_max,
+        config = self._config
+        topic = DispatchedTopic(
+            str(self.name), self.name.partition, config.key_shared_consistent_hashing, config.key_shared_points
         )
+        return NonPersistentSubscription(name, topic, self._clock.wall_ms, self._limits.dispatch.consumers_max)
 
     @property
     def messages_out(self) -> int:
@@ -285,7 +281,7 @@ class NonPersistentTopic:
         if self._limits.requires_encryption:
             await in_turns(by_turns(self._producers.require_encryption()))
         for subscription in self.subscriptions.values():
-            subscription.consumers_max = self._limits.consumers_per_subscription_max
+            subscription.consumers_max = self._limits.dispatch.consumers_max
 
     def join(self, group: ResourceGroup | None) -> None:
         """The topic is in this resource group from now on; None: in none. Its rate of dispatching is not kept here:

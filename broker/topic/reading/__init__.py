@@ -1,1 +1,1 @@
-"""A subscription and its place in the topic: acknowledgements, seeks, backlog quotas."""
+"""A subscription and its place in the topic: what is read, acknowledgements, seeks, backlog quotas."""

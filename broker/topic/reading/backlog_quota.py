@@ -110,5 +110,5 @@ def evict_bytes(ledger: SizedLedger, subscriptions: Iterable[Subscription], quot
     passed = 0
     for subscription in subscriptions:
         if subscription.is_durable and subscription.cursor.mark_delete_position < position:
-            passed += subscription.clear_up_to(position)
+            passed += subscription.acking.clear_up_to(position)
     return passed

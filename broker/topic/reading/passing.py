@@ -84,7 +84,7 @@ def _end_of_old_ledgers(ledger: PassedLedger, after: Position, before_ms: int) -
 def _pass_over(subscription: Subscription, last: Position, now_ms: int) -> int:
     if last <= subscription.cursor.mark_delete_position:
         return 0
-    passed = subscription.clear_up_to(last)
+    passed = subscription.acking.clear_up_to(last)
     if passed:
         subscription.expired_entries += passed
         subscription.last_expired_ms = now_ms

@@ -12,6 +12,7 @@ import pytest
 from broker.names import DEDUPLICATION_CURSOR
 from broker.policies.namespace import NamespacePolicies
 from broker.settings.config import change_in_use
+from broker.topic.rates.throttling import DispatchThrottle
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.pulsar_pb2 import BaseCommand
@@ -338,6 +339,11 @@ async def test_above_the_limit_the_socket_is_not_read_and_all_comes_in_order(
     assert received == list(range(21, 101))
 
 
+def throttles(stage: Stage) -> list[DispatchThrottle]:
+    rates = stage.topic.subscriptions["s"].pump.rates
+    return [rates.of_topic, rates.own]
+
+
 @pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate", "s/dispatchRate"])
 async def test_consumers_get_no_more_than_the_rate_and_everything_in_the_end(stage: Stage, policy: str) -> None:
     await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 50, "ratePeriodInSecond": 1})
@@ -346,8 +352,7 @@ async def test_consumers_get_no_more_than_the_rate_and_everything_in_the_end(sta
     for number in range(60):
         message = (await stage.consumer.expect(BaseCommand.MESSAGE)).message
         assert message.message_id.entryId == number
-    throttled = stage.topic.subscriptions["s"].throttles
-    assert sum(one.by_messages for one in throttled) > 0
+    assert sum(one.by_messages for one in throttles(stage)) > 0
     told = (await stage.call("GET", f"{TOPIC}/stats", status=200)).json["subscriptions"]["s"]
     assert sum(value for name, value in told.items() if name.startswith("dispatchThrottledMsg")) > 0
 
@@ -358,8 +363,7 @@ async def test_a_rate_that_is_taken_back_lets_consumers_go_on_that_would_wait_fo
 ) -> None:
     await stage.filled(3, size=1)
     await stage.call("POST", f"{TOPIC}/{policy}", {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600})
-    throttles = stage.topic.subscriptions["s"].throttles
-    await eventually(lambda: any(one.is_on for one in throttles))
+    await eventually(lambda: any(one.is_on for one in throttles(stage)))
     await stage.consumer.subscribe(str(NAME), subscription="s", subType=wire.CommandSubscribe.Shared)
     await stage.consumer.expect(BaseCommand.MESSAGE)
     await stage.call("DELETE", f"{TOPIC}/{policy}")
@@ -372,11 +376,10 @@ async def test_a_rate_that_is_relative_grows_by_what_is_published(stage: Stage, 
     rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3600, "relativeToPublishRate": True}
     await stage.filled(10, size=1)
     await stage.call("POST", f"{TOPIC}/{policy}", rate)
-    throttles = stage.topic.subscriptions["s"].throttles
-    await eventually(lambda: any(one.is_on for one in throttles))
+    await eventually(lambda: any(one.is_on for one in throttles(stage)))
     began_ms = stage.side.broker.clock.wall_ms()
     stage.topic.take_rates(began_ms + 1_000)
-    messages = max(one.room(began_ms + 10_000_000)[0] or 0 for one in throttles)
+    messages = max(one.room(began_ms + 10_000_000)[0] or 0 for one in throttles(stage))
     assert messages == 1 + int(stage.topic.rates.values[0] * 3600) > 1_000
 
 

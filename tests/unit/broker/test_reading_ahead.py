@@ -48,8 +48,8 @@ class World(Cluster):
 
     def from_memory(self, subscription: str) -> int:
         """Entries that were there when a consumer could take them."""
-        found = self.brokers[-1][0].topics[TopicName.parse(TOPIC)].subscriptions[subscription]
-        return found.entries_read - found.entries_read_cold
+        pump = self.brokers[-1][0].topics[TopicName.parse(TOPIC)].subscriptions[subscription].pump
+        return pump.entries_read - pump.entries_read_cold
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

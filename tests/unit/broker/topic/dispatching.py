@@ -7,11 +7,13 @@ from typing import Any, NamedTuple, cast
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import DispatchLimits
 from broker.topic.dispatchers.key_shared import KeySharedDispatcher
+from broker.topic.dispatchers.kinds import DispatchedTopic, KeySharedPolicy
 from broker.topic.dispatchers.shared import SharedDispatcher
 from broker.topic.ports import CursorPort, Entries, LedgerPort, NextBroker, Room
 from broker.topic.rates.resource_group import Membership
 from broker.topic.rates.throttling import DispatchThrottle
-from broker.topic.reading.subscription import KeySharedPolicy, Subscription
+from broker.topic.reading.read_rates import ReadRates
+from broker.topic.reading.subscription import Subscription
 from broker.topic.unacked import UnackedBudget
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.clock import Timer
@@ -169,16 +171,15 @@ class Bench:
         self.ledger = MemoryManagedLedger("bench")
         self.ledger.begin_ledger(1)
         self.cursor: MemoryCursor = self.ledger.new_non_durable_cursor("s", EARLIEST)
+        self.membership = membership or Membership()
         self.subscription = Subscription(
             "s",
+            DispatchedTopic("persistent://public/default/t", partition),
             cast(CursorPort, self.cursor),
             cast(LedgerPort, self.ledger),
             self.host,
             DispatchLimits(**{"batch_index_acks": True, "failover_delay_ms": 1000, **limits}),
-            topic="persistent://public/default/t",
-            partition=partition,
-            throttles=throttles,
-            membership=membership,
+            ReadRates(*(throttles or (DispatchThrottle(), DispatchThrottle())), self.membership),
         )
         self.log: list[int] = []
         self.peers: dict[int, Peer] = {}
@@ -187,7 +188,7 @@ class Bench:
     async def append(self, *entries: bytes) -> None:
         self.ledger.append(list(entries), [None] * len(entries))
         await asyncio.sleep(0)
-        self.subscription.pump()
+        self.subscription.pump.run()
         self.check()
 
     def join(
@@ -225,7 +226,7 @@ class Bench:
         ack = wire.CommandAck(consumer_id=number, ack_type=1 if cumulative else 0)  # type: ignore[arg-type]
         for entry_id in entry_ids:
             ack.message_id.add(ledgerId=1, entryId=entry_id, ack_set=ack_set or [])
-        self.subscription.acknowledge(self.consumers[number], ack)
+        self.subscription.acking.acknowledge(self.consumers[number], ack)
         self.check()
 
     def redeliver(self, number: int, *entry_ids: int, epoch: int | None = None) -> None:
@@ -239,12 +240,12 @@ class Bench:
 
     def check(self) -> None:
         """The invariant of the flow: permits and backlog, so a read is under way or a frame has just left."""
-        assert not self.subscription.is_stuck
-        dispatcher = self.subscription._dispatcher
+        assert not self.subscription.pump.is_stuck
+        dispatcher = self.subscription.pump.dispatcher
         if isinstance(dispatcher, SharedDispatcher):
             able = [one for one in dispatcher.consumers if one.is_available and one.sink.room_bytes > 0]
             asleep = [one for one in able if one not in dispatcher._ready]
             assert not asleep, "they can be sent something, and have no turn"
         if isinstance(dispatcher, KeySharedDispatcher) and dispatcher._nothing_goes:
             dispatcher._nothing_goes = False
-            assert not self.subscription.is_stuck, "something can go out, and is not looked for"
+            assert not self.subscription.pump.is_stuck, "something can go out, and is not looked for"

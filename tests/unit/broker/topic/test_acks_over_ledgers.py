@@ -257,7 +257,9 @@ async def test_a_defect_while_dispatching_keeps_no_receipt_back(world: BrokerInM
     def broken() -> None:
         raise KeyError("a defect")
 
-    world.broker.topics[NAME].subscriptions["s"]._pump = broken  # type: ignore[method-assign]
+    dispatcher = world.broker.topics[NAME].subscriptions["s"].pump.dispatcher
+    assert dispatcher is not None
+    dispatcher.next_read = broken  # type: ignore[method-assign]
     raw.publish(1, 3)
     assert (await raw.expect(BaseCommand.SEND_RECEIPT)).send_receipt.sequence_id == 3
     await raw.expect(BaseCommand.CLOSE_CONSUMER)

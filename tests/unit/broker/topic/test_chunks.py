@@ -8,8 +8,8 @@ import pytest
 
 from broker.topic.clients.consumer import Consumer
 from broker.topic.dispatchers.dispatcher import facts_of
+from broker.topic.dispatchers.kinds import DispatchedTopic, KeySharedPolicy
 from broker.topic.non_persistent.subscription import NonPersistentSubscription
-from broker.topic.reading.subscription import KeySharedPolicy
 from broker.topic.unacked import UnackedBudget
 from magnetar_core.runtime.tasks import in_turns
 from magnetar_core.runtime.types import Buffer
@@ -255,7 +255,7 @@ async def test_the_rest_of_a_message_that_nobody_can_put_together_is_acknowledge
     if how == "it has expired":
         bench.write(1, may=False)
         bench.redeliver(1)  # the three wait
-        bench.subscription.clear_up_to(Position(1, 0))
+        bench.subscription.acking.clear_up_to(Position(1, 0))
     else:
         bench.ack(1, 0)
     if how == "its subscription was loaded anew":
@@ -432,10 +432,10 @@ async def test_nothing_is_remembered_of_messages_that_are_acknowledged(kind: int
     bench.join(1, kind, permits=1000)
     for number in range(5):
         await bench.append(*chunks(f"m{number}", 3, key=f"k{number}"))
-    chunked = bench.subscription._dispatcher._chunked  # type: ignore[union-attr]
+    chunked = bench.subscription.pump.dispatcher._chunked  # type: ignore[union-attr]
     assert (len(chunked), len(chunked.at)) == (5, 15)
     bench.ack(1, *range(12))
-    bench.subscription.clear_up_to(Position(1, 14))
+    bench.subscription.acking.clear_up_to(Position(1, 14))
     assert (len(chunked), chunked.at, chunked._latest) == (0, {}, {})
 
 
@@ -456,7 +456,7 @@ class Taking(Peer):
 
 
 def non_persistent(kind: int, permits: Sequence[int]) -> tuple[NonPersistentSubscription, list[Consumer], list[Taking]]:
-    subscription = NonPersistentSubscription("s", lambda: 0, topic="non-persistent://public/default/t", partition=-1)
+    subscription = NonPersistentSubscription("s", DispatchedTopic("non-persistent://public/default/t"), lambda: 0)
     peers = [Taking() for _ in permits]
     consumers = [Consumer(peer, peer.deliver, number, f"c{number}") for number, peer in enumerate(peers)]
     for consumer, count in zip(consumers, permits, strict=True):

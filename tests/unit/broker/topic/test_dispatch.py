@@ -1,19 +1,14 @@
-import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.errors import ConsumerAssignError, ConsumerBusy, MetadataFailure, NotReady
+from broker.errors import ConsumerAssignError, ConsumerBusy
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from broker.topic.dispatchers.sticky_keys import _finished
-from broker.topic.reading.subscription import KeySharedPolicy
-from broker.wire import pulsar_pb2 as wire
-from magnetar_core.runtime.tasks import in_turns
-from managed_ledger.errors import InvalidPosition
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, MessageMetadata
-from managed_ledger.position import EARLIEST, Position
-from tests.support.waiting import settle
+from managed_ledger.position import Position
 from tests.unit.broker.topic.dispatching import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Bench, Peer, entry
 
 
@@ -87,57 +82,6 @@ async def test_what_many_leave_behind_in_one_turn_is_shared_out_once(
     assert {one.position.entry_id for one in left} == set(range(keys))
     if kind == KEY_SHARED:
         assert {one.redelivery_count for one in left} == {0, 1}, "given back once, not from one leaving to the next"
-
-
-@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED])
-async def test_the_size_of_a_batch_is_that_of_its_entry_whatever_an_ack_says(kind: int) -> None:
-    def ack(**fields: Any) -> None:
-        command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
-        command.message_id.add(ledgerId=1, entryId=0, **fields)
-        bench.subscription.acknowledge(bench.consumers[1], command)
-        bench.check()
-
-    bench = Bench()
-    await bench.append(entry(0, batch=3), entry(3))
-    bench.join(1, kind, permits=10)
-    for size in (2**31 - 1, 1_000_000, 2, 1):  # 0 and 2 are left
-        ack(ack_set=[0b101], batch_size=size)
-        assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
-    for fields in (
-        {"ack_set": [0] * 300_000, "batch_size": 3},
-        {"ack_set": [-1] * 15_626},
-        {"ack_set": [1], "batch_size": -1},
-        {"batch_size": -(2**31)},
-    ):
-        with pytest.raises(InvalidPosition, match=r"1:0: batch_size .* a batch has at most 1000000 messages"):
-            ack(**fields)
-    assert bench.cursor.batch_ack_set(Position(1, 0)) == [0b101]
-    ack(ack_set=[0, 0, 1 << 62])  # beyond the batch: nothing of it is left
-    assert bench.cursor.is_deleted(Position(1, 0))
-
-
-@pytest.mark.parametrize("size", [4_097, 1_000_000, 2**31 - 1])
-async def test_an_ack_of_a_batch_that_was_not_sent_makes_no_large_set(size: int) -> None:
-    bench = Bench()
-    bench.join(1, SHARED)
-    await bench.append(entry(0, batch=3), entry(3, batch=3))
-    command = wire.CommandAck(consumer_id=1, ack_type=wire.CommandAck.Individual)
-    command.message_id.add(ledgerId=1, entryId=0, ack_set=[1], batch_size=size)
-    command.message_id.add(ledgerId=1, entryId=1, ack_set=[1], batch_size=4_096)
-    bench.subscription.acknowledge(bench.consumers[1], command)
-    assert bench.cursor.batch_ack_set(Position(1, 0)) is None, "it comes again as a whole"
-    assert bench.cursor.batch_ack_set(Position(1, 1)) == [1]
-
-
-async def test_an_ack_has_a_limited_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.topic.reading.subscription.ACK_IDS_MAX", 3)
-    bench = Bench()
-    await bench.append(*map(entry, range(5)))
-    bench.join(1, SHARED, permits=10)
-    with pytest.raises(InvalidPosition, match="has 4 ids, and may have 3; split it"):
-        bench.ack(1, 0, 1, 2, 3)
-    bench.ack(1, 0, 1, 2)
-    assert bench.cursor.backlog() == 2
 
 
 async def test_markers_are_acknowledged_and_not_sent() -> None:
@@ -304,72 +248,9 @@ async def test_who_waits_with_too_much_unacknowledged_goes_on_when_more_is_allow
     await bench.append(*map(entry, range(6)))
     peer = bench.join(1, SHARED, permits=10)
     assert peer.got == [0, 1]
-    bench.subscription.apply_limits(replace(bench.subscription.limits, **after))
+    bench.subscription.pump.use_limits(replace(bench.subscription.pump.limits, **after))
     bench.check()
     assert peer.got == list(range(changed or 6))
-
-
-async def test_single_messages_of_a_batch_leave_the_others() -> None:
-    bench = Bench()
-    await bench.append(entry(0, batch=10))
-    peer = bench.join(1, SHARED, permits=100)
-    bench.ack(1, 0, ack_set=[1022])
-    assert bench.consumers[1].unacked_messages == 9
-    bench.ack(1, 0, ack_set=[486])
-    bench.redeliver(1)
-    assert [message.ack_set for message in peer.messages] == [[], [486]]
-    assert bench.consumers[1].permits == 100 - 10 - 6
-    bench.ack(1, 0, ack_set=[25])  # what was acknowledged stays so: 486 & 25 is 0
-    assert bench.cursor.backlog() == 0
-
-
-@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
-async def test_a_batch_of_which_no_part_can_be_kept_any_more_stays_with_its_consumer_and_comes_again(
-    kind: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("managed_ledger.cursors.cursor.PARTIAL_BATCHES_MAX", 1)
-    bench = Bench()
-    await bench.append(entry(0, batch=3), entry(3, batch=3))
-    bench.join(1, kind, permits=10)
-    bench.ack(1, 0, ack_set=[0b110])
-    bench.ack(1, 1, ack_set=[0b110])
-    assert [messages for messages, _ in bench.consumers[1].pending.values()] == [2, 3]
-    assert bench.consumers[1].unacked_messages == 5
-    other = bench.join(2, kind, permits=10)
-    bench.leave(1)
-    assert other.got == [0, 1]
-    bench.ack(2, 0, 1, ack_set=[0])
-    assert bench.consumers[2].unacked_messages == bench.cursor.backlog() == 0
-
-
-async def test_a_cumulative_ack_inside_a_batch_keeps_its_rest() -> None:
-    bench = Bench()
-    await bench.append(entry(0), entry(1, batch=10), entry(11))
-    peer = bench.join(1, EXCLUSIVE, permits=100)
-    bench.ack(1, 1, cumulative=True, ack_set=[1008])
-    assert bench.cursor.mark_delete_position == (1, 0)
-    bench.redeliver(1)
-    assert peer.got == [0, 1, 2, 1, 2]
-    assert peer.messages[3].ack_set == [1008]
-
-
-async def test_a_cumulative_ack_inside_a_batch_acknowledges_what_is_before_it_where_no_parts_are_kept() -> None:
-    bench = Bench(batch_index_acks=False)
-    await bench.append(entry(0), entry(1, batch=10), entry(11))
-    peer = bench.join(1, EXCLUSIVE, permits=100)
-    bench.ack(1, 1, cumulative=True, ack_set=[1008])
-    assert bench.cursor.mark_delete_position == (1, 0)
-    bench.redeliver(1)
-    assert peer.got == [0, 1, 2, 1, 2]
-    assert peer.messages[3].ack_set == []
-
-
-async def test_a_cumulative_ack_on_shared_moves_nothing() -> None:
-    bench = Bench()
-    await bench.append(*map(entry, range(3)))
-    bench.join(1, SHARED, permits=10)
-    bench.ack(1, 2, cumulative=True)
-    assert bench.cursor.backlog() == 3
 
 
 async def test_delayed_messages_wait_on_shared_only() -> None:
@@ -441,6 +322,28 @@ async def test_a_key_moves_only_when_its_former_consumer_has_nothing_of_it_left(
     assert sorted(first.got[20:] + second.got) == list(range(20, 40))
 
 
+async def test_what_is_new_waits_behind_what_is_given_back_of_its_key_while_it_is_read() -> None:
+    bench = Bench()
+    await bench.append(entry(0, key="k"))
+    peer = bench.join(1, KEY_SHARED, permits=10)
+    bench.ledger.cold = True
+    await bench.append(entry(1, key="k"))
+    bench.redeliver(1, 0)
+    await bench.host.finish_fetching()
+    assert peer.got == [0, 0, 1]
+
+
+async def test_what_is_read_again_waits_behind_what_is_given_back_of_its_key_meanwhile() -> None:
+    bench = Bench()
+    await bench.append(entry(0, key="k"), entry(1, key="k"))
+    peer = bench.join(1, KEY_SHARED, permits=10)
+    bench.ledger.cold = True
+    bench.redeliver(1, 1)
+    bench.redeliver(1, 0)
+    await bench.host.finish_fetching()
+    assert peer.got == [0, 1, 0, 1]
+
+
 async def test_sticky_ranges_are_checked_and_kept() -> None:
     bench = Bench()
     policy = KeySharedPolicy(is_sticky=True)
@@ -453,119 +356,6 @@ async def test_sticky_ranges_are_checked_and_kept() -> None:
     assert low.got == [1, 2, 4, 5, 7]
     high = bench.join(3, KEY_SHARED, permits=100, policy=policy, hash_ranges=[(32768, 65535)])
     assert high.got == [0, 3, 6]
-
-
-async def test_seek_disconnects_before_it_moves() -> None:
-    bench = Bench()
-    await bench.append(*map(entry, range(4)))
-    peer = bench.join(1, SHARED, permits=10)
-    bench.ack(1, 0, 1, 2, 3)
-    await bench.subscription.reset_to(Position(1, 2), announce=in_turns)
-    assert peer.told == ["closed"]
-    assert bench.join(2, SHARED, permits=10).got == [2, 3]
-    await bench.subscription.reset_to(EARLIEST, announce=in_turns)
-    assert bench.join(3, EXCLUSIVE, permits=10).got == [0, 1, 2, 3]
-
-
-async def test_no_consumer_is_there_again_before_a_seek_is_checked() -> None:
-    bench = Bench()
-    bench.join(1, EXCLUSIVE, permits=10)
-    checked = asyncio.Event()
-
-    async def check() -> None:
-        await checked.wait()
-
-    seeking = asyncio.ensure_future(bench.subscription.reset_to(EARLIEST, check=check, announce=in_turns))
-    await settle()
-    with pytest.raises(NotReady, match="is fenced"):
-        bench.join(2, EXCLUSIVE)
-    checked.set()
-    await seeking
-    bench.join(2, EXCLUSIVE)
-
-
-async def test_only_the_single_consumer_may_unsubscribe() -> None:
-    bench = Bench()
-    bench.join(1, SHARED)
-    bench.join(2, SHARED)
-    with pytest.raises(MetadataFailure):
-        bench.subscription.check_may_unsubscribe(bench.consumers[1])
-    bench.leave(2)
-    bench.subscription.check_may_unsubscribe(bench.consumers[1])
-
-
-@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER])
-async def test_entries_that_are_there_when_the_cursor_is_rewound_come_behind_what_is_before_them(kind: int) -> None:
-    """A read has ended, and is handed over in a later turn of the loop: meanwhile everything is to come again."""
-    bench = Bench(failover_delay_ms=0, read_entries_max=2)
-    await bench.append(*map(entry, range(2)))
-    peer = bench.join(1, kind, permits=100, priority=1)
-    bench.ledger.cold = True
-    await bench.append(*map(entry, range(2, 4)))
-    work, done = bench.host.fetching.pop()
-    entries = await work
-    if kind == FAILOVER:
-        peer = bench.join(2, kind, permits=100)  # comes before the first one, and is active now
-    else:
-        peer.got.clear()
-        bench.redeliver(1)
-    done(entries)
-    await bench.host.finish_fetching()
-    assert peer.got == [0, 1, 2, 3]
-
-
-async def test_a_cold_read_that_a_seek_overtakes_delivers_nothing() -> None:
-    bench = Bench()
-    await bench.append(*map(entry, range(4)))
-    bench.ledger.cold = True
-    gone = bench.join(1, EXCLUSIVE, permits=10)
-    await bench.subscription.reset_to(Position(1, 3), announce=in_turns)
-    there = bench.join(2, EXCLUSIVE, permits=10)
-    await bench.host.finish_fetching()
-    assert (gone.got, there.got) == ([], [3])
-
-
-async def test_a_failed_read_is_tried_again() -> None:
-    bench = Bench()
-    await bench.append(entry(0))
-    bench.ledger.cold = True
-    peer = bench.join(1, EXCLUSIVE, permits=10)
-    work, done = bench.host.fetching.pop()
-    await work
-    bench.cursor.rewind()
-    done(None)
-    assert bench.host.fetching == []
-    bench.pass_time(0.2)
-    await bench.host.finish_fetching()
-    assert peer.got == [0]
-
-
-@pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED])
-async def test_nothing_brings_a_failed_read_again_before_its_time(kind: int) -> None:
-    """What goes on at the topic and at its connections must not make it a thousand reads a second."""
-    bench = Bench(failover_delay_ms=0)
-    await bench.append(entry(0))
-    bench.ledger.cold = True
-    bench.join(1, kind, permits=10)
-    for tried, wait_s in enumerate((0.1, 0.2, 0.4), 1):
-        work, done = bench.host.fetching.pop()
-        await work
-        bench.cursor.rewind()
-        done(None)
-        bench.subscription.pump()  # there is room in its connection again
-        bench.flow(1, 5)
-        await bench.append(entry(tried))
-        bench.pass_time(wait_s - 0.01)
-        assert bench.host.fetching == []
-        bench.pass_time(0.01)
-    assert len(bench.host.fetching) == 1
-    work, done = bench.host.fetching.pop()
-    await work
-    done(None)
-    await bench.subscription.reset_to(Position(1, 1), announce=in_turns)
-    again = bench.join(2, kind, permits=10)  # somewhere else it is tried at once
-    await bench.host.finish_fetching()
-    assert again.got == [1, 2, 3]
 
 
 async def test_an_entry_that_nobody_understands_goes_out_as_one_message() -> None:
@@ -626,7 +416,7 @@ async def test_one_consumer_and_readers_get_what_is_new_all_the_same(kind: int, 
 async def test_delivery_goes_on_when_the_cause_of_its_pause_goes(way: str) -> None:
     bench, peer = await with_holes(SHARED)
     if way == "skipped":
-        bench.subscription.clear_up_to(Position(1, 5))
+        bench.subscription.acking.clear_up_to(Position(1, 5))
     else:
-        bench.subscription.apply_limits(replace(bench.subscription.limits, unstored_ranges_max=None))
+        bench.subscription.pump.use_limits(replace(bench.subscription.pump.limits, unstored_ranges_max=None))
     assert peer.got == list(range(12))

@@ -9,8 +9,8 @@ from broker.errors import NotAllowed
 from broker.policies.namespace import parse_policies
 from broker.settings.config import BrokerConfig
 from broker.settings.quotas import DispatchRate
+from broker.topic.dispatchers.kinds import check_type
 from broker.topic.limits import TopicLimits, limits_of, types_of
-from broker.topic.reading.subscription import check_type
 from broker.wire import pulsar_pb2 as wire
 
 CONFIG = BrokerConfig(
@@ -33,7 +33,7 @@ def limits(*, is_system: bool = False, **policies: Any) -> TopicLimits:
 
 def test_without_policies_the_settings_count() -> None:
     found = limits()
-    assert (found.producers_max, found.consumers_max, found.consumers_per_subscription_max) == (7, 8, 9)
+    assert (found.producers_max, found.consumers_max, found.dispatch.consumers_max) == (7, 8, 9)
     assert not found.creates_subscriptions
     assert found.deduplicates
     dispatch = found.dispatch
@@ -46,7 +46,6 @@ def test_without_policies_the_settings_count() -> None:
     [
         ("max_producers_per_topic", 0, "producers_max"),
         ("max_consumers_per_topic", 0, "consumers_max"),
-        ("max_consumers_per_subscription", 3, "consumers_per_subscription_max"),
         ("auto_subscription_creation", True, "creates_subscriptions"),
         ("deduplication", False, "deduplicates"),
     ],
@@ -58,6 +57,7 @@ def test_a_policy_wins_over_the_setting_also_when_it_is_zero_or_off(policy: str,
 @pytest.mark.parametrize(
     ("policy", "value", "limit"),
     [
+        ("max_consumers_per_subscription", 3, "consumers_max"),
         ("max_unacked_per_consumer", 0, "unacked_per_consumer_max"),
         ("max_unacked_per_subscription", 0, "unacked_per_subscription_max"),
         ("delayed_delivery", True, "delayed_delivery"),

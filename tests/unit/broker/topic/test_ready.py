@@ -67,7 +67,7 @@ async def test_what_waits_for_its_keys_is_not_looked_at_for_each_event(looks: li
     await bench.append(*(entry(number, key=f"k{number % keys}") for number in range(500)))
     for _ in range(100):
         bench.pass_time(1)
-    assert len(bench.subscription._dispatcher._replay) == 500 - len(idle.got)  # type: ignore[union-attr]
+    assert bench.subscription.held.replayed == 500 - len(idle.got)
     looks.clear()
     for number in range(20):
         bench.ack(2, *idle.got[number : number + 1])
@@ -82,17 +82,17 @@ async def test_keys_that_were_read_while_the_subscription_was_blocked_go_out_whe
     bench = Unchecked(unacked_per_subscription_max=100)
     bench.join(1, KEY_SHARED)
     free = bench.join(2, KEY_SHARED, permits=100)
-    selector = bench.subscription._dispatcher._selector  # type: ignore[union-attr]
+    selector = bench.subscription.pump.dispatcher._selector  # type: ignore[union-attr]
     keys = {selector.select(selector.hash_of(f"k{number}".encode())).name: f"k{number}" for number in range(50)}
     await bench.append(entry(0, key=keys["c2"]), entry(1, key=keys["c1"]))
     await bench.append(entry(2, key=keys["c1"]))  # all that waits was looked at
     bench.ledger.cold = True
     await bench.append(entry(3, key=keys["c2"]))
-    limits = bench.subscription.limits
-    bench.subscription.apply_limits(replace(limits, unacked_per_subscription_max=1))
+    limits = bench.subscription.pump.limits
+    bench.subscription.pump.use_limits(replace(limits, unacked_per_subscription_max=1))
     await bench.host.finish_fetching()
     assert free.got == [0]
-    bench.subscription.apply_limits(limits)
+    bench.subscription.pump.use_limits(limits)
     await bench.host.finish_fetching()
     assert free.got == [0, 3]
 

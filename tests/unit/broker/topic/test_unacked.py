@@ -1,13 +1,13 @@
 """maxUnackedMessagesPerBroker: which subscriptions wait when a whole broker has too many unacknowledged messages."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.settings.quotas import DispatchRate
-from broker.topic.rates.throttling import DispatchThrottle
 from broker.topic.unacked import UnackedBudget, UnackedShare
 from broker.wire import pulsar_pb2 as wire
 from tests.unit.broker.topic.dispatching import Bench, entry
@@ -100,14 +100,14 @@ async def test_a_subscription_with_too_many_waits_for_acknowledgements_of_others
         bench.join(1, kind, permits=100)
     await one.append(*(entry(number, key="k") for number in range(7)))
     await other.append(*(entry(number, key="k") for number in range(3)))
-    assert [bench.subscription.is_blocked for bench in (one, other)] == [True, False]
+    assert [bench.subscription.held.is_blocked for bench in (one, other)] == [True, False]
     await one.append(entry(7, key="k"))
     assert len(one.log) == 7
     other.ack(1, 0, 1, 2)
     one.ack(1, 0, 1)
-    assert [bench.subscription.is_blocked for bench in (one, other)] == [True, False]  # half of the limit are left
+    assert [bench.subscription.held.is_blocked for bench in (one, other)] == [True, False]  # half of the limit are left
     one.ack(1, 2)
-    assert [bench.subscription.is_blocked for bench in (one, other)] == [False, False]
+    assert [bench.subscription.held.is_blocked for bench in (one, other)] == [False, False]
     one.pass_time(0)
     assert len(one.log) == 8
     assert budget.unacked == 5
@@ -127,7 +127,7 @@ async def test_what_a_consumer_that_leaves_had_is_counted_no_more() -> None:
     bench = Bench(unacked=budget)
     bench.join(1, SHARED, permits=100)
     await bench.append(*(entry(number) for number in range(20)))
-    assert bench.subscription.is_blocked
+    assert bench.subscription.held.is_blocked
     bench.leave(1)
     assert budget.unacked == 0
     assert not budget.is_blocking
@@ -137,25 +137,16 @@ async def test_what_a_consumer_that_leaves_had_is_counted_no_more() -> None:
     assert budget.unacked == 0
 
 
-@pytest.mark.parametrize(("throttles", "expected"), [(True, 5), (False, 8)])
-async def test_rates_may_leave_out_those_who_are_about_at_the_end(throttles: bool, expected: int) -> None:
-    throttle = DispatchThrottle()
-    bench = Bench(throttles=(throttle, DispatchThrottle()), throttles_caught_up=throttles, backlogged_entries=3)
-    throttle.use(DispatchRate(5, -1, 1), (0, 0), bench.host.now_ms())
-    bench.join(1, SHARED, permits=100)
-    for number in range(8):
-        await bench.append(entry(number))
-    assert len(bench.log) == expected
-
-
-async def test_rates_hold_for_those_who_are_behind() -> None:
-    throttle = DispatchThrottle()
-    bench = Bench(throttles=(throttle, DispatchThrottle()), throttles_caught_up=False, backlogged_entries=3)
-    throttle.use(DispatchRate(5, -1, 1), (0, 0), bench.host.now_ms())
-    await bench.append(*(entry(number) for number in range(18)))
-    bench.join(1, SHARED, permits=100)
-    assert len(bench.log) == 5
-    bench.pass_time(1)
-    assert 5 < len(bench.log) <= 10
-    bench.pass_time(1.2)
-    assert len(bench.log) == 18  # with three left it was about at the end
+async def test_a_subscription_that_ends_while_it_is_blocked_is_not_kept_alive() -> None:
+    budget = UnackedBudget(10, 0.1)
+    ends, stays = Bench(unacked=budget), Bench(unacked=budget)
+    for bench, count in ((ends, 5), (stays, 6)):
+        bench.join(1, SHARED, permits=100)
+        await bench.append(*(entry(number) for number in range(count)))
+    assert budget.is_blocking
+    ends.subscription.close()
+    pump = weakref.ref(ends.subscription.pump)
+    del bench, ends
+    gc.collect()
+    assert pump() is None
+    assert budget.unacked == 6

@@ -61,9 +61,18 @@ async def test_thousands_begin_in_turns() -> None:
     watching = asyncio.ensure_future(watch())
     with pytest.raises(ValueError, match="the fourth"):
         await gather_in_turns(work(number) for number in range(500))
+    assert ended == 500, "those behind it are waited for all the same"
     await watching
     assert begun == 500
     assert 0 < most <= BEGUN_PER_TURN
+
+
+async def test_the_results_come_in_the_order_of_the_works() -> None:
+    async def work(number: int) -> int:
+        await asyncio.sleep(0.001 * (number % 3))
+        return number
+
+    assert await gather_in_turns(map(work, range(2 * BEGUN_PER_TURN))) == list(range(2 * BEGUN_PER_TURN))
 
 
 async def test_what_has_begun_is_cancelled_with_it_and_nothing_else_is_made() -> None:

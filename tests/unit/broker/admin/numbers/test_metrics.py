@@ -232,8 +232,8 @@ async def test_what_rates_hold_back_is_counted_by_whose_rate_it_was(world: Admin
     topic, now_ms = opened(side), side.broker.now_ms()
     topic.publish_throttle.use(PublishRate(1, 0), now_ms)
     assert topic.publish_throttle.spend(10, 0, now_ms) > 0
-    of_topic, own = topic.subscriptions["s"].throttles
-    for throttle, times in ((of_topic, 1), (own, 2)):
+    rates = topic.subscriptions["s"].pump.rates
+    for throttle, times in ((rates.of_topic, 1), (rates.own, 2)):
         throttle.use(DispatchRate(1, 0, 1), (0, 0), now_ms)
         throttle.spend(5, 0, now_ms)
         assert all(throttle.wait_ms(now_ms) > 0 for _ in range(times))

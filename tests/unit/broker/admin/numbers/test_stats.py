@@ -146,7 +146,7 @@ async def test_delayed_and_blocked_messages_show(world: AdminWorld, served: tupl
             clients.producer.send(b"x", deliver_after=timedelta(hours=1))
 
     await world.run(later)
-    await eventually(lambda: topic.subscriptions["s"].delayed_messages == 3)
+    await eventually(lambda: topic.subscriptions["s"].held.delayed == 3)
     found = (await stats(world, side))["subscriptions"]["s"]
     assert (found["msgBacklog"], found["msgDelayed"], found["msgBacklogNoDelayed"]) == (3, 3, 0)
     assert found["delayedMessageIndexSizeInBytes"] == 3 * 32

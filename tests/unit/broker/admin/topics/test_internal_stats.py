@@ -146,12 +146,12 @@ async def test_reads_from_the_bookies_show_while_they_last(world: AdminWorld, mo
     read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     monkeypatch.setattr(topic.subscriptions["s"].cursor, "read_again", lambda *_: read)
     await world.run(consumer.negative_acknowledge, message)
-    await eventually(lambda: topic.subscriptions["s"].is_replaying)
+    await eventually(lambda: topic.subscriptions["s"].pump.is_replaying)
     cursor = (await internal(world, side))["cursors"]["s"]
     assert (cursor["pendingReadOps"], cursor["subscriptionHavePendingReplayRead"]) == (1, True)
     monkeypatch.undo()
     read.set_result([])
-    await eventually(lambda: not topic.subscriptions["s"].is_reading)
+    await eventually(lambda: not topic.subscriptions["s"].pump.is_reading)
     cursor = (await internal(world, side))["cursors"]["s"]
     assert (cursor["pendingReadOps"], cursor["subscriptionHavePendingReplayRead"]) == (0, False)
     await world.run(c.close)

@@ -145,8 +145,8 @@ async def test_consumers_whose_dispatching_failed_leave_some_in_each_turn(
         raise ValueError("a defect")
 
     assert await client.nothing_came(), "all permits are there"
-    monkeypatch.setattr(subscription, "_pump", fails)
-    subscription.pump()
+    monkeypatch.setattr(subscription.pump.dispatcher, "next_read", fails)
+    subscription.pump.run()
     assert (subscription.consumers, sum(told.values())) == ([], 2)
     await eventually(lambda: sum(told.values()) == COUNT)
     assert max(told.values()) == 2

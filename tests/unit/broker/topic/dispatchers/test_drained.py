@@ -1,17 +1,13 @@
 """Which hashes of a Key_Shared subscription count as drained: those whose keys wait for another consumer."""
 
-from typing import cast
-
-from broker.topic.clients.consumer import Consumer
-from broker.topic.dispatchers.key_shared import KeySharedDispatcher
-from broker.topic.reading.subscription import KeySharedPolicy
+from broker.topic.dispatchers.kinds import KeySharedPolicy
 from tests.unit.broker.topic.dispatching import KEY_SHARED, Bench, entry
 
 
 def drained(bench: Bench, number: int) -> int:
-    dispatcher = cast(KeySharedDispatcher, bench.subscription._dispatcher)
-    consumer: Consumer = bench.consumers[number]
-    return dispatcher.drained_count(consumer)
+    key_shared = bench.subscription.key_shared
+    assert key_shared is not None
+    return key_shared.draining(bench.consumers[number])[1]
 
 
 async def test_only_hashes_that_another_consumer_waits_for_are_counted_and_once() -> None:

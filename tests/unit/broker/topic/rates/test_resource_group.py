@@ -118,7 +118,7 @@ async def test_what_is_read_from_bookies_is_spent_before_it_is_there() -> None:
     world = Group(rates(dispatch=(10, 0)))
     one, other = await world.topic(100, cold=True), await world.topic(100, cold=True)
     assert len(world.host.fetching) == 1
-    assert world.group.is_waiting(other.subscription)
+    assert world.group.is_waiting(other.subscription.pump)
     await one.host.finish_fetching()
     assert delivered(one, other) == [10, 0]
     for _ in range(3):
@@ -135,7 +135,7 @@ async def test_a_read_that_fails_or_is_not_needed_any_more_gives_its_share_back(
     world.pass_time(0.002)
     assert delivered(one, other) == [0, 5]
     closing = await Group(rates(dispatch=(10, 0))).topic(100, cold=True)
-    group = closing.subscription._membership.group
+    group = closing.membership.group
     assert group is not None
     assert group.room() == (0, None)
     closing.subscription.close()
@@ -149,7 +149,7 @@ async def test_a_dispatch_that_breaks_off_gives_its_share_back(monkeypatch: pyte
     world.host.survives_defects = True
     topic = await world.topic(100, joins=False)
     with monkeypatch.context() as patch:
-        patch.setattr(topic.subscription, "_read", lambda read: 1 / 0)
+        patch.setattr(topic.cursor, "read", lambda *_: 1 / 0)
         topic.join(1, SHARED, permits=1000)
     assert world.group.room() == (10, None)
     topic.join(2, SHARED, permits=1000)
@@ -189,10 +189,10 @@ async def test_another_rate_holds_at_once() -> None:
 async def test_a_topic_that_leaves_its_group_is_free_at_once() -> None:
     world = Group(rates(dispatch=(1, 0)))
     stays, leaves = await world.topic(10), await world.topic(10)
-    leaves.subscription._membership.group = None
-    leaves.subscription.change_group(world.group)
+    leaves.membership.group = None
+    leaves.subscription.pump.change_group(world.group)
     assert delivered(stays, leaves) == [1, 10]
-    assert not world.group.is_waiting(leaves.subscription)
+    assert not world.group.is_waiting(leaves.subscription.pump)
 
 
 @pytest.mark.parametrize(("holds", "expected"), [(True, 3), (False, 8)])
