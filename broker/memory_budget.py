@@ -54,7 +54,7 @@ class MemoryBudget:
         assert limit_bytes > 0, limit_bytes
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.holders: set[Holder] = set()
+        self.holders: dict[Holder, None] = {}
         self._later = later
         self._waiting: dict[Hashable, Callable[[], None]] = {}
         self._timer: Cancellable | None = None

@@ -61,18 +61,18 @@ class Connection(asyncio.Protocol):
         self._peer = str(transport.get_extra_info("peername"))
         limits = self._server.limits
         self._transport.set_write_buffer_limits(limits.write_buffer_high_bytes, limits.write_buffer_low_bytes)
-        self._server.connections.add(self)
+        self._server.connections[self] = None
         self._server.counters.connections += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self.held_for |= CLOSED
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         self._v3.close()  # long polls may still wait, even if the connection has switched to the second protocol
         self._protocol.close()
         self._reads.close()
         self._server.unfinished.forget(self)
         self._splitter.give_up_held()  # not when the garbage collector comes: the protocols and this know each other
-        self._server.held.discard(self)
+        self._server.held.pop(self, None)
         self._server.recovery_lane.discard(self)
         self._server.release_reads()  # its own waiting reads are over, too
         self._backlog.clear()
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self.held_for |= reason
         if reason & (ALL_ADDS | ALL_READS):
-            self._server.held.add(self)
+            self._server.held[self] = None
 
     def go_on(self, reason: int) -> None:
         """*reason* to hold the connection is over."""
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
             return
         self.held_for &= ~reason
         if not self.held_for & (ALL_ADDS | ALL_READS):
-            self._server.held.discard(self)
+            self._server.held.pop(self, None)
         if self.held_for:
             return
         frames, self._backlog = self._backlog, []

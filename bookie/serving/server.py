@@ -151,7 +151,7 @@ class Server:
             self._count_job,
             self.read_failed,
         )
-        self.connections: set[Peer] = set()
+        self.connections: dict[Peer, None] = {}
         self.long_polls = 0
         self.recovery_lane = RecoveryLane(parts.clock, parts.limits.copies_rest_s)
         self._readers = parts.readers
@@ -161,7 +161,7 @@ class Server:
         self.add_bytes_in_flight = 0
         self.reads_in_flight = 0
         # Connections that wait until adds or reads of other connections are answered.
-        self.held: set[Peer] = set()
+        self.held: dict[Peer, None] = {}
 
     def next_readers(self) -> tuple[JobThread, JobThread]:
         """The threads for a new connection: one for its reads, one for recovery reads (rule 5)."""

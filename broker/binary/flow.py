@@ -115,7 +115,7 @@ class ClientFlow:
         self.reserved_bytes = 0
         """Being read from storage for this client's consumers."""
         self._broker = broker
-        self._holds: set[PublishHold] = set()
+        self._holds: dict[PublishHold, None] = {}
         self.command_bytes = 0
         """The size of the command that is being worked on, if it is a large one."""
         self._outbox = outbox
@@ -174,9 +174,9 @@ class ClientFlow:
         reads.give(self.unsent_bytes - unsent_bytes)
         self.unsent_bytes = unsent_bytes
         if unsent_bytes:
-            reads.holders.add(holder)
+            reads.holders[holder] = None
         else:
-            reads.holders.discard(holder)
+            reads.holders.pop(holder, None)
 
     def reserve(self, size_bytes: int) -> None:
         """So many bytes are being read for this client or, if negative, are no longer."""
@@ -249,7 +249,7 @@ class ClientFlow:
         """Do not read the socket while *by* says so: what its client publishes has used it up (rule 4)."""
         if by in self._holds:
             return
-        self._holds.add(by)
+        self._holds[by] = None
         if len(self._holds) == 1:
             self._check_holds()
         elif not self.is_paused:
@@ -262,7 +262,7 @@ class ClientFlow:
             return
         now_ms = self._broker.now_ms()
         waits = {hold: hold.wait_ms(now_ms) for hold in self._holds}
-        self._holds = {hold for hold, left in waits.items() if left > 0}
+        self._holds = dict.fromkeys(hold for hold, left in waits.items() if left > 0)
         if self._holds:
             self._broker.call_later(min(max(waits.values()), HOLD_STEP_MS), self._check_holds)
         self.throttle()

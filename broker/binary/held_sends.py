@@ -54,7 +54,7 @@ class _Topic:
     __slots__ = ("holds", "items")
 
     def __init__(self) -> None:
-        self.holds: set[PublishHold] = set()
+        self.holds: dict[PublishHold, None] = {}
         self.items: deque[_Item] = deque()
 
 
@@ -87,7 +87,7 @@ class HeldSends:
 
     def hold(self, topic: ProducerTopic, by: PublishHold) -> None:
         """From here on what comes for *topic* is added, as long as *by* says so."""
-        self._topics.setdefault(topic, _Topic()).holds.add(by)
+        self._topics.setdefault(topic, _Topic()).holds[by] = None
         if self._timer is None:
             self._look_later()
 

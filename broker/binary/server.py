@@ -112,7 +112,7 @@ class ClientProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._transport.set_write_buffer_limits(high=OUTBOX_PAUSE_BYTES, low=OUTBOX_LOW_BYTES)
         peer = transport.get_extra_info("peername")
-        self._server.clients.add(self)
+        self._server.clients[self] = None
         if not self._is_own:
             self._server.strangers.add(self)
         self._timer = self._clock.call_later(self._config.keep_alive_s, self._keep_alive)
@@ -321,7 +321,7 @@ class ClientProtocol(asyncio.Protocol):
         self._out.clear()
         self._frames.clear()
         self._chunks.clear()
-        self._server.clients.discard(self)
+        self._server.clients.pop(self, None)
         self._server.strangers.discard(self)
         self._server.unfinished.forget(self)
         self._count_handshake(0)
@@ -535,7 +535,7 @@ class BinaryServer:
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
         self._timer: Timer | None = None
-        self.clients: set[ClientProtocol] = set()
+        self.clients: dict[ClientProtocol, None] = {}
         self.strangers: set[ClientProtocol] = set()
         """Those of the clients that may not have finished their handshake."""
         self.refused = self.made = self.ended = 0

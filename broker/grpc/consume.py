@@ -28,7 +28,7 @@ class Consumers:
     def __init__(self, broker: Broker, requests: Requests) -> None:
         self._broker = broker
         self._requests = requests
-        self._calls: set[ConsumeCall] = set()
+        self._calls: dict[ConsumeCall, None] = {}
 
     def end(self) -> None:
         """Disconnect all consumers; their clients look the topics up again."""
@@ -63,7 +63,7 @@ class Consumers:
             made, last = await self._attach(name, wanted, call.peer(), caller)
         except BrokerError as error:
             raise refusal(str(name), error) from error
-        self._calls.add(made)
+        self._calls[made] = None
         try:
             try:
                 await self._broker.access.check(caller, need)  # permissions may have changed while it was attached
@@ -73,7 +73,7 @@ class Consumers:
             await call.write(api.ConsumeResponse(opened=opened))
             await _pump(call, made)
         finally:
-            self._calls.discard(made)
+            self._calls.pop(made, None)
             made.detach()
 
     async def _attach(

@@ -129,7 +129,7 @@ class Publisher:
         self._requests = requests
         self._limits = limits
         self._shared: dict[TopicName, asyncio.Future[Writer]] = {}
-        self._calls: set[_Call] = set()
+        self._calls: dict[_Call, None] = {}
         self._shares = WeakValueDictionary[Hashable, Share]()
         """By role; each lives as long as a call of it."""
 
@@ -192,7 +192,7 @@ class Publisher:
             await made.pump()
         finally:
             made.stream.end(None)
-            self._calls.discard(made)
+            self._calls.pop(made, None)
             made.writer.leave(made.stream)
             self._forget_if_lost(made.writer)
 
@@ -220,9 +220,9 @@ class Publisher:
         share = self._shares.setdefault(source, Share(self._broker.publishes))
         bell = Bell()
         stream = Stream(schema_version, request.mix_keys, last_sequence_id, share, bell.ring)
-        writer.streams.add(stream)
+        writer.streams[stream] = None
         made = _Call(self._broker, call, caller, writer, stream, bell)
-        self._calls.add(made)
+        self._calls[made] = None
         return made
 
     async def _shared_writer(self, topic: Topic, address: str) -> Writer:

@@ -57,7 +57,7 @@ class AsyncClient:
             addresses = [address.strip() for address in addresses.split(",") if address.strip()]
         access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, tuple(trusted_hosts))
         self._brokers = Brokers(addresses, operation_timeout_s, access)
-        self._open: set[AsyncProducer | AsyncConsumer] = set()
+        self._open: dict[AsyncProducer | AsyncConsumer, None] = {}
         self._producers: dict[str, AsyncProducer] = {}
         self.topics = AsyncTopics(self._brokers)
 
@@ -87,7 +87,7 @@ class AsyncClient:
         if schema is not None:
             opening.schema.CopyFrom(schema.to_api())
         made = AsyncProducer(self._brokers, topic, opening, send_timeout_s, self._forget)
-        self._open.add(made)
+        self._open[made] = None
         if plain:
             self._producers[topic] = made
         return made
@@ -134,7 +134,7 @@ class AsyncClient:
         if schema is not None:
             opening.schema.CopyFrom(schema.to_api())
         made = AsyncConsumer(self._brokers, topic, opening, queue_size, self._forget)
-        self._open.add(made)
+        self._open[made] = None
         return made
 
     def reader(
@@ -164,7 +164,7 @@ class AsyncClient:
             start_ms = time_ms(start)
             opening.from_earliest = True
         made = AsyncReader(self._brokers, topic, opening, queue_size, self._forget, start_ms)
-        self._open.add(made)
+        self._open[made] = None
         return made
 
     async def close(self) -> None:
@@ -182,6 +182,6 @@ class AsyncClient:
 
     def _forget(self, closed: AsyncProducer | AsyncConsumer) -> None:
         """*closed* is closed: `close` need not wait for it, and the next caller gets a new producer."""
-        self._open.discard(closed)
+        self._open.pop(closed, None)
         if isinstance(closed, AsyncProducer) and self._producers.get(closed.topic) is closed:
             del self._producers[closed.topic]

@@ -58,7 +58,7 @@ class Writer:
         self, broker: PublishPort, topic: WriterTopic, limits: GroupLimits, name: str, address: str, *, is_named: bool
     ) -> None:
         self.topic = topic
-        self.streams: set[Stream] = set()
+        self.streams: dict[Stream, None] = {}
         self.is_lost = False
         self._broker = broker
         self._window_ms = limits.window_ms
@@ -257,7 +257,7 @@ class Writer:
 
     def leave(self, stream: Stream) -> None:
         """*stream* has ended. When it was the last one of this writer, the producer is closed too."""
-        self.streams.discard(stream)
+        self.streams.pop(stream, None)
         if not self.streams and not self.is_lost:
             if self._is_named and self._timer is not None:  # a stream that broke off: nobody waits for these
                 self._timer.cancel()

@@ -64,6 +64,8 @@ class Machine:
         rng = cluster.rng
         self.clock = VirtualClock(cluster.loop, ahead_ms=rng.randint(-5_000, 5_000), rate=rng.uniform(0.999, 1.001))
         self.process: Process | None = None
+        self.processes: list[Process] = []
+        """All that it had."""
         self.failures: list[BaseException] = []
         """Why its processes gave up by themselves."""
         self._parts = Parts()
@@ -86,6 +88,7 @@ class Machine:
         """Start the process; returns when it serves. Raises MagnetarError; the process has ended then."""
         assert not self.is_up, f"{self.name} runs already"
         process = self.process = Process(self.name)
+        self.processes.append(process)
         self._parts = Parts()
         self.cluster.network.add(process)
         try:

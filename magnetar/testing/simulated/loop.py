@@ -8,7 +8,7 @@ still, as by SIGSTOP, and does later what was due meanwhile.
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
@@ -21,6 +21,10 @@ WALL_MS: Final = 1_700_000_000_000
 
 # Callbacks that may run at one moment of virtual time. More are a circle that never waits.
 CALLS_AT_ONCE_MAX: Final = 2_000_000
+
+
+# Seconds that the tasks of dead processes have for their end.
+BURIED_S: Final = 120.0
 
 
 class _Selector(selectors.BaseSelector):
@@ -257,3 +261,15 @@ def run_virtually(main: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:
     loop = VirtualLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(main(VirtualClock(loop)))
+
+
+async def bury(processes: Sequence[Process]) -> None:
+    """Let the tasks of dead processes end, with their `finally`, where nobody meets them any more: their connections
+    are gone, and nobody listens. Without that they would be closed in the middle some time later."""
+    for process in processes:
+        process.is_dead = process.is_frozen = False
+        for task in process.tasks:
+            task.cancel()
+    tasks = [task for process in processes for task in process.tasks]
+    if tasks:
+        await asyncio.wait(tasks, timeout=BURIED_S)

@@ -309,6 +309,7 @@ class Network:
         self._cuts: set[tuple[str, str]] = set()
         self._away: set[str] = set()
         self._next_port = FIRST_FREE_PORT
+        self.is_closed = False
         self._pairs: dict[bytes, Wire] = {}
 
     def add(self, process: Process) -> None:
@@ -327,6 +328,11 @@ class Network:
             return (piece,)
         at = self.rng.randrange(1, len(piece))
         return piece[:at], piece[at:]
+
+    def close(self) -> None:
+        """Nobody can connect any more."""
+        self.listeners.clear()
+        self.is_closed = True
 
     # Faults
 
@@ -384,6 +390,8 @@ class Network:
     ) -> tuple[Wire, asyncio.BaseProtocol]:
         """Raises ConnectionRefusedError, TimeoutError."""
         process = PROCESS.get()
+        if self.is_closed:
+            raise ConnectionRefusedError(111, "the network is closed")
         await asyncio.sleep(self.delay_s(process.host, host))
         if self.is_cut(process.host, host) or self.is_cut(host, process.host):
             await asyncio.sleep(CONNECT_S)

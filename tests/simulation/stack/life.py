@@ -17,13 +17,11 @@ Then the faults stop, all machines are up, and the life goes on until everything
 import asyncio
 import logging
 import random
-import secrets
-import uuid
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
@@ -32,6 +30,7 @@ from magnetar.testing.simulated.cluster import BOOKIE, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults, unrepaired
 from magnetar.testing.simulated.loop import Process
 from magnetar.testing.simulated.network import NetworkLoop
+from magnetar.testing.simulated.under_test import drawn_from
 from tests.simulation.stack.applications import Deleted, Keyed
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
@@ -128,17 +127,10 @@ class Life:
     def live(self) -> None:
         """To the end. Raises Broken where a rule did not hold. The process has to end afterwards: tasks of machines
         that were killed are left as they are."""
-        drawn = random.Random(self.seed)
-        random.seed(self.seed)
+        with drawn_from(self.seed):
+            self._live()
 
-        class Drawn(random.Random):
-            def __init__(self, x: Any = None) -> None:
-                super().__init__(drawn.getrandbits(64) if x is None else x)
-
-        random.Random = random.SystemRandom = Drawn  # type: ignore[misc, assignment]
-        secrets.token_hex = lambda nbytes=None: drawn.randbytes(nbytes or 16).hex()
-        secrets.token_bytes = lambda nbytes=None: drawn.randbytes(nbytes or 16)
-        uuid.uuid4 = lambda: uuid.UUID(bytes=drawn.randbytes(16))
+    def _live(self) -> None:
         try:
             self.loop.run_until_complete(self.run())
         except BaseException as error:

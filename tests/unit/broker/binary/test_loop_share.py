@@ -380,7 +380,7 @@ async def test_what_the_connections_of_one_client_bring_has_a_sum_and_the_others
     for name in names:
         monkeypatch.setattr(ClientProtocol, "_peer_name", name, raising=False)
         clients.append(await RawClient.connect(world.broker.port))
-        (side,) = server.clients - set(sides)
+        (side,) = server.clients.keys() - set(sides)
         side._peer_name = name  # type: ignore[attr-defined]
         sides.append(side)
     begin_slice, wait, later = server.share.begin_slice, server.share.wait, list[Callable[[], None]]()

@@ -77,7 +77,7 @@ class Bench:
 
     def stream(self, writer: Writer, last_sequence_id: int = -1) -> Stream:
         stream = Stream(b"", False, last_sequence_id, Share(self.budget), lambda: None)
-        writer.streams.add(stream)
+        writer.streams[stream] = None
         return stream
 
     def send(self, writer: Writer, stream: Stream, first: int, *payloads: bytes) -> int:
