@@ -72,7 +72,7 @@ def test_javas_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:
     with standalone(tmp_path) as (profile, *_):
         said = run_java(tmp_path, classes, "Tour", profile.service_url, str(keys / "ca.crt"), str(keys / "admin.token"))
     assert said.rstrip().endswith("END"), said[-3000:]
-    assert said.count("HELD ") == 24
+    assert said.count("HELD ") == 25
 
 
 def test_gos_client_over_tls_with_a_token(cell: Cell, tmp_path: Path) -> None:

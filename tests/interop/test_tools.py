@@ -198,7 +198,7 @@ def test_java_client(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:
     classes = compile_java([HERE / "java" / "Tour.java"], tmp_path / "classes")
     said = cluster.java(classes, "Tour", cluster.of("broker")[0].service_url)
     assert said.rstrip().endswith("END"), said[-3000:]
-    assert said.count("HELD ") == 24
+    assert said.count("HELD ") == 25
 
 
 def test_java_client_that_wants_transactions_is_refused(cluster: MixedCluster, cell: Cell, tmp_path: Path) -> None:

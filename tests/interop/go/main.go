@@ -2,10 +2,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -114,5 +116,47 @@ func main() {
 		must(0, parts.Ack(next(parts)))
 	}
 	check(true, "all partitions are consumed")
+	chunksOnShared(client)
 	fmt.Println("END")
+}
+
+// chunksOnShared has two consumers that share messages of three chunks; one leaves with what it has, the other gives some back.
+func chunksOnShared(client pulsar.Client) {
+	const count = 40
+	shared := pulsar.ConsumerOptions{Topic: "go-shared", SubscriptionName: "s", Type: pulsar.Shared, NackRedeliveryDelay: 100 * time.Millisecond}
+	hasLittleRoom := shared
+	hasLittleRoom.ReceiverQueueSize = 4 // not a whole number of messages
+	leaving := must(client.Subscribe(hasLittleRoom))
+	staying := must(client.Subscribe(shared))
+	producer := must(client.CreateProducer(pulsar.ProducerOptions{Topic: "go-shared", DisableBatching: true, EnableChunking: true, ChunkMaxMessageSize: 10_000}))
+	large := func(number int) []byte { return bytes.Repeat([]byte{byte(number)}, 25_000+number) }
+	for number := range count {
+		message := &pulsar.ProducerMessage{Payload: large(number), Properties: map[string]string{"number": strconv.Itoa(number)}}
+		producer.SendAsync(context.Background(), message, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { must(0, err) })
+	}
+	next(leaving)
+	leaving.Close()
+	seen, acknowledged := map[int]bool{}, map[int]bool{}
+	for len(acknowledged) < count {
+		message := next(staying)
+		number := must(strconv.Atoi(message.Properties()["number"]))
+		// The client gives chunks back one by one, and seldom in two commands: such a message may come twice.
+		if !bytes.Equal(message.Payload(), large(number)) || acknowledged[number] && number%5 != 0 {
+			log.Fatal("message ", number, ", ", len(message.Payload()), " bytes")
+		}
+		if number%5 == 0 && !seen[number] {
+			staying.Nack(message)
+		} else {
+			must(0, staying.Ack(message))
+			acknowledged[number] = true
+		}
+		seen[number] = true
+	}
+	staying.Close()
+	last := must(client.Subscribe(shared))
+	limit, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err := last.Receive(limit)
+	check(err != nil, "each message in chunks comes to one of two consumers until it is acknowledged")
+	last.Close()
 }

@@ -14,6 +14,7 @@ import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.ClientBuilder;
 import org.apache.pulsar.client.api.CompressionType;
 import org.apache.pulsar.client.api.Consumer;
+import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
@@ -72,6 +73,7 @@ public class Tour {
             PulsarClient client = connect(arguments);
             publish(client);
             subscriptions(client);
+            chunksOnShared(client);
             seeking(client);
             schemas(client);
             others(client);
@@ -193,6 +195,47 @@ public class Tour {
         }
         check(again, "a negative acknowledgement brings the message back, counted");
         nacking.close();
+    }
+
+    /** Two consumers share messages of three chunks; one leaves with what it has, the other gives some back. */
+    static void chunksOnShared(PulsarClient client) throws Exception {
+        int count = 40;
+        ConsumerBuilder<byte[]> shared = client.newConsumer().topic("tour-shared").subscriptionName("s")
+            .subscriptionType(SubscriptionType.Shared).negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS);
+        Consumer<byte[]> leaving = shared.clone().receiverQueueSize(4).subscribe(); // not a whole number of messages
+        Consumer<byte[]> staying = shared.clone().subscribe();
+        Producer<byte[]> producer = client.newProducer().topic("tour-shared").enableBatching(false).enableChunking(true)
+            .chunkMaxMessageSize(10_000).create();
+        for (int i = 0; i < count; i++) {
+            byte[] large = new byte[25_000 + i];
+            java.util.Arrays.fill(large, (byte) i);
+            producer.newMessage().property("number", "" + i).value(large).sendAsync();
+        }
+        producer.flush();
+        next(leaving);
+        leaving.close();
+        Set<Integer> seen = new HashSet<>();
+        Set<Integer> acknowledged = new HashSet<>();
+        while (acknowledged.size() < count) {
+            Message<byte[]> message = next(staying);
+            int number = Integer.parseInt(message.getProperty("number"));
+            byte[] expected = new byte[25_000 + number];
+            java.util.Arrays.fill(expected, (byte) number);
+            if (!java.util.Arrays.equals(message.getValue(), expected) || acknowledged.contains(number)) {
+                throw new AssertionError("message " + number + ", " + message.getValue().length + " bytes");
+            }
+            if (seen.add(number) && number % 5 == 0) {
+                staying.negativeAcknowledge(message);
+            } else {
+                staying.acknowledge(message);
+                acknowledged.add(number);
+            }
+        }
+        staying.close();
+        Consumer<byte[]> last = shared.clone().subscribe();
+        check(last.receive(1, TimeUnit.SECONDS) == null, "each message in chunks comes to one of two consumers until it is acknowledged");
+        last.close();
+        producer.close();
     }
 
     static void seeking(PulsarClient client) throws Exception {
