@@ -280,7 +280,7 @@ def test_the_page_about_testing_can_be_copied(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     said = follow("docs/testing.md", tmp_path, "--without", "./application", "--without", "magnetar.testing.cluster()")
-    assert "3 passed" in said
+    assert "4 passed" in said
 
 
 @pytest.mark.long("one more cluster; tests/process/test_testing_partitions.py takes it the same way")

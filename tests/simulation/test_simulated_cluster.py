@@ -5,12 +5,17 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 import magnetar
 import magnetar.testing
 from magnetar.testing.simulated.under_test import SimulatedClusterUnderTest
+from tests.support.pages import blocks_of
+
+ROOT: Final = Path(__file__).parent.parent.parent
 
 
 async def orders(cluster: SimulatedClusterUnderTest, count: int, *, trouble_s: float = 0.0) -> list[bytes]:
@@ -114,6 +119,21 @@ def test_what_the_application_raises_comes_out_and_a_cluster_runs_once() -> None
     with pytest.raises(AssertionError, match="runs once"):
         cluster.run(waiting)
     waiting.close()
+
+
+def test_the_error_of_which_the_page_speaks_is_found() -> None:
+    (block,) = [
+        block.text for block in blocks_of((ROOT / "docs/testing.md").read_text()) if "simulated_cluster(" in block.text
+    ]
+    right: dict[str, Any] = {}
+    exec(block, right)
+    right["test_each_order_is_billed_once"]()
+    line = "            if message.payload not in invoices:\n"
+    assert line in block
+    wrong: dict[str, Any] = {}
+    exec(block.replace(line, "            if True:\n"), wrong)
+    with pytest.raises(AssertionError, match="is killed for"):
+        wrong["test_each_order_is_billed_once"]()
 
 
 def test_a_machine_that_is_not_there_is_named_with_those_that_are() -> None:
