@@ -78,7 +78,9 @@ def reached(changed: Sequence[str]) -> list[str]:
     """Test files that a change can reach (rules 2 and 3), the nearest first."""
     import grimp
 
-    graph = grimp.build_graph(*PACKAGES, cache_dir=str(ROOT / ".import_linter_cache"))
+    graph = grimp.build_graph(
+        *PACKAGES, exclude_type_checking_imports=True, cache_dir=str(ROOT / ".import_linter_cache")
+    )
     importers = {module: graph.find_modules_that_directly_import(module) for module in graph.modules}
     found = distances(importers, [module_of(path) for path in changed if path.endswith(".py")])
     folders = {module.removesuffix("conftest"): far for module, far in found.items() if module.endswith(".conftest")}
