@@ -32,6 +32,8 @@ _PAIR: Final = 8
 class Socket:
     """Stands for a socket that is bound: a bookie binds its port before it does anything else."""
 
+    family = socket.AF_INET
+
     def __init__(self, network: "Network") -> None:
         self._network = network
         self._at: tuple[str, int] | None = None

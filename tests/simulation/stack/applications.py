@@ -4,6 +4,7 @@
 key.
 `Deleted`: a topic that is deleted and made again. What was acknowledged after a deletion is there; nothing of before
 is.
+`Orders`: producers and consumers of the topic API, by `magnetar.AsyncClient`. What was acknowledged to one is received.
 """
 
 import asyncio
@@ -11,8 +12,10 @@ import random
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import magnetar
 from broker.broker import Broker
 from broker.wire import pulsar_pb2 as wire
+from magnetar.client.errors import TopicError
 from magnetar.testing.simulated.cluster import SimulatedCluster
 from magnetar.testing.simulated.loop import Process
 from magnetar_core.runtime.types import MagnetarError
@@ -188,6 +191,69 @@ class Deleted:
                 self._world.problem(f"{self._topic}: {why()}")
                 return
             await asyncio.sleep(0.2)
+
+
+class Orders:
+    """Producers and consumers of the topic API."""
+
+    def __init__(self, world: World, topic: str, rng: random.Random) -> None:
+        self._world = world
+        self._topic = topic
+        self._rng = rng
+        self._sent: set[bytes] = set()
+        self._received: set[bytes] = set()
+
+    async def run(self) -> None:
+        process, _ = self._world.client("orders")
+        await process.run(self._live())
+
+    async def _live(self) -> None:
+        addresses = [machine.grpc_address for machine in self._world.cluster.brokers]
+        async with magnetar.AsyncClient(addresses) as client:
+            kind = self._rng.choice(("exclusive", "shared", "failover", "key_shared"))
+            count = 1 if kind == "exclusive" else 2
+            consumers = [asyncio.ensure_future(self._bill(client, kind)) for _ in range(count)]
+            await asyncio.gather(*(self._sell(client, number) for number in range(2)))
+            loop = asyncio.get_running_loop()
+            deadline_s = loop.time() + PATIENCE_S
+            while missing := self._sent - self._received:
+                if loop.time() > deadline_s:
+                    some = sorted(missing)[:5]
+                    self._world.problem(f"{self._topic}: {kind} did not get {some}, {len(missing)} in all")
+                    break
+                await asyncio.sleep(0.5)
+            for consumer in consumers:
+                consumer.cancel()
+            await asyncio.gather(*consumers, return_exceptions=True)
+
+    async def _sell(self, client: magnetar.AsyncClient, number: int) -> None:
+        producer = client.producer(self._topic, name=f"shop-{number}" if number else "")
+        count = 0
+        while self._world.is_faulty:
+            payload = b"%d:%d" % (number, count)
+            count += 1
+            try:
+                await producer.send(payload, key=f"k{self._rng.randrange(4)}")
+                self._sent.add(payload)
+            except TopicError:
+                self._world.note(f"{self._topic}: nobody knows whether {payload!r} is stored")
+            await asyncio.sleep(self._rng.expovariate(1 / 0.3))
+
+    async def _bill(self, client: magnetar.AsyncClient, kind: str) -> None:
+        while True:  # a subscription that cannot be had for so long that the client gives up is asked for again
+            try:
+                async with client.consumer(
+                    self._topic, "billing", type=kind, from_earliest=True, queue_size=20
+                ) as each:
+                    async for message in each:
+                        if self._world.is_faulty and self._rng.random() < 0.1:
+                            await each.nack(message)
+                            continue
+                        self._received.add(message.payload)
+                        each.ack(message)
+            except TopicError as error:
+                self._world.note(f"{self._topic}: a consumer ended: {error}")
+                await asyncio.sleep(1.0)
 
 
 def owner_of(cluster: SimulatedCluster, topic: str) -> tuple[Process, Broker, TopicName] | None:

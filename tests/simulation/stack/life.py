@@ -31,7 +31,7 @@ from magnetar.testing.simulated.faults import Faults, unrepaired
 from magnetar.testing.simulated.loop import Process
 from magnetar.testing.simulated.network import NetworkLoop
 from magnetar.testing.simulated.under_test import drawn_from
-from tests.simulation.stack.applications import Deleted, Keyed
+from tests.simulation.stack.applications import Deleted, Keyed, Orders
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 
@@ -160,8 +160,10 @@ class Life:
             f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
         )
         tasks = [self._application(number) for number in range(self.rng.randint(1, 3))]
-        others: dict[str, type[Keyed] | type[Deleted]] = {"keyed": Keyed, "deleted": Deleted}
-        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2))):
+        others: dict[str, type[Keyed] | type[Deleted] | type[Orders]] = {
+            "keyed": Keyed, "deleted": Deleted, "orders": Orders,
+        }  # fmt: skip
+        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2, 3))):
             tasks.append(others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run())
         running = [asyncio.ensure_future(task) for task in tasks]
         await self.faults.happen(FAULTS_S)
@@ -238,7 +240,7 @@ class Life:
         return not self._has_healed
 
     def seek(self) -> None:
-        alone = [each for each in self.subscriptions if each.kind == "exclusive"]
+        alone = [each for each in self.subscriptions if each.kind == "exclusive" and each.consumers]
         if alone:
             subscription = self.rng.choice(alone)
             self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
