@@ -16,9 +16,17 @@ from typing import Any, Final, TypeVar
 
 from broker.broker import Broker
 from broker.ownership.ownership import BundleOwnership
-from magnetar.testing.simulated.cluster import ROOT, BookieMachine, BrokerMachine, Machine, SimulatedCluster
+from magnetar.testing.simulated.cluster import (
+    BOOKIE_PORT,
+    ROOT,
+    BookieMachine,
+    BrokerMachine,
+    Machine,
+    SimulatedCluster,
+)
 from magnetar.testing.simulated.loop import PROCESS
 from magnetar.testing.simulated.metadata import SERVER
+from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.runtime.types import MagnetarError
 
@@ -29,6 +37,9 @@ AWAY_S: Final = (0.2, 1.0, 5.0, 15.0)
 
 # Machines are up again after the faults within this.
 UP_S: Final = 60.0
+
+# Auto-recovery has copied what a bookie had that is gone within this: it lets open ledgers have 30 s.
+REPLACED_S: Final = 300.0
 
 BOOKIES_AWAY_MAX: Final = 2
 
@@ -285,6 +296,34 @@ class Faults:
         machine.config = replace(machine.config, data_integrity=True)
         self._restart(machine, self._away())
         self._spawn(self._rebuilt(machine))
+
+    async def replace(self, machine: BookieMachine) -> None:
+        """A bookie is gone for good, and a fresh one comes to its address when no ledger needs the former any more: it
+        knows of no fence. Raises NotUp."""
+        self._note(f"{machine} is gone for good")
+        machine.kill()
+        end_s = self._loop.time() + REPLACED_S
+        while await self._named(machine) or await unrepaired(self._cluster):
+            if self._loop.time() > end_s:
+                raise NotUp(
+                    f"ledgers {await self._named(machine)} still name {machine}; {await unrepaired(self._cluster)}"
+                )
+            await self._cluster.clock.sleep(1.0)
+        machine.wipe()
+        root = self._cluster.server.root
+        await root.delete(f"{ROOT}/cookies/{machine.name}:{BOOKIE_PORT}")
+        await machine.start()
+        self._note(f"a fresh {machine} has come")
+
+    async def _named(self, machine: BookieMachine) -> list[int]:
+        """The ledgers that name this bookie."""
+        ledgers = LedgerStore(self._cluster.server.root, ROOT)
+        named = []
+        async for ledger_id in ledgers.list():
+            metadata = (await ledgers.read(ledger_id)).metadata
+            if f"{machine.name}:{BOOKIE_PORT}" in metadata.bookies():
+                named.append(ledger_id)
+        return named
 
     async def _rebuilt(self, machine: BookieMachine) -> None:
         """Only one bookie at a time may lack copies."""

@@ -38,6 +38,9 @@ from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClien
 FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
 
+# How many of the lives go on with the replacement of all bookies.
+REPLACED_SHARE: Final = 0.15
+
 # Reports of damage that have no cause any more are called mended every 300 s.
 MENDED_S: Final = 700.0
 TENANT: Final = "persistent://public/default"
@@ -101,6 +104,8 @@ class Life:
             cache_mbytes=rng.choice((0, 64)),
         )
         self.deduplicates = rng.random() < 0.3
+        self.operation_s = rng.choice((2.0, 30.0, 30.0))
+        """How long clients wait for the answer to a request. What is answered later, they ask again."""
         config = replace(config, deduplication=self.deduplicates)
         self.config = config
         for _ in range(rng.randint(1, 3)):
@@ -112,7 +117,7 @@ class Life:
         """Topic → message → where it is said to be."""
         self.unsure: Counter[str] = Counter()
         self.subscriptions: list[Subscription] = []
-        self.producers: list[Producer] = []
+        self.producers: list[tuple[str, Producer]] = []
         self.clients: list[Process] = []
         self.problems: list[str] = []
         self.ledgers = ClosedLedgers(self.cluster, self.problem)
@@ -171,6 +176,9 @@ class Life:
         await self.faults.heal()
         await asyncio.gather(*running)
         await self._settle()
+        if len(self.cluster.bookies) > self.config.ensemble_size and self.rng.random() < REPLACED_SHARE:
+            await self._replace_all()
+            await self._settle()
         await self._check()
 
     # -------------------------------------------------------------------------------- applications
@@ -180,7 +188,8 @@ class Life:
         process = Process(name)
         self.clients.append(process)
         self.cluster.network.add(process)
-        return process, PulsarClient([machine.url for machine in self.cluster.brokers], self.rng)
+        urls = [machine.url for machine in self.cluster.brokers]
+        return process, PulsarClient(urls, self.rng, self.operation_s)
 
     async def _application(self, number: int) -> None:
         topic = f"{TENANT}/t{number}"
@@ -198,7 +207,7 @@ class Life:
             many = 1 if kind == "exclusive" else rng.randint(1, 3)
             for place in range(many):
                 worker = _Worker(self, subscription, random.Random(f"{self.seed}/{number}/{at}/{place}"))
-                client = PulsarClient(urls, rng)
+                client = PulsarClient(urls, rng, self.operation_s)
                 consumer = await client.subscribe(
                     topic, subscription.name, TYPES[kind], on_message=worker.take, name=f"c{at}-{place}",
                     queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
@@ -209,9 +218,9 @@ class Life:
         )
 
     async def _produce(self, topic: str, name: str, urls: list[str], rng: random.Random) -> None:
-        client = PulsarClient(urls, rng)
+        client = PulsarClient(urls, rng, self.operation_s)
         producer = await client.produce(topic, name)
-        self.producers.append(producer)
+        self.producers.append((topic, producer))
         count = 0
         pause_s = rng.choice((0.1, 0.3, 1.0))
         while self.loop.time() < FAULTS_S + 5:
@@ -246,6 +255,20 @@ class Life:
             self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
             subscription.consumers[0].seek_begin()
 
+    async def _replace_all(self) -> None:
+        """All bookies are replaced while nobody sends; then a message comes, and other owners."""
+        for machine in self.cluster.bookies:
+            await self.faults.replace(machine)
+        for topic, producer in self.producers:
+            payload = f"{producer.name}:{10_000}"
+            answer = producer.send([payload.encode()])
+            answer.add_done_callback(partial(self._answered, topic, (payload,)))
+        await asyncio.sleep(20.0)
+        for broker in self.cluster.brokers:
+            await broker.stop()
+            await broker.start()
+        self.note("all brokers were restarted")
+
     async def _settle(self) -> None:
         deadline_s = self.loop.time() + SETTLE_S
         while problem := self._unsettled():
@@ -255,7 +278,7 @@ class Life:
         self.note("everything was received")
 
     def _unsettled(self) -> str:
-        for producer in self.producers:
+        for _, producer in self.producers:
             if producer.waiting:
                 return f"producer {producer.name} has {producer.waiting} messages that wait; {producer.refusals[-3:]}"
         for subscription in self.subscriptions:

@@ -38,8 +38,11 @@ class Failed(Exception):
 class _Connection:
     """A connection to one broker."""
 
-    def __init__(self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, url: str, operation_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.url = url
+        self._operation_s = operation_s
         self._reader = reader
         self._writer = writer
         self._requests: dict[int, asyncio.Future[wire.BaseCommand]] = {}
@@ -70,7 +73,7 @@ class _Connection:
         self._requests[request_id] = answer
         self.write(command(kind, request_id=request_id, **fields))
         try:
-            async with asyncio.timeout(OPERATION_S):
+            async with asyncio.timeout(self._operation_s):
                 return await answer
         finally:
             self._requests.pop(request_id, None)
@@ -146,8 +149,10 @@ class _Connection:
 class PulsarClient:
     """The connections of one application. Used in its process."""
 
-    def __init__(self, urls: list[str], rng: random.Random) -> None:
+    def __init__(self, urls: list[str], rng: random.Random, operation_s: float = OPERATION_S) -> None:
+        """*operation_s*: how long the answer to a request is waited for."""
         self.urls = urls
+        self.operation_s = operation_s
         self.rng = rng
         self._connections: dict[str, asyncio.Future[_Connection]] = {}
         self._numbers = 0
@@ -169,7 +174,7 @@ class PulsarClient:
         host, _, port = url.removeprefix("pulsar://").partition(":")
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(host, int(port))
-        connection = _Connection(url, reader, writer)
+        connection = _Connection(url, self.operation_s, reader, writer)
         await connection.greet()
         return connection
 
