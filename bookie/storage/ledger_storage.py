@@ -98,7 +98,8 @@ class LedgerDirectory:
         return True
 
     def forget_log(self, log_id: int) -> None:
-        """The log is about to be removed: its note goes first, durably. Raises OSError."""
+        """The log is about to be removed: its note goes first, and what was moved out of it is durable. Raises
+        OSError."""
         self.index.put_notes({log_id: None})
         self.index.sync()
 

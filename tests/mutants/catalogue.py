@@ -482,9 +482,9 @@ MUTANTS = (
     ),
     Mutant(
         "the old log goes before the new locations are synced",
-        "bookie/maintenance/garbage/compaction.py",
-        "            await self._flusher.run(directory.index.sync)\n",
-        "",
+        "bookie/storage/ledger_storage.py",
+        "        self.index.put_notes({log_id: None})\n        self.index.sync()\n",
+        "        self.index.put_notes({log_id: None})\n",
         _schedule("r_b11"),
     ),
     Mutant(

@@ -240,7 +240,7 @@ MUTANTS: Final = (
         "        schema_auto_update=True,\n        permissions=policies.permissions,\n"
         "        max_producers_per_topic=policies.max_producers_per_topic,\n"
         "        encryption_required=policies.encryption_required,\n",
-        _SERVICE,
+        _RECORD,
     ),
     # -- policies of namespaces, settings
     Mutant(

@@ -130,3 +130,16 @@ def test_values_keep_their_sizes(sizes: list[list[int]]) -> None:
         for one in sizes
     ]
     assert rows_of(found, ("value",)) == [{"value": b"v" * size} for one in sizes for size in one]
+
+
+def test_values_of_one_size_are_found_behind_heads_of_two_lengths() -> None:
+    found = [
+        batch(
+            *(
+                (SingleMessageMetadata(payload_size=7, partition_key=key), b"%07d" % number)
+                for number, key in enumerate(["k"] * 60 + ["kk"] * 60)
+            ),
+            producer_name="p",
+        )
+    ]
+    assert rows_of(found, ("value",)) == [{"value": b"%07d" % number} for number in range(120)]

@@ -2,7 +2,7 @@
 
 A plugin of pytest (`tests/conftest.py` loads it). A worker notes after each test what was used since the test before;
 whoever prints the summary adds up, also over the workers of pytest-xdist. The set-up of a fixture that many tests share
-is counted to the first test that asks for it.
+is counted to the first test that asks for it; the collection, of which each worker does all, to none.
 """
 
 import contextlib
@@ -41,7 +41,6 @@ def level_of(node_id: str) -> str:
 def processor_s() -> float:
     """Seconds of processors that this process and all below it have used, those that have ended counted."""
     times = os.times()
-    times = os.times()
     return time.process_time() + times.children_user + times.children_system + _of_living_children()
 
 
@@ -72,6 +71,9 @@ class Costs:
         self._peaks: list[tuple[int, str]] = []
         self._used_s = processor_s()
         self._of_test: defaultdict[str, Cost] = defaultdict(Cost)
+
+    def pytest_collection_finish(self) -> None:
+        self._used_s = processor_s()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:

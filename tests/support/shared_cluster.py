@@ -41,6 +41,9 @@ HEAL_S: Final = 60.0
 # Namespaces are deleted with what is in them (rule 2).
 BROKER_SETTINGS: Final[Mapping[str, object]] = MappingProxyType({"forceDeleteNamespaceAllowed": "true"})
 
+# A ledger that is open and idle, as those of a broker's own records are, keeps a drain and a repair waiting so long.
+OPEN_GRACE_MS: Final = 2_000
+
 T = TypeVar("T")
 
 
@@ -60,7 +63,13 @@ class SharedCluster:
             except (AssertionError, MagnetarError, OSError) as error:
                 print(f"the cluster is given up: {error!r}", file=sys.stderr)
                 self.stop()
-        made = cluster_of(self._new_folder(), bookies=BOOKIES, brokers=BROKERS, broker_settings=BROKER_SETTINGS)
+        made = cluster_of(
+            self._new_folder(),
+            bookies=BOOKIES,
+            brokers=BROKERS,
+            broker_settings=BROKER_SETTINGS,
+            bookie_settings=lambda _: f"openLedgerRereplicationGracePeriod={OPEN_GRACE_MS}\n",
+        )
         self._made = self._processes.enter_context(made)
         return self._made
 

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.support.costs import level_of, processor_s
+from tests.support.costs import Costs, level_of, processor_s
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,18 @@ def test_what_living_and_ended_processes_below_use_is_counted() -> None:
         living_s = processor_s()
         assert living_s - before_s >= 0.28, "its ticks are of 10 ms"
     assert processor_s() >= living_s - 0.02, "it has ended, and counts all the same"
+
+
+def test_the_collection_is_counted_to_no_test(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([1.0, 31.0, 31.5])
+    monkeypatch.setattr("tests.support.costs.processor_s", lambda: next(seconds))
+    costs = Costs(pytestconfig)
+    costs.pytest_collection_finish()
+    item: Any = SimpleNamespace(nodeid="test_first.py::test_x")
+    call: Any = SimpleNamespace(when="teardown")
+    reporting = costs.pytest_runtest_makereport(item, call)
+    next(reporting)
+    report = SimpleNamespace(user_properties=[])
+    with pytest.raises(StopIteration):
+        reporting.send(report)
+    assert [used_s for _, used_s in report.user_properties] == [0.5]

@@ -271,11 +271,11 @@ class Compactor:
             mover = await self._flusher.run(lambda: Mover(directory.logs, directory.index, new_id, old_id))
             while await self._flusher.run(mover.step):
                 pass
-            await self._flusher.run(directory.index.sync)
             new_bytes = await self._maintenance.run(lambda: directory.logs.file_bytes(new_id))
             self._usages[number][new_id] = LogUsage(new_id, new_bytes, copied, True)
         try:
-            # Bytes at the end that are not a record were never published; bytes between records may be a damaged entry.
+            # The new locations are durable before the log goes (`forget_log`). Bytes at the end that are not a record
+            # were never published; bytes between records may be a damaged entry.
             await self._remove(number, usage._replace(is_whole=usage.is_whole and not has_gap))
         finally:
             if copied:

@@ -24,7 +24,7 @@ from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
 from magnetar_core.bookkeeper.metadata.marks.underreplication import PeriodicCheck
 from magnetar_core.runtime.config import load
 from magnetar_core.runtime.types import ConfigurationError
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, settle
 from tests.unit.autorecovery.test_node import CLIENT, Nodes, nodes_over
 
 CHECKING = AutoRecoveryConfig(open_grace_ms=200, retry_ms_max=1_000, placement_check_s=3_600)
@@ -123,10 +123,13 @@ async def test_an_auditor_that_takes_over_goes_on_with_the_check_and_keeps_what_
             return value is not None and decode_progress(value).next_ledger_id == ledgers[4]
 
         await eventually(rests)
+        await settle()
         assert len(looks) == 4
         await first.stop()
         second = await nodes.start("two", CHECKING)
-        await eventually(lambda: len(looks) == 8)
+        await eventually(lambda: len(looks) >= 8)
+        await settle()
+        assert len(looks) == 8
         second.placement_check.run_now()
         await eventually(lambda: second.placement_check.status.last_ended_ms is not None)
         status = second.placement_check.status

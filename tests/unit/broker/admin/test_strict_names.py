@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pulsar
 import pytest
 
+from broker.errors import NotAllowed
 from managed_ledger.topic_name import TopicName
 from tests.unit.broker.admin.admin_world import AdminWorld, Side
 
@@ -70,6 +71,15 @@ async def test_partitions_of_a_topic_are_made_and_grow(world: AdminWorld, strict
     await asyncio.to_thread(producer.send, b"message")
     await asyncio.to_thread(client.close)
     assert (await world.call(strict, "PUT", f"{PLAIN}/t-partition-3")).status in (403, 412)
+
+
+async def test_partitions_that_are_not_stored_are_made_when_they_are_used(world: AdminWorld, strict: Side) -> None:
+    assert (await world.call(strict, "PUT", f"{PASSING}/t/partitions", 2)).status == 204
+    for number in range(2):
+        name = TopicName("non-persistent", "public", "default", "t").with_partition(number)
+        await strict.broker.creation.check_name(name)
+    with pytest.raises(NotAllowed, match="strictTopicNameEnabled"):
+        await strict.broker.creation.check_name(name.base.with_partition(2))
 
 
 async def test_topics_that_are_there_are_served_whatever_they_are_called(world: AdminWorld) -> None:

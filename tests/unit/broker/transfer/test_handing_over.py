@@ -116,7 +116,10 @@ async def test_no_bundle_is_cut_where_nobody_is_left(world: AdminWorld, monkeypa
     assert (await going.broker.bundles_now("public/default")).ranges == before
 
 
-@pytest.mark.parametrize(("changes", "more"), [({"auto_split": False}, 0), ({"namespace_max_bundles": 18}, 2)])
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [({"auto_split": False}, 0), ({"namespace_max_bundles": 17}, 1), ({"namespace_max_bundles": 18}, 2)],
+)
 async def test_bundles_are_cut_as_far_as_they_may_be(
     world: AdminWorld, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], more: int
 ) -> None:

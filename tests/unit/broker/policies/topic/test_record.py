@@ -10,6 +10,7 @@ from broker.policies.topic.record import (
     NONE_SET,
     TOPIC_POLICIES,
     check_message_size,
+    of_system_topic,
     overlay,
     quota,
     quotas_in_force,
@@ -54,6 +55,20 @@ def test_false_and_zero_of_a_topic_win_as_well() -> None:
     record = with_policy("deduplicationEnabled", False, with_policy("messageTTL", 0))
     found = overlay(NAMESPACE, record)
     assert (found.deduplication, found.message_ttl_s) == (False, 0)
+
+
+def test_a_topic_of_the_brokers_has_nothing_of_what_is_meant_for_clients() -> None:
+    namespace = parse_policies(
+        b'{"max_producers_per_topic":7,"encryption_required":true,"message_ttl_in_seconds":70,"deduplicationEnabled":true,'
+        b'"retention_policies":{"retentionTimeInMinutes":5,"retentionSizeInMB":6}}',
+        "/p",
+    )
+    found = of_system_topic(namespace)
+    assert (found.retention_minutes, found.retention_mbytes, found.bundles) == (5, 6, namespace.bundles)
+    none_set = parse_policies(b"{}", "/p")
+    for name in ("max_producers_per_topic", "encryption_required", "message_ttl_s", "deduplication"):
+        assert getattr(namespace, name) != getattr(none_set, name)
+        assert getattr(found, name) == getattr(none_set, name), name
 
 
 _OBJECTS = [

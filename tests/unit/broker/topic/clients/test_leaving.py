@@ -11,7 +11,7 @@ from broker.binary.consumers import ConnectionConsumers
 from broker.binary.producers import ConnectionProducers
 from broker.topic.clients.leaving import TOLD_PER_TURN, by_turns
 from broker.topic.non_persistent.topic import NonPersistentTopic
-from broker.topic.ports import NextBroker
+from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.publishing.producer_access import Access, ProducerAccess
 from broker.topic.topic import Topic
 from broker.wire import pulsar_pb2 as wire
@@ -50,7 +50,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     for sink in (ConnectionConsumers, ConnectionProducers):
 
-        def noting(sink: Any, client: object, next_broker: NextBroker, former: Any = sink.on_closed) -> None:
+        def noting(
+            sink: Any, client: object, next_broker: NextBroker = NOT_KNOWN, former: Any = sink.on_closed
+        ) -> None:
             if not turn:
                 next_turn()
             counted[turn] += 1
@@ -279,7 +281,7 @@ async def test_who_has_to_leave_gets_nothing_more_and_nobody_comes_meanwhile(
 
 
 async def test_who_leaves_by_itself_meanwhile_is_told_nothing(
-    world: BrokerInMemory, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    world: BrokerInMemory, client: RawClient, told: Counter[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held()
     monkeypatch.setattr("broker.topic.subscriptions.in_turns", held)
@@ -297,6 +299,7 @@ async def test_who_leaves_by_itself_meanwhile_is_told_nothing(
     assert await closed(client, BaseCommand.CLOSE_CONSUMER, 3) == {2, 3, 6}
     assert await client.nothing_came()
     await settle()
+    assert sum(told.values()) == COUNT - 1, "the one with the refusal is told once, and the one that closed not at all"
 
 
 def test_as_many_are_told_in_one_turn_as_the_limit_says() -> None:

@@ -13,6 +13,7 @@ from magnetar_core.runtime.http import pacing
 from magnetar_core.runtime.http.answers import COUNTED_BYTES, SLOW_S, Answers
 from magnetar_core.runtime.http.pacing import PIECE_BYTES, TURN_BYTES, Pace, Paced
 from magnetar_core.runtime.http.server import HttpServer
+from magnetar_core.runtime.types import KIB
 from tests.support.waiting import eventually, settle
 
 Sent = list[tuple[str, bytes]]
@@ -142,6 +143,8 @@ async def test_who_is_gone_has_no_turn_and_what_cannot_be_parsed_keeps_nobody_fr
 
 Connect = Callable[[], Any]
 
+SOCKET_BYTES = 16 * KIB
+
 
 @asynccontextmanager
 async def served(handle: Any) -> AsyncIterator[Connect]:
@@ -149,12 +152,16 @@ async def served(handle: Any) -> AsyncIterator[Connect]:
     app.router.add_route("*", "/{rest:.*}", handle)
     server = HttpServer(app)
     listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)  # those that it accepts have it, too
     listening.bind(("127.0.0.1", 0))
     await server.start(listening)
     writers: list[asyncio.StreamWriter] = []
 
     async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        made = await asyncio.open_connection(*listening.getsockname())
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
+        client.connect(listening.getsockname())
+        made = await asyncio.open_connection(sock=client)
         writers.append(made[1])
         return made
 
@@ -197,7 +204,7 @@ async def test_a_body_in_chunks_of_a_byte_comes_through_piece_by_piece(monkeypat
     assert sum(sizes) > 20_000
 
 
-LARGE = 16 * 2**20  # more than two sockets take
+LARGE = 40 * SOCKET_BYTES  # more than two sockets and the buffers of both sides take
 
 
 async def test_large_answers_that_nobody_reads_have_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +240,5 @@ async def test_large_answers_that_nobody_reads_have_a_sum(monkeypatch: pytest.Mo
         await eventually(lambda: answers.bytes == 0)
         status, reader = await ask("/huge")
         assert status == b"200", "one goes out in any case"
-        for _ in range(3):  # in pieces: all of it would be in memory twice
-            await reader.readexactly(LARGE)
+        await reader.readexactly(3 * LARGE)
         await eventually(lambda: answers.bytes == 0)
