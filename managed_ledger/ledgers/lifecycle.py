@@ -77,7 +77,8 @@ class LedgerLifecycle:
     # -------------------------------------------------------------------------- what a former owner left
 
     async def recover_last(self, known: Mapping[int, Versioned] = NOTHING_KNOWN) -> None:
-        """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable.
+        """Fence and close the last ledger, which a former owner may still be writing to. Raises StorageUnavailable,
+        ManagedLedgerFenced.
 
         *known*: records of open ledgers that were read before (`BookKeeper.open_ledger`). Its length is noted in the
         list; the next write of the record stores it (rule 2).
@@ -91,6 +92,7 @@ class LedgerLifecycle:
                 last.ledgerId, password=self.config.password, recovery=True, known=known.get(last.ledgerId)
             )
         except NoSuchLedger:
+            await self._record.check_unchanged()  # the topic may have been deleted since, and made again
             log.warning("%s: ledger %s is in its record but does not exist; leaving it out", self._name, last.ledgerId)
             self._ledgers.remove(last.ledgerId)
             return

@@ -76,12 +76,15 @@ class VersionedRecord:
         raise self._unavailable("write", cause) from cause
 
     async def check_unchanged(self) -> None:
-        """Ask whether somebody else wrote the node. Raises ManagedLedgerFenced, StorageUnavailable."""
+        """Ask whether somebody else wrote the node, or made it anew: then it may have our version again, which begins at
+        0, and a write would replace what is not ours. Raises ManagedLedgerFenced, StorageUnavailable."""
         try:
             node = await self._store.get(self.path)
         except MetadataError as error:
             raise StorageUnavailable(f"cannot read {self.path}: {error}") from error
         version = NO_NODE if node is None else node.version
+        if node is not None and self._created_ms is not None and node.created_ms != self._created_ms:
+            raise ManagedLedgerFenced(f"{self.path} was deleted and made anew by another owner")
         if version == self.version or (
             node is not None and version == self.version + 1 and node.value in self._doubtful
         ):

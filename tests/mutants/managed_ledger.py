@@ -17,6 +17,13 @@ STEPS = (f"{UNIT}/test_order_of_steps.py",)
 MUTANTS = (
     # -- entries that only a compacted ledger has
     Mutant(
+        "who opens a topic for long writes over one that was made again",
+        "managed_ledger/ledgers/lifecycle.py",
+        "            await self._record.check_unchanged()  # the topic may have been deleted since, and made again\n",
+        "",
+        ("tests/unit/managed_ledger/test_ledger_under_faults.py", "-k", "who_opens_a_topic_for_long"),
+    ),
+    Mutant(
         "a cursor before the ledgers goes over to them by itself",
         "managed_ledger/cursors/cursor.py",
         "        while self._ranges and self.mark_delete_position >= self._start:\n",

@@ -91,7 +91,7 @@ class Wire(asyncio.Transport):
         self.at = at
         self.context = context
         self.peer: Wire
-        self._protocol: asyncio.BaseProtocol
+        self._protocol: asyncio.BaseProtocol | None = None
         self._sent: deque[bytes] = deque()
         """What has left this end and has not reached the other one."""
         self._sent_bytes = 0
@@ -115,6 +115,7 @@ class Wire(asyncio.Transport):
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None, "the connection is not made yet"
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -133,7 +134,7 @@ class Wire(asyncio.Transport):
         self._deliver_later()
         if not self._is_writing_paused and self.get_write_buffer_size() > self._high:
             self._is_writing_paused = True
-            self._protocol.pause_writing()
+            self.get_protocol().pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
         self.write(b"".join(list_of_data))
@@ -217,6 +218,8 @@ class Wire(asyncio.Transport):
         self._network.loop.call_soon(self._lost, error, context=self.context)
 
     def _lost(self, error: BaseException | None) -> None:
+        if self._protocol is None:
+            return  # it broke before it was made: who connects hears of it
         self._protocol.connection_lost(cast(Exception | None, error))
 
     def _reset_peer(self) -> None:
@@ -276,7 +279,7 @@ class Wire(asyncio.Transport):
     def _resume_writing(self) -> None:
         if self._is_writing_paused and not self._has_ended:
             self._is_writing_paused = False
-            self._protocol.resume_writing()
+            self.get_protocol().resume_writing()
 
     def _give(self, piece: bytes) -> None:
         protocol = self._protocol
@@ -408,7 +411,7 @@ class Network:
         ours.peer, theirs.peer = theirs, ours
         self.loop.call_soon(lambda: theirs.begin(listener.factory()), context=listener.context)
         await asyncio.sleep(self.delay_s(host, process.host))
-        if theirs._has_ended:
+        if ours._has_ended or theirs._has_ended:
             raise ConnectionResetError(104, f"{host}:{port} ended the connection")
         protocol = factory()
         ours.begin(protocol)

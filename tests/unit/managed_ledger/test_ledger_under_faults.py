@@ -489,6 +489,32 @@ async def test_an_old_owner_cannot_delete_the_topic(world: FaultyStorage) -> Non
     assert await world.read_anew() == payloads(0, 3)
 
 
+async def test_who_opens_a_topic_for_long_does_not_write_over_one_that_was_deleted_and_made_again(
+    world: FaultyStorage,
+) -> None:
+    """The node of the topic that was made again has the version of the former one: versions begin at 0."""
+    owner = await world.open()
+    late = Broker(world, CONFIG)
+    world.brokers.append(late)
+    gate = Gate("open")
+    late.bookkeeper.on_step = gate
+    opening = asyncio.ensure_future(late.open())
+    await gate.reached.wait()
+    version = await owner.store.get(RECORD)
+    await owner.factory.delete(NAME)
+    await asyncio.sleep(0.002)  # nodes know when they were made, in milliseconds
+    again = await world.open()
+    await again.publish(0, 3)
+    assert again.acknowledged == [0, 1, 2]
+    assert version is not None
+    now = await owner.store.get(RECORD)
+    assert now is not None
+    assert now.version == version.version
+    gate.open()
+    await opening
+    assert [bytes(entry.data) for entry in await read_all(late.ledger)] == payloads(0, 3)
+
+
 async def test_a_deletion_that_stops_half_way_leaves_a_topic_that_can_be_used(world: FaultyStorage) -> None:
     broker = await world.open()
     await broker.publish(0, 12)

@@ -92,6 +92,20 @@ async def test_another_owner_is_still_another_owner(store: MemoryStore, clock: S
         await change(record)
 
 
+async def test_a_record_that_was_made_anew_is_not_ours_though_it_has_our_version(
+    store: MemoryStore, clock: SettableClock
+) -> None:
+    record, _ = await written_three_times(store)
+    await record.check_unchanged()
+    await store.delete("/r")
+    clock.now_ms += 1
+    for value in (b"0", b"1", b"2"):
+        version = await store.put("/r", value)
+    assert version == record.version
+    with pytest.raises(ManagedLedgerFenced, match="/r was deleted and made anew by another owner"):
+        await record.check_unchanged()
+
+
 async def test_a_record_that_is_gone_may_be_either(store: MemoryStore) -> None:
     empty = store.saved()
     record, _ = await written_three_times(store)
