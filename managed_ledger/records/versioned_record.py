@@ -76,8 +76,8 @@ class VersionedRecord:
         raise self._unavailable("write", cause) from cause
 
     async def check_unchanged(self) -> None:
-        """Ask whether somebody else wrote the node, or made it anew: then it may have our version again, which begins at
-        0, and a write would replace what is not ours. Raises ManagedLedgerFenced, StorageUnavailable."""
+        """Ask whether somebody else wrote the node, or made it anew: then it may have our version again, since versions
+        begin at 0, and a write would replace what is not ours. Raises ManagedLedgerFenced, StorageUnavailable."""
         try:
             node = await self._store.get(self.path)
         except MetadataError as error:
