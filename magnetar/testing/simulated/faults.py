@@ -142,7 +142,12 @@ class Faults:
         return self._rng.choice(AWAY_S)
 
     def kill_broker(self) -> None:
-        machine = self._broker()
+        self._kill(self._broker())
+
+    def kill_bookie(self) -> None:
+        self._kill(self._bookie())
+
+    def _kill(self, machine: Machine | None) -> None:
         if machine is not None:
             self._busy.add(machine.name)
             away_s = self._away()
@@ -162,15 +167,6 @@ class Faults:
                 self._restart(machine, 0.5)
 
             self._spawn(stop())
-
-    def kill_bookie(self) -> None:
-        machine = self._bookie()
-        if machine is not None:
-            self._busy.add(machine.name)
-            away_s = self._away()
-            self._note(f"{machine} is killed for {away_s} s")
-            machine.kill()
-            self._restart(machine, away_s)
 
     def cut_power(self) -> None:
         machine = self._bookie()
