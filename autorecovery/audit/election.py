@@ -10,8 +10,11 @@ Apache's nodes take part in the same election. Rules:
 2. Being elected is a hint (I59, I70): two auditors at once do no harm, because marks are only ever added by them.
 3. After the session was lost there is no candidate of ours any more. The node ends then (`node`), and the process
    that started it starts it anew, as with Apache.
+4. A node that is started anew in the same session removes what its former candidacy left: one whose making was not
+   answered, or whose end the store did not take. Before the others it would audit for ever, without an auditor.
 """
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -55,11 +58,22 @@ class AuditorElection:
     ) -> None:
         """Become a candidate; *on_elected* is called once, when this one is first. Raises MetadataError."""
         self._tasks.on_failure = on_failure
+        await self._remove_left_behind()
         path = await self._store.put_sequential(
             f"{self._path}/{_PREFIX}", board.encode_vote(self._name), ephemeral=True
         )
         self._own = path.rpartition("/")[2]
         self._tasks.spawn(self._run(on_elected), "run")
+
+    async def _remove_left_behind(self) -> None:
+        """Rule 4. Raises MetadataError."""
+        for name in await candidates(self._store, self._root):
+            path = f"{self._path}/{name}"
+            node = await self._store.get(path)
+            if node is not None and node.own and board.voter(node.value) == self._name:
+                log.warning("%s removes %s, which a former candidacy of its own left", self._name, name)
+                with contextlib.suppress(NoNode):
+                    await self._store.delete(path)
 
     async def stop(self) -> None:
         """Resign: the next candidate notices it at once."""
@@ -72,7 +86,7 @@ class AuditorElection:
             except NoNode:
                 pass
             except MetadataError as error:
-                log.warning("the candidacy of %s ends only with its session: %s", self._name, error)
+                log.warning("the candidacy of %s ends with its session, or when it starts again: %s", self._name, error)
 
     async def _run(self, on_elected: Callable[[], Awaitable[None]]) -> None:
         while not self.is_elected:

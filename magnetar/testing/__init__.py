@@ -8,6 +8,8 @@ See docs/testing.md. Only the standard library is loaded before something is sta
 """
 
 import importlib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar.testing.servers import (
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 def simulated_cluster(seed: int = 0, *, bookies: int = 3, brokers: int = 2) -> "SimulatedClusterUnderTest":
     """A cluster under virtual time, in this process; *seed* decides everything that is random.
 
+    Raises ServerFailed where the project has packages of the names of ours.
+
     Example:
         cluster = magnetar.testing.simulated_cluster(seed=7)
 
@@ -38,6 +42,15 @@ def simulated_cluster(seed: int = 0, *, bookies: int = 3, brokers: int = 2) -> "
 
         cluster.run(application())
     """
+    home = Path(__file__).parent.parent.parent
+    for name in ("autorecovery", "bookie", "broker", "magnetar_core", "managed_ledger"):
+        spec = importlib.util.find_spec(name)
+        places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+        if str(home / name) not in places:
+            raise ServerFailed(
+                f"simulated_cluster runs Magnetar's package {name} in this process, and here {', '.join(places)} has that "
+                "name: rename that one, or run these tests where it cannot be imported"
+            )
     # By its name: who imports another part of this package depends on no server.
     module = importlib.import_module("magnetar.testing.simulated.under_test")
     made: SimulatedClusterUnderTest = module.SimulatedClusterUnderTest(seed, bookies, brokers)

@@ -352,6 +352,13 @@ MUTANTS: Final = (
         (*_NODE, *_COPYING),
     ),
     Mutant(
+        "a candidacy that was left behind stays before the others",
+        "autorecovery/audit/election.py",
+        "        await self._remove_left_behind()\n",
+        "",
+        ("tests/unit/autorecovery/audit/test_election.py",),
+    ),
+    Mutant(
         "one bookie alone is not waited for",
         "autorecovery/audit/lost_bookies.py",
         "if len(new) > 1 or due_s <= now_s:",

@@ -121,6 +121,20 @@ def test_what_the_application_raises_comes_out_and_a_cluster_runs_once() -> None
     waiting.close()
 
 
+def test_a_project_with_a_package_of_our_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "__init__.py").touch()
+    code = (
+        "import magnetar.testing as testing\n"
+        "try: testing.simulated_cluster()\n"
+        "except testing.ServerFailed as error: print(error)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert f"and here {tmp_path / 'broker'} has that name" in said
+
+
 def test_the_error_of_which_the_page_speaks_is_found() -> None:
     (block,) = [
         block.text for block in blocks_of((ROOT / "docs/testing.md").read_text()) if "simulated_cluster(" in block.text
