@@ -48,8 +48,8 @@ def simulated_cluster(seed: int = 0, *, bookies: int = 3, brokers: int = 2) -> "
         places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
         if str(home / name) not in places:
             raise ServerFailed(
-                f"simulated_cluster runs Magnetar's package {name} in this process, and here {', '.join(places)} has that "
-                "name: rename that one, or run these tests where it cannot be imported"
+                f"simulated_cluster runs Magnetar's package {name} in this process, and here {', '.join(places)} has "
+                "that name: rename that one, or run these tests where it cannot be imported"
             )
     # By its name: who imports another part of this package depends on no server.
     module = importlib.import_module("magnetar.testing.simulated.under_test")
