@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.stack.__main__ import LIFE_S
 
 # Seeded bugs are tried against more of them (`python -m tests.mutants --lives`).
-LIVES = int(os.environ.get("MAGNETAR_LIVES", "6"))
+LIVES = int(os.environ.get("MAGNETAR_LIVES", "3"))
 
 
 def live(first: int, end: int) -> str:
@@ -29,7 +29,7 @@ def test_nothing_acknowledged_is_lost_in_the_lives_of_clusters() -> None:
     assert "broke a rule: none" in printed
 
 
-@pytest.mark.long("forty lives more; six are in `make test`")
+@pytest.mark.long("forty lives more; three are in `make test`")
 def test_nothing_acknowledged_is_lost_in_forty_lives() -> None:
     live(100, 140)
 
