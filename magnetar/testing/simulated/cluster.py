@@ -4,18 +4,17 @@ A machine keeps its name, its disk and its index when its process ends, and star
 
     start ──▶ runs ──stop──▶ (orderly)                                      what a process wrote is there
                    ──kill──▶ (kill -9)                                      the same
-                   ──cut_power──▶ the machine is away, `start` boots it     what was not synced may be lost or torn
+                   ──cut_power──▶ (the same for its peers)                  what was not synced may be lost or torn
                    ──freeze──▶ stands still ──thaw──▶ goes on               as by SIGSTOP
 """
 
+import abc
 import asyncio
 import random
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-import broker.admin.server  # loaded now: a life that begins in a fork need not do it
-import broker.grpc.service  # noqa: F401
 from autorecovery.config import AutoRecoveryConfig
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
@@ -55,7 +54,7 @@ BOOKIE: Final = BookieConfig(
 )
 
 
-class Machine:
+class Machine(abc.ABC):
     """One machine of the cluster."""
 
     def __init__(self, cluster: "SimulatedCluster", name: str) -> None:
@@ -120,8 +119,9 @@ class Machine:
         await self._parts.stop()
         process.kill()
 
+    @abc.abstractmethod
     def _start(self, process: Process) -> Coroutine[Any, Any, None]:
-        raise NotImplementedError
+        """Start what runs in *process*; `_parts` learns how to stop it. Raises MagnetarError."""
 
 
 class BookieMachine(Machine):

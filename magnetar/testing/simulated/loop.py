@@ -22,7 +22,6 @@ WALL_MS: Final = 1_700_000_000_000
 # Callbacks that may run at one moment of virtual time. More are a circle that never waits.
 CALLS_AT_ONCE_MAX: Final = 2_000_000
 
-
 # Seconds that the tasks of dead processes have for their end.
 BURIED_S: Final = 120.0
 
@@ -58,10 +57,10 @@ class _Selector(selectors.BaseSelector):
 class Process:
     """What stops, or stands still, together: a broker, a bookie, a client."""
 
-    def __init__(self, name: str, host: str = "") -> None:
-        """*host*: the name of its machine in the network; by default its own name."""
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.host = host or name
+        self.host = name
+        """Its machine in the network."""
         self.is_dead = False
         self.is_frozen = False
         self.on_death: list[Callable[[], None]] = []

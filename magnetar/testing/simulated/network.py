@@ -3,8 +3,8 @@
 Fault model: what is sent arrives in order on a connection, after a time that is drawn for each piece, so that
 connections overtake each other; a piece may arrive in two parts. A connection breaks: what was under way is lost. A
 way from one machine to another is cut: nothing arrives there until it is mended, and nobody is told. Where a process
-has died, its peers hear of it as the system tells them: the end of the connection. Where a machine is away, they hear
-nothing.
+has died, its peers hear of it as the system tells them: the end of the connection; also where its machine lost its
+power, which real peers would not hear.
 """
 
 import asyncio
@@ -304,7 +304,7 @@ class Network:
         self.rng = rng
         self.context = contextvars.copy_context()
         self.delays_s: tuple[float, ...] = (0.0001, 0.0001, 0.0002, 0.0005, 0.001)
-        """A piece takes one of these; some of them are slow ones where the run has a slow network."""
+        """A piece takes one of these."""
         self.parts_share = 0.05
         """How many of the pieces arrive in two parts."""
         self.listeners: dict[tuple[str, int], _Listener] = {}
@@ -312,7 +312,6 @@ class Network:
         self.any_socket = Socket(self)
         self._bound: set[tuple[str, int]] = set()
         self._cuts: set[tuple[str, str]] = set()
-        self._away: set[str] = set()
         self._next_port = FIRST_FREE_PORT
         self.is_closed = False
         self._pairs: dict[bytes, Wire] = {}
@@ -348,17 +347,12 @@ class Network:
     def mend(self) -> None:
         """All ways are open again, and what was held up arrives."""
         self._cuts.clear()
-        self._away.clear()
         for wire in list(self.wires):
             wire.check()
             wire.peer.check()
 
     def is_cut(self, host: str, other: str) -> bool:
-        return (host, other) in self._cuts or host in self._away or other in self._away
-
-    def leave(self, host: str) -> None:
-        """The machine is away: nobody gets an answer from it, nor a refusal."""
-        self._away.add(host)
+        return (host, other) in self._cuts
 
     def _died(self, process: Process) -> None:
         for wire in [wire for wire in self.wires if wire.process is process]:

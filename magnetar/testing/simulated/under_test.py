@@ -91,7 +91,8 @@ class SimulatedClusterUnderTest:
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Start the cluster, run *main* to its end, stop everything; returns what *main* returns. Once only.
 
-        Raises what *main* raises, and RuntimeError where everything waits for ever.
+        Raises what *main* raises. The servers always have something to do: a *main* that waits for ever never ends, so
+        it needs limits of its own (`asyncio.timeout`).
         """
         assert not self._loop.is_closed(), "a simulated cluster runs once: make another one"
         with drawn_from(self._seed):

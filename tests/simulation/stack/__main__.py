@@ -5,6 +5,7 @@ Hashes of texts are the same in each run (PYTHONHASHSEED=0), so that a seed is t
 """
 
 import argparse
+import importlib
 import json
 import logging
 import multiprocessing
@@ -21,6 +22,9 @@ from tests.simulation.stack import life as lives
 
 # Seconds of real time: a life that takes longer hangs, also on a machine that is busy.
 LIFE_S = 600
+
+# What brokers load when they start: lives that begin in a fork need not do it again.
+LOADED = ("broker.admin.server", "broker.grpc.service")
 
 
 def _live(seed: int, answer: Connection, level: str) -> None:
@@ -48,6 +52,8 @@ def _live(seed: int, answer: Connection, level: str) -> None:
 
 def run(seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool = False) -> list[dict[str, Any]]:
     """The outcomes, as they come. *until_broken*: no life is begun after one has broken a rule."""
+    for module in LOADED:
+        importlib.import_module(module)
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(seeds))
     running: dict[Connection, tuple[int, Any, float]] = {}

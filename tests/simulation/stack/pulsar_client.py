@@ -5,6 +5,7 @@ Consumers ask for as many messages as their queue takes, and forget the queue wh
 look their topic up again, with a wait that doubles from 0.1 s.
 """
 
+import abc
 import asyncio
 import random
 from collections import deque
@@ -206,7 +207,7 @@ class PulsarClient:
         return producer
 
 
-class _Attached:
+class _Attached(abc.ABC):
     """What is attached to a topic, and attaches itself again when it was lost."""
 
     def __init__(self, client: PulsarClient, topic: str) -> None:
@@ -237,8 +238,9 @@ class _Attached:
                 await asyncio.sleep(BACKOFF_S[min(tries, len(BACKOFF_S) - 1)] * self.client.rng.uniform(0.9, 1.0))
                 tries += 1
 
+    @abc.abstractmethod
     async def _attach(self, connection: _Connection) -> None:
-        raise NotImplementedError
+        """Raises OSError, TimeoutError, Failed."""
 
     def lost(self, connection: _Connection) -> None:
         if connection is self.connection:
