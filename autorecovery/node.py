@@ -71,16 +71,18 @@ class AutoRecoveryNode:
         on_death: Callable[[NodeDied], None],
         turn: TurnBookie | None = None,
         new_poster: Callable[[], Poster] = HttpPoster,
+        marks: MarkBoard | None = None,
     ) -> None:
         """*name* is shown in locks and as the auditor's. *bookkeeper* is open, and stays so when the node stops.
         *on_death* is called once, on the loop (rule 1). *turn* turns a bookie of Apache's. *new_poster* sends
-        the requests of callbacks."""
+        the requests of callbacks. *marks*: the board of a former node in the same session, so that locks which that one
+        could not give back are given back by this one."""
         self.name = name
         self._store = store
         self._config = config
         self._on_death = on_death
         self._is_dead = False
-        self.marks = MarkBoard(store, root)
+        self.marks = MarkBoard(store, root) if marks is None else marks
         self.mark_watch = MarkWatch(self.marks, clock)
         states = BookieStates(store, root)
         self.state_watch = BookieStateWatch(states, clock)

@@ -64,14 +64,17 @@ class EmbeddedNode:
 
     async def _run(self) -> None:
         from autorecovery.node import AutoRecoveryNode
+        from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
         from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 
+        # One for all nodes: locks that a node could not give back at its death are given back by the next one.
+        marks = MarkBoard(self._store, self._root)
         while True:
             self._died.clear()
             node = AutoRecoveryNode(
                 self._name, self._store, self._bookkeeper, self._clock, self._config,
                 root=self._root, on_death=lambda _: self._died.set(),
-                turn=partial(turn_for_drain, self._bookkeeper.bookies),
+                turn=partial(turn_for_drain, self._bookkeeper.bookies), marks=marks,
             )  # fmt: skip
             try:
                 await node.start()

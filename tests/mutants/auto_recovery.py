@@ -359,6 +359,13 @@ MUTANTS: Final = (
         ("tests/unit/autorecovery/audit/test_election.py",),
     ),
     Mutant(
+        "a lock that a node left at its death stays",
+        "magnetar/processes/autorecovery.py",
+        "turn=partial(turn_for_drain, self._bookkeeper.bookies), marks=marks,",
+        "turn=partial(turn_for_drain, self._bookkeeper.bookies),",
+        ("tests/unit/autorecovery/test_node.py", "-k", "at_its_death"),
+    ),
+    Mutant(
         "one bookie alone is not waited for",
         "autorecovery/audit/lost_bookies.py",
         "if len(new) > 1 or due_s <= now_s:",

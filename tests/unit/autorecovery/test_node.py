@@ -11,12 +11,13 @@ import pytest
 from autorecovery.config import AutoRecoveryConfig
 from autorecovery.node import AutoRecoveryNode, NodeDied
 from autorecovery.repair.outcome import Hindrance
+from magnetar.processes.autorecovery import EmbeddedNode
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import LedgerFenced
 from magnetar_core.bookkeeper.client.placing.isolation import Isolation
 from magnetar_core.bookkeeper.metadata.stores.memory import LostAnswer, MemoryStore
-from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown
+from magnetar_core.bookkeeper.metadata.stores.store import Node, OutcomeUnknown, StoreUnavailable
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 
@@ -280,6 +281,49 @@ async def test_a_worker_that_stops_gives_back_what_it_was_just_asking_for(monkey
         await eventually(is_locked)
         await node.worker.stop()
         assert await node.marks.locked() == frozenset()
+
+
+async def test_a_lock_that_a_node_left_at_its_death_is_given_back_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bookie in whose process both live goes on, and so does the session (seed 138 of the simulation)."""
+    started: list[AutoRecoveryNode] = []
+
+    class Recorded(AutoRecoveryNode):
+        async def start(self) -> None:
+            await super().start()
+            started.append(self)
+
+    monkeypatch.setattr("autorecovery.node.AutoRecoveryNode", Recorded)
+    monkeypatch.setattr("magnetar.processes.autorecovery._RESTART_S", 0.01)
+    async with fake_cluster(4) as cluster:
+        assert isinstance(cluster.store, MemoryStore)
+        store = cluster.store.session()
+        is_away = False
+        get = store.get
+
+        async def answered(path: str) -> Node | None:
+            if is_away and "/locks/" in path:
+                raise StoreUnavailable("the store is away")
+            return await get(path)
+
+        monkeypatch.setattr(store, "get", answered)
+        embedded = EmbeddedNode("a", store, await cluster.client(CLIENT), cluster.clock, FAST, root="/ledgers")
+        embedded.start()
+        try:
+            await eventually(lambda: len(started) == 1)
+            board = started[0].marks
+            assert await board.lock(7, "a")
+            is_away = True
+            started[0]._died("a part broke")
+            await eventually(lambda: len(started) == 2)
+            assert await board.locked() == {7}
+            is_away = False
+            started[1].worker.retry_now()
+            await eventually(lambda: not started[1].marks.held)
+            assert await board.locked() == frozenset()
+        finally:
+            await embedded.stop()
 
 
 async def test_the_successor_of_an_auditor_goes_on() -> None:
