@@ -61,9 +61,9 @@ crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk image
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
 	MAGNETAR_FUZZ_FRAMES=20000 $(BIN)/python -m pytest -n 2 --timeout 7200 -m crash tests/crash
 
-sim: $(VENV)/dev ## lives of whole clusters under virtual time, LIVES of them, and of delivery, compaction and ownership alone, 2,000 runs each (minutes); SEED=n lives one and prints its story
+sim: $(VENV)/dev ## lives of whole clusters under virtual time, LIVES of them, and of delivery, compaction and ownership alone, 2,000 runs each (minutes); SEED=n lives one and prints its story, WITHOUT= parts of it
 ifdef SEED
-	$(BIN)/python -m tests.simulation.stack $(SEED) --story
+	$(BIN)/python -m tests.simulation.stack $(SEED) --story --shrink --without "$(WITHOUT)"
 else
 	$(BIN)/python -m tests.simulation.stack 0 $(LIVES)
 endif

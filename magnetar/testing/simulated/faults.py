@@ -61,11 +61,26 @@ async def unrepaired(cluster: SimulatedCluster) -> str:
 class Faults:
     """The events of one cluster."""
 
-    def __init__(self, cluster: SimulatedCluster, rng: random.Random, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        rng: random.Random,
+        note: Callable[[str], None],
+        *,
+        leave_out: frozenset[int] = frozenset(),
+    ) -> None:
+        """*note* is called with what happens. *leave_out*: numbers of events that do not happen; what the others draw
+        is the same without them."""
         self._cluster = cluster
         self._rng = rng
+        self._seed = rng.getrandbits(64)
         self._loop = cluster.loop
-        self._note = note
+        self._tell = note
+        self._leave_out = leave_out
+        self.count = 0
+        """Events so far, with those that were left out."""
+        self._number = 0
+        """Of the event that happens now, until something of it was noted."""
         self._busy: set[str] = set()
         """Machines to which something is happening."""
         self._is_rebuilding = False
@@ -78,12 +93,13 @@ class Faults:
             self.fill_disk, self.slow_disk, self.new_disk,
         ]  # fmt: skip
         """What may happen; callers may add to it, or take away."""
+        self._work_rng = random.Random(rng.getrandbits(64))
         self._work_s = rng.choice((0.0002, 0.001, 0.01))
         self._slow_hosts: set[str] = set()
         cluster.loop.work_delay_s = self._work_delay_s
 
     def _work_delay_s(self, name: str) -> float:
-        times = self._rng.choice((1, 1, 1, 5, 30)) if self.is_on else 1
+        times = self._work_rng.choice((1, 1, 1, 5, 30)) if self.is_on else 1
         process = PROCESS.get(None)
         if process is not None and process.host in self._slow_hosts:
             times *= 50
@@ -91,7 +107,7 @@ class Faults:
 
     async def happen(self, for_s: float) -> None:
         """Let a few drawn kinds of events happen for so long."""
-        rng = self._rng
+        rng = random.Random(f"{self._seed}/{self.count}")
         self.is_on = True
         end_s = self._loop.time() + for_s
         chosen = rng.sample(self.events, rng.randint(2, min(8, len(self.events))))
@@ -99,8 +115,18 @@ class Faults:
         pause_s = rng.choice((0.5, 2.0, 6.0))
         await asyncio.sleep(rng.uniform(0.1, 0.6) * pause_s)
         while self._loop.time() < end_s:
-            rng.choice(chosen)()
+            self.count += 1
+            event = rng.choice(chosen)
+            self._rng = random.Random(f"{self._seed}/event {self.count}")
+            if self.count not in self._leave_out:
+                self._number = self.count
+                event()
+                self._number = 0
             await asyncio.sleep(rng.expovariate(1 / pause_s))
+
+    def _note(self, text: str) -> None:
+        number, self._number = self._number, 0
+        self._tell(f"{number}. {text}" if number else text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         # Of no process: it goes on, whoever dies.

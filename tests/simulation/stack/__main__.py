@@ -15,10 +15,12 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tests.simulation.stack import life as lives
+from tests.simulation.stack.shrinking import read, shrink, spelled
 
 # Seconds of real time: a life that takes longer hangs, also on a machine that is busy.
 LIFE_S = 600
@@ -27,12 +29,12 @@ LIFE_S = 600
 LOADED = ("broker.admin.server", "broker.grpc.service")
 
 
-def _live(seed: int, answer: Connection, level: str) -> None:
+def _live(seed: int, answer: Connection, level: str, without: Sequence[str]) -> None:
     if level == "NONE":
         logging.getLogger().addHandler(logging.NullHandler())
     else:
         logging.basicConfig(level=level, stream=sys.stderr)
-    life = lives.Life.of(seed)
+    life = lives.Life.of(seed, without)
     outcome: dict[str, Any] = {"seed": seed, "error": None}
     try:
         life.live()
@@ -44,14 +46,19 @@ def _live(seed: int, answer: Connection, level: str) -> None:
     outcome |= {
         "story": life.story, "counts": dict(life.counts), "virtual_s": life.loop.time(),
         "cpu_s": used.ru_utime + used.ru_stime, "digest": life.digest(),
+        "parts": life.parts,
     }  # fmt: skip
     answer.send_bytes(json.dumps(outcome).encode())
     answer.close()
     os._exit(0)
 
 
-def run(seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool = False) -> list[dict[str, Any]]:
-    """The outcomes, as they come. *until_broken*: no life is begun after one has broken a rule."""
+def run(
+    seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool = False, without: Sequence[str] = (),
+    show: Callable[[dict[str, Any]], None] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The outcomes, as they come. *until_broken*: no life is begun after one has broken a rule. *without*: what is left
+    out. *show* is given each outcome; it is printed otherwise."""
     for module in LOADED:
         importlib.import_module(module)
     context = multiprocessing.get_context("fork")
@@ -62,7 +69,7 @@ def run(seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool 
         while waiting and len(running) < jobs:
             seed = waiting.pop()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_live, args=(seed, theirs, level))
+            process = context.Process(target=_live, args=(seed, theirs, level, without))
             process.start()
             theirs.close()
             running[ours] = (seed, process, time.monotonic())
@@ -80,13 +87,31 @@ def run(seeds: list[int], *, jobs: int, level: str = "NONE", until_broken: bool 
             process.join()
             del running[pipe]
             outcomes.append(outcome)
-            show(outcome)
+            (show or print_outcome)(outcome)
             if until_broken and outcome["error"] is not None:
                 waiting.clear()
     return outcomes
 
 
-def show(outcome: dict[str, Any]) -> None:
+def print_shrunk(outcome: dict[str, Any], without: Sequence[str]) -> None:
+    """The story of a life that broke a rule, without what it does not need for that."""
+    seed, parts = outcome["seed"], outcome.get("parts", [])
+    smallest = outcome
+
+    def is_broken(left_out: Sequence[str]) -> bool:
+        nonlocal smallest
+        (lived,) = run([seed], jobs=1, without=[*without, *left_out], show=lambda _: None)
+        if lived["error"] is not None:
+            smallest = lived
+        return lived["error"] is not None
+
+    needed = shrink(parts, is_broken)
+    left_out = [*without, *(part for part in parts if part not in needed)]
+    print_outcome(smallest)
+    print(f"again: make sim SEED={seed} WITHOUT={spelled(left_out)}", flush=True)
+
+
+def print_outcome(outcome: dict[str, Any]) -> None:
     """One line; with the story of a life that broke a rule."""
     if outcome["error"] is None:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(outcome["counts"].items()))
@@ -113,13 +138,20 @@ def main() -> int:
     parser.add_argument("--story", action="store_true", help="print the story of each life")
     parser.add_argument("--log", default="NONE", help="level of the servers' log lines that are printed")
     parser.add_argument("--until-broken", action="store_true", help="end with the first life that breaks a rule")
+    parser.add_argument("--without", default="", help="what is left out: names of applications, numbers of events")
+    parser.add_argument("--shrink", action="store_true", help="leave out of broken lives what they do not need")
     options = parser.parse_args()
+    without = read(options.without)
     end = options.first + 1 if options.end is None else options.end
     outcomes = run(
-        list(range(options.first, end)), jobs=options.jobs, level=options.log, until_broken=options.until_broken
-    )
-    if options.story:
-        print(*(line for outcome in outcomes for line in outcome["story"]), sep="\n")
+        list(range(options.first, end)), jobs=options.jobs, level=options.log, until_broken=options.until_broken,
+        without=without,
+    )  # fmt: skip
+    for outcome in outcomes:
+        if options.story and outcome["error"] is None:
+            print(*outcome["story"], sep="\n")
+        if options.shrink and outcome["error"] is not None:
+            print_shrunk(outcome, without)
     bad = [outcome["seed"] for outcome in outcomes if outcome["error"] is not None]
     total: Counter[str] = Counter()
     for outcome in outcomes:

@@ -9,6 +9,7 @@ is.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -30,6 +31,7 @@ class World(Protocol):
     """What an application needs of the life that it is part of."""
 
     cluster: SimulatedCluster
+    counts: Counter[str]
 
     @property
     def is_faulty(self) -> bool:

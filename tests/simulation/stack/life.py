@@ -12,16 +12,20 @@ Then the faults stop, all machines are up, and the life goes on until everything
 5. Everything settles: producers have no message that waits, subscriptions have no backlog.
 6. With de-duplication no message is there twice.
 7. What `tests.simulation.stack.checks` says.
+8. A request that is made ANSWERED_S after the faults is answered.
+9. Jobs of Spark read what was acknowledged (`tests.simulation.stack.spark_jobs`).
 """
 
 import asyncio
 import logging
+import math
 import random
 import zlib
 from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
@@ -34,12 +38,17 @@ from magnetar.testing.simulated.under_test import drawn_from
 from tests.simulation.stack.applications import Deleted, Keyed, Orders
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
+from tests.simulation.stack.spark_jobs import SparkJobs
 
 FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
+ANSWERED_S: Final = 30.0
 
 # How many of the lives go on with the replacement of all bookies.
 REPLACED_SHARE: Final = 0.15
+
+# How many of the lives have jobs of Spark.
+SPARK_SHARE: Final = 0.5
 
 # Reports of damage that have no cause any more are called mended every 300 s.
 MENDED_S: Final = 700.0
@@ -51,6 +60,10 @@ TYPES: Final = {
     "failover": wire.CommandSubscribe.Failover,
     "key_shared": wire.CommandSubscribe.Key_Shared,
 }
+
+
+# How many are told: the first is what counts.
+PROBLEMS_MAX: Final = 5
 
 
 class Broken(AssertionError):
@@ -69,8 +82,10 @@ class Subscription:
 
 
 class Life:
-    def __init__(self, seed: int, loop: NetworkLoop) -> None:
+    def __init__(self, seed: int, loop: NetworkLoop, without: Collection[str] = ()) -> None:
+        """*without*: applications, and numbers of events, that are left out."""
         self.seed = seed
+        self._without = frozenset(without)
         self.loop = loop
         rng = self.rng = random.Random(seed)
         self.story: list[str] = []
@@ -110,24 +125,34 @@ class Life:
         self.config = config
         for _ in range(rng.randint(1, 3)):
             self.cluster.add_broker(config)
-        self.faults = Faults(self.cluster, rng, self.note)
+        numbers = frozenset(int(part) for part in self._without if part.isdecimal())
+        self.faults = Faults(self.cluster, rng, self.note, leave_out=numbers)
         self.faults.events.append(self.seek)
         self._has_healed = False
+        self._healed_s = math.inf
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
         """Topic → message → where it is said to be."""
         self.unsure: Counter[str] = Counter()
         self.subscriptions: list[Subscription] = []
         self.producers: list[tuple[str, Producer]] = []
         self.clients: list[Process] = []
+        self.spark: SparkJobs | None = None
+        self._applications: list[str] = []
         self.problems: list[str] = []
         self.ledgers = ClosedLedgers(self.cluster, self.problem)
         self.errors = OwnErrors(self.problem)
 
     @classmethod
-    def of(cls, seed: int) -> "Life":
+    def of(cls, seed: int, without: Collection[str] = ()) -> "Life":
         loop = NetworkLoop()
         asyncio.set_event_loop(loop)
-        return cls(seed, loop)
+        return cls(seed, loop, without)
+
+    @property
+    def parts(self) -> list[str]:
+        """What could have been left out: applications and events that were there."""
+        numbers = map(str, range(1, self.faults.count + 1))
+        return [part for part in (*self._applications, *numbers) if part not in self._without]
 
     def live(self) -> None:
         """To the end. Raises Broken where a rule did not hold. The process has to end afterwards: tasks of machines
@@ -148,8 +173,9 @@ class Life:
 
     def problem(self, text: str) -> None:
         """A rule did not hold."""
-        self.note(text.partition("\n")[0])
-        self.problems.append(text)
+        if len(self.problems) < PROBLEMS_MAX:
+            self.note(text.partition("\n")[0])
+            self.problems.append(text)
 
     def note(self, text: str) -> None:
         self.story.append(f"{self.loop.time():8.3f}  {text}")
@@ -164,16 +190,15 @@ class Life:
             f"{len(self.cluster.bookies)} bookies, {len(self.cluster.brokers)} brokers, {self.config.ensemble_size}/"
             f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
         )
-        tasks = [self._application(number) for number in range(self.rng.randint(1, 3))]
-        others: dict[str, type[Keyed] | type[Deleted] | type[Orders]] = {
-            "keyed": Keyed, "deleted": Deleted, "orders": Orders,
-        }  # fmt: skip
-        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2, 3))):
-            tasks.append(others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run())
-        running = [asyncio.ensure_future(task) for task in tasks]
+        running = [
+            asyncio.ensure_future(application())
+            for name, application in self._drawn_applications().items()
+            if name not in self._without
+        ]
         await self.faults.happen(FAULTS_S)
         self._has_healed = True
         await self.faults.heal()
+        self._healed_s = self.loop.time()
         await asyncio.gather(*running)
         await self._settle()
         if len(self.cluster.bookies) > self.config.ensemble_size and self.rng.random() < REPLACED_SHARE:
@@ -183,22 +208,49 @@ class Life:
 
     # -------------------------------------------------------------------------------- applications
 
+    def _drawn_applications(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        drawn: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            f"t{number}": partial(self._application, number) for number in range(self.rng.randint(1, 3))
+        }
+        if self.rng.random() < SPARK_SHARE:
+            drawn["spark"] = self._read_by_spark
+        others: dict[str, type[Keyed] | type[Deleted] | type[Orders]] = {
+            "keyed": Keyed, "deleted": Deleted, "orders": Orders,
+        }  # fmt: skip
+        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2, 3))):
+            drawn[name] = others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run
+        self._applications = list(drawn)
+        return drawn
+
+    async def _read_by_spark(self) -> None:
+        topic = f"{TENANT}/t0"
+        sent = self.sent.setdefault(topic, {})
+        self.spark = SparkJobs(self, topic, sent, random.Random(f"{self.seed}/spark"))
+        await self.spark.run()
+
     def client(self, name: str) -> tuple[Process, PulsarClient]:
         """A process of an application, and the client that it uses there."""
         process = Process(name)
         self.clients.append(process)
         self.cluster.network.add(process)
+        return process, self._client(self.rng)
+
+    def _client(self, rng: random.Random) -> PulsarClient:
         urls = [machine.url for machine in self.cluster.brokers]
-        return process, PulsarClient(urls, self.rng, self.operation_s)
+        return PulsarClient(urls, rng, self.operation_s, on_unanswered=self._unanswered)
+
+    def _unanswered(self, request: str, began_s: float) -> None:
+        """Rule 8."""
+        if self.operation_s >= ANSWERED_S and began_s > self._healed_s + ANSWERED_S:
+            self.problem(f"a request was not answered in {self.operation_s} s: {request}")
 
     async def _application(self, number: int) -> None:
         topic = f"{TENANT}/t{number}"
-        self.sent[topic] = {}
-        urls = [machine.url for machine in self.cluster.brokers]
+        self.sent.setdefault(topic, {})
         process, _ = self.client(f"client-{number}")
-        await process.run(self._produce_and_consume(topic, number, urls))
+        await process.run(self._produce_and_consume(topic, number))
 
-    async def _produce_and_consume(self, topic: str, number: int, urls: list[str]) -> None:
+    async def _produce_and_consume(self, topic: str, number: int) -> None:
         rng = random.Random(f"{self.seed}/{number}")
         for at in range(rng.randint(1, 2)):
             kind = rng.choice(sorted(TYPES))
@@ -207,19 +259,15 @@ class Life:
             many = 1 if kind == "exclusive" else rng.randint(1, 3)
             for place in range(many):
                 worker = _Worker(self, subscription, random.Random(f"{self.seed}/{number}/{at}/{place}"))
-                client = PulsarClient(urls, rng, self.operation_s)
-                consumer = await client.subscribe(
+                consumer = await self._client(rng).subscribe(
                     topic, subscription.name, TYPES[kind], on_message=worker.take, name=f"c{at}-{place}",
                     queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
                 )  # fmt: skip
                 subscription.consumers.append(consumer)
-        await asyncio.gather(
-            *(self._produce(topic, f"p{number}-{place}", urls, rng) for place in range(rng.randint(1, 2)))
-        )
+        await asyncio.gather(*(self._produce(topic, f"p{number}-{place}", rng) for place in range(rng.randint(1, 2))))
 
-    async def _produce(self, topic: str, name: str, urls: list[str], rng: random.Random) -> None:
-        client = PulsarClient(urls, rng, self.operation_s)
-        producer = await client.produce(topic, name)
+    async def _produce(self, topic: str, name: str, rng: random.Random) -> None:
+        producer = await self._client(rng).produce(topic, name)
         self.producers.append((topic, producer))
         count = 0
         pause_s = rng.choice((0.1, 0.3, 1.0))
@@ -304,13 +352,15 @@ class Life:
                 if ordered != sorted(ordered):
                     raise Broken(f"{topic}: the positions of {name} do not go up")
             await self._read_again(topic, sent)
+        if self.spark is not None:
+            await self.spark.finish()
         deadline_s = self.loop.time() + MENDED_S
         while problem := await self._left():
             if self.loop.time() > deadline_s:
                 raise Broken(problem)
             await asyncio.sleep(2.0)
         if self.problems:
-            raise Broken("; ".join(self.problems[:5]))
+            raise Broken("; ".join(self.problems))
 
     async def _left(self) -> str:
         """What is in use at the end although nothing is under way; empty if there is nothing."""

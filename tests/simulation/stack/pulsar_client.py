@@ -40,10 +40,10 @@ class _Connection:
     """A connection to one broker."""
 
     def __init__(
-        self, url: str, operation_s: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, client: "PulsarClient", url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.url = url
-        self._operation_s = operation_s
+        self._client = client
         self._reader = reader
         self._writer = writer
         self._requests: dict[int, asyncio.Future[wire.BaseCommand]] = {}
@@ -73,9 +73,13 @@ class _Connection:
         answer: asyncio.Future[wire.BaseCommand] = asyncio.get_running_loop().create_future()
         self._requests[request_id] = answer
         self.write(command(kind, request_id=request_id, **fields))
+        began_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._operation_s):
+            async with asyncio.timeout(self._client.operation_s):
                 return await answer
+        except TimeoutError:
+            self._client.on_unanswered(f"{wire.BaseCommand.Type.Name(kind)} {fields}", began_s)
+            raise
         finally:
             self._requests.pop(request_id, None)
 
@@ -150,8 +154,17 @@ class _Connection:
 class PulsarClient:
     """The connections of one application. Used in its process."""
 
-    def __init__(self, urls: list[str], rng: random.Random, operation_s: float = OPERATION_S) -> None:
-        """*operation_s*: how long the answer to a request is waited for."""
+    def __init__(
+        self,
+        urls: list[str],
+        rng: random.Random,
+        operation_s: float = OPERATION_S,
+        *,
+        on_unanswered: Callable[[str, float], None] = lambda request, began_s: None,
+    ) -> None:
+        """*operation_s*: how long the answer to a request is waited for. *on_unanswered* is called with a request that
+        got none, and the time at which it was sent."""
+        self.on_unanswered = on_unanswered
         self.urls = urls
         self.operation_s = operation_s
         self.rng = rng
@@ -175,7 +188,7 @@ class PulsarClient:
         host, _, port = url.removeprefix("pulsar://").partition(":")
         async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(host, int(port))
-        connection = _Connection(url, self.operation_s, reader, writer)
+        connection = _Connection(self, url, reader, writer)
         await connection.greet()
         return connection
 
