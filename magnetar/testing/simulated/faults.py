@@ -16,6 +16,9 @@ from typing import Any, Final, TypeVar
 
 from broker.broker import Broker
 from broker.ownership.ownership import BundleOwnership
+from broker.ownership.rules import BrokerAddress
+from broker.ownership.splitting import RANGE
+from broker.transfer.bundles import BundleWork
 from magnetar.testing.simulated.cluster import (
     BOOKIE_PORT,
     ROOT,
@@ -26,8 +29,11 @@ from magnetar.testing.simulated.cluster import (
 )
 from magnetar.testing.simulated.loop import PROCESS
 from magnetar.testing.simulated.metadata import SERVER
+from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates, VersionedState
+from magnetar_core.bookkeeper.metadata.bookies.lifecycle import Actor, State
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
 from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
+from magnetar_core.bookkeeper.metadata.stores.store import VersionConflict
 from magnetar_core.runtime.types import MagnetarError
 
 M = TypeVar("M", bound=Machine)
@@ -42,6 +48,16 @@ UP_S: Final = 60.0
 REPLACED_S: Final = 300.0
 
 BOOKIES_AWAY_MAX: Final = 2
+
+
+class _Nobody:
+    """Other brokers, which are not asked."""
+
+    def web_url(self, owner: BrokerAddress) -> str:
+        raise AssertionError("bundles that are split are not handed over")
+
+    async def try_ask(self, method: str, url: str, about: str) -> bool:
+        raise AssertionError("bundles that are split are not handed over")
 
 
 class NotUp(MagnetarError):
@@ -84,13 +100,14 @@ class Faults:
         self._busy: set[str] = set()
         """Machines to which something is happening."""
         self._is_rebuilding = False
+        self._is_draining = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.is_on = False
         """Whether events happen now."""
         self.events: list[Callable[[], None]] = [
             self.kill_broker, self.kill_bookie, self.cut_power, self.freeze, self.stop_broker, self.cut_way,
             self.break_connections, self.break_metadata, self.metadata_stands_still, self.unload, self.break_disk,
-            self.fill_disk, self.slow_disk, self.new_disk,
+            self.fill_disk, self.slow_disk, self.new_disk, self.split, self.drain,
         ]  # fmt: skip
         """What may happen; callers may add to it, or take away."""
         self._work_rng = random.Random(rng.getrandbits(64))
@@ -369,6 +386,65 @@ class Faults:
             self._note(f"{machine} unloads {bundle}")
             machine.running.run(self._unload(machine.broker, bundle))
 
+    def split(self) -> None:
+        """A bundle is split; its parts stay, or are given back."""
+        machine = self._broker()
+        if machine is None or machine.broker is None or not machine.owned_bundles:
+            return
+        bundle, unload = self._rng.choice(machine.owned_bundles), self._rng.random() < 0.5
+        self._note(f"{machine} splits {bundle}{', and gives its parts back' if unload else ''}")
+        machine.running.run(self._split(machine.broker, bundle, unload=unload))
+
+    async def _split(self, broker: Broker, bundle: str, *, unload: bool) -> None:
+        assert isinstance(broker.ownership, BundleOwnership)
+        try:
+            await BundleWork(broker, broker.ownership, _Nobody()).split(bundle, RANGE, unload=unload)
+        except MagnetarError as error:
+            self._note(f"split of {bundle}: {error}")
+
+    def drain(self) -> None:
+        """A bookie is drained; if that ends before the faults do, a fresh one comes in its place."""
+        machine = self._bookie()
+        if machine is None or self._is_rebuilding:
+            return
+        self._is_rebuilding = True
+        self._note(f"{machine} is to be drained")
+        self._spawn(self._drain(machine))
+
+    async def _drain(self, machine: BookieMachine) -> None:
+        states, bookie_id = BookieStates(self._cluster.server.root, ROOT), f"{machine.name}:{BOOKIE_PORT}"
+        self._is_draining = True
+        await self._move(states, bookie_id, State.DRAINING)
+        while True:
+            state = await states.read(bookie_id)
+            if state.lifecycle.state is State.DRAINED:
+                break
+            if not self.is_on and await self._move(states, bookie_id, State.ACTIVE, state):
+                self._note(f"{machine} stays: it is {state.lifecycle.state}, {state.lifecycle.reasons[:3]}")
+                self._is_draining = self._is_rebuilding = False
+                return
+            await self._cluster.clock.sleep(1.0)
+        while machine.name in self._busy or not machine.is_up:
+            await self._cluster.clock.sleep(0.5)
+        self._busy.add(machine.name)
+        self._note(f"{machine} is drained, and a fresh one comes")
+        machine.kill()
+        machine.wipe()
+        await states.remove(bookie_id, state, "faults", self._cluster.clock.wall_ms())
+        self._restart(machine, 0.5)
+        self._is_draining = self._is_rebuilding = False
+
+    async def _move(
+        self, states: BookieStates, bookie_id: str, to: State, expected: VersionedState | None = None
+    ) -> bool:
+        """Whether it is moved; others may have moved it meanwhile."""
+        now_ms = self._cluster.clock.wall_ms()
+        try:
+            await states.move(bookie_id, to, Actor.OPERATOR, "faults", "so it is drawn", now_ms, expected=expected)
+        except VersionConflict:
+            return False
+        return True
+
     async def _unload(self, broker: Broker, bundle: str) -> None:
         assert isinstance(broker.ownership, BundleOwnership)
         try:
@@ -384,7 +460,9 @@ class Faults:
         self._cluster.server.go_on()
         self._cluster.network.mend()
         deadline_s = self._loop.time() + UP_S
-        while any(not machine.is_up or machine.name in self._busy for machine in self._cluster.machines):
+        while self._is_draining or any(
+            not machine.is_up or machine.name in self._busy for machine in self._cluster.machines
+        ):
             for machine in self._cluster.machines:
                 if not machine.is_up and machine.name not in self._busy:
                     self._note(f"{machine} had given up: {machine.failures[-1:]}")

@@ -126,15 +126,6 @@ class Deleted:
             life += 1
 
     async def _live(self, client: PulsarClient, life: int) -> None:
-        producer = await client.produce(self._topic, f"deleted-{life}")
-        sent = set()
-        for number in range(self._rng.randint(1, 30)):
-            text = f"{life}:{number}"
-            try:
-                await producer.send([text.encode()])
-                sent.add(text)
-            except Failed:
-                pass
         received: set[str] = set()
 
         def arrived(message: Received) -> None:
@@ -144,6 +135,15 @@ class Deleted:
         consumer = await client.subscribe(
             self._topic, "s", wire.CommandSubscribe.Shared, on_message=arrived, name="c", queue=5
         )
+        producer = await client.produce(self._topic, f"deleted-{life}")
+        sent = set()
+        for number in range(self._rng.randint(1, 30)):
+            text = f"{life}:{number}"
+            try:
+                await producer.send([text.encode()])
+                sent.add(text)
+            except Failed:
+                pass
         await self._until(lambda: sent <= received, lambda: f"{sorted(sent - received)[:5]} are missing")
         strangers = [text for text in received if not text.startswith(f"{life}:")]
         if strangers:

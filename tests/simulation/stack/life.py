@@ -11,6 +11,7 @@ Then the faults stop, all machines are up, and the life goes on until everything
 4. Positions that are acknowledged to one producer go up.
 5. Everything settles: producers have no message that waits, subscriptions have no backlog.
 6. With de-duplication no message is there twice.
+   Messages that are delayed do not come early; subscriptions that know no delay get them at once.
 7. What `tests.simulation.stack.checks` says.
 8. A request that is made ANSWERED_S after the faults is answered.
 9. Jobs of Spark read what was acknowledged (`tests.simulation.stack.spark_jobs`).
@@ -22,7 +23,7 @@ import math
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -32,13 +33,16 @@ from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
 from magnetar.testing.simulated.cluster import BOOKIE, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults, unrepaired
-from magnetar.testing.simulated.loop import Process
+from magnetar.testing.simulated.loop import WALL_MS, Process
 from magnetar.testing.simulated.network import NetworkLoop
 from magnetar.testing.simulated.under_test import drawn_from
+from managed_ledger.ledgers.topic_record import stored_record
+from managed_ledger.topic_name import TopicName
 from tests.simulation.stack.applications import Deleted, Keyed, Orders
 from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 from tests.simulation.stack.spark_jobs import SparkJobs
+from tests.simulation.stack.special_topics import Chunked, Leaders, Terminated
 
 FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
@@ -46,6 +50,16 @@ ANSWERED_S: Final = 30.0
 
 # How many of the lives go on with the replacement of all bookies.
 REPLACED_SHARE: Final = 0.15
+
+# How many of the lives keep what all subscriptions have acknowledged: it can be read again at the end.
+KEPT_SHARE: Final = 0.75
+
+# Ledgers that are consumed go when others are begun or closed, and with the housekeeping of brokers, each 30 s. The
+# open one stays, and the one in which a cursor stands.
+LEDGERS_LEFT_MAX: Final = 2
+
+# A timer may be early by what clocks differ, and by a tick of the broker.
+EARLY_MS_MAX: Final = 12_000
 
 # How many of the lives have jobs of Spark.
 SPARK_SHARE: Final = 0.5
@@ -61,6 +75,18 @@ TYPES: Final = {
     "key_shared": wire.CommandSubscribe.Key_Shared,
 }
 
+
+OTHERS: Final[Mapping[str, type[Keyed | Deleted | Orders | Chunked | Leaders | Terminated]]] = {
+    "keyed": Keyed,
+    "deleted": Deleted,
+    "orders": Orders,
+    "chunked": Chunked,
+    "leaders": Leaders,
+    "terminated": Terminated,
+}
+
+# Those that read what was sent before they had a subscription.
+LATE: Final = frozenset({"keyed", "orders"})
 
 # How many are told: the first is what counts.
 PROBLEMS_MAX: Final = 5
@@ -105,6 +131,8 @@ class Life:
                 ),
                 recovery,
             )
+        self.keeps = rng.random() < KEPT_SHARE
+        """What was acknowledged by all subscriptions is kept."""
         config = BrokerConfig(
             ensemble_size=rng.randint(copies, bookies),
             write_quorum=copies,
@@ -112,8 +140,8 @@ class Life:
             max_entries_per_ledger=rng.choice((5, 30, 50_000)),
             min_rollover_minutes=0,
             cursor_ledger_entries=rng.choice((3, 50_000)),
-            retention_minutes=-1,
-            retention_mbytes=-1,
+            retention_minutes=-1 if self.keeps else 0,
+            retention_mbytes=-1 if self.keeps else 0,
             mark_delete_rate=rng.choice((1.0, 100.0)),
             batch_index_acks=rng.random() < 0.5,
             cache_mbytes=rng.choice((0, 64)),
@@ -132,6 +160,8 @@ class Life:
         self._healed_s = math.inf
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
         """Topic → message → where it is said to be."""
+        self.due_ms: dict[str, int] = {}
+        """Message → when it may be delivered to a Shared or Key_Shared subscription; none: at once."""
         self.unsure: Counter[str] = Counter()
         self.subscriptions: list[Subscription] = []
         self.producers: list[tuple[str, Producer]] = []
@@ -212,13 +242,11 @@ class Life:
         drawn: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             f"t{number}": partial(self._application, number) for number in range(self.rng.randint(1, 3))
         }
-        if self.rng.random() < SPARK_SHARE:
+        if self.rng.random() < SPARK_SHARE and self.keeps:
             drawn["spark"] = self._read_by_spark
-        others: dict[str, type[Keyed] | type[Deleted] | type[Orders]] = {
-            "keyed": Keyed, "deleted": Deleted, "orders": Orders,
-        }  # fmt: skip
-        for name in self.rng.sample(sorted(others), self.rng.choice((0, 1, 2, 3))):
-            drawn[name] = others[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run
+        others = sorted(OTHERS if self.keeps else OTHERS.keys() - LATE)
+        for name in self.rng.sample(others, self.rng.choice((0, 1, 2, 3))):
+            drawn[name] = OTHERS[name](self, f"{TENANT}/{name}", random.Random(f"{self.seed}/{name}")).run
         self._applications = list(drawn)
         return drawn
 
@@ -271,12 +299,17 @@ class Life:
         self.producers.append((topic, producer))
         count = 0
         pause_s = rng.choice((0.1, 0.3, 1.0))
+        delayed_share = rng.choice((0.0, 0.0, 0.1, 0.5))
         while self.loop.time() < FAULTS_S + 5:
             payloads = []
             for _ in range(rng.choice((1, 1, 1, 5))):
                 payloads.append(f"{name}:{count}")
                 count += 1
-            answer = producer.send([text.encode() for text in payloads], key=f"k{rng.randrange(5)}")
+            fields = {}
+            if len(payloads) == 1 and rng.random() < delayed_share:
+                due_s = self.loop.time() + rng.choice((0.5, 3.0, 15.0))
+                fields["deliver_at_time"] = self.due_ms[payloads[0]] = WALL_MS + int(due_s * 1000)
+            answer = producer.send([text.encode() for text in payloads], key=f"k{rng.randrange(5)}", **fields)
             answer.add_done_callback(partial(self._answered, topic, tuple(payloads)))
             await asyncio.sleep(rng.expovariate(1 / pause_s))
 
@@ -351,7 +384,8 @@ class Life:
                 ordered = [place for _, place in sorted(places) if place[0] >= 0]
                 if ordered != sorted(ordered):
                     raise Broken(f"{topic}: the positions of {name} do not go up")
-            await self._read_again(topic, sent)
+            if self.keeps:
+                await self._read_again(topic, sent)
         if self.spark is not None:
             await self.spark.finish()
         deadline_s = self.loop.time() + MENDED_S
@@ -365,7 +399,18 @@ class Life:
     async def _left(self) -> str:
         """What is in use at the end although nothing is under way; empty if there is nothing."""
         used = next(filter(None, map(in_use, self.cluster.brokers)), "")
-        return used or await unrepaired(self.cluster) or await losses(self.cluster)
+        return used or await unrepaired(self.cluster) or await losses(self.cluster) or await self._consumed_ledgers()
+
+    async def _consumed_ledgers(self) -> str:
+        """Ledgers that nobody needs and that stay; empty if there are none."""
+        if self.keeps:
+            return ""
+        for topic in self.sent:
+            record = await stored_record(self.cluster.server.root, TopicName.parse(topic).managed_ledger_name)
+            ledgers = [] if record is None else [info.ledgerId for info in record.ledgerInfo]
+            if len(ledgers) > LEDGERS_LEFT_MAX:
+                return f"{topic} still has the ledgers {ledgers}, and all of it was acknowledged"
+        return ""
 
     async def _read_again(self, topic: str, sent: dict[str, tuple[int, int]]) -> None:
         """Rules 1 and 6, with a reader."""
@@ -411,6 +456,9 @@ class _Worker:
         subscription, life = self._subscription, self._life
         life.counts["received"] += 1
         is_first = text not in subscription.received
+        early_ms = life.due_ms.get(text, 0) - WALL_MS - int(life.loop.time() * 1000)
+        if not self._ordered and early_ms > EARLY_MS_MAX:
+            life.problem(f"{subscription.kind} {subscription.topic}: {text} comes {early_ms} ms before its time")
         subscription.received[text] += 1
         name, _, number = text.rpartition(":")
         if is_first and self._ordered:

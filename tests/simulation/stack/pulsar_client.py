@@ -47,6 +47,8 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._requests: dict[int, asyncio.Future[wire.BaseCommand]] = {}
+        self._waiting: set[int] = set()
+        """Requests of producers that wait for others to go: the broker has said so."""
         self._greeting: asyncio.Future[wire.BaseCommand] = asyncio.get_running_loop().create_future()
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
@@ -76,12 +78,15 @@ class _Connection:
         began_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._client.operation_s):
-                return await answer
+                return await asyncio.shield(answer)
         except TimeoutError:
+            if request_id in self._waiting:
+                return await answer
             self._client.on_unanswered(f"{wire.BaseCommand.Type.Name(kind)} {fields}", began_s)
             raise
         finally:
             self._requests.pop(request_id, None)
+            self._waiting.discard(request_id)
 
     async def _ping(self) -> None:
         loop = asyncio.get_running_loop()
@@ -116,6 +121,8 @@ class _Connection:
         elif kind == _T.MESSAGE and made.message.consumer_id in self.consumers:
             assert entry is not None
             self.consumers[made.message.consumer_id].arrived(made.message, bytes(entry))
+        elif kind == _T.REACHED_END_OF_TOPIC and made.reachedEndOfTopic.consumer_id in self.consumers:
+            self.consumers[made.reachedEndOfTopic.consumer_id].is_at_end = True
         elif kind == _T.CLOSE_PRODUCER and made.close_producer.producer_id in self.producers:
             self.producers.pop(made.close_producer.producer_id).lost(self)
         elif kind == _T.CLOSE_CONSUMER and made.close_consumer.consumer_id in self.consumers:
@@ -132,7 +139,7 @@ class _Connection:
         if made.type == _T.ERROR:
             answer.set_exception(Failed(made.error.message, made.error.error))
         elif made.type == _T.PRODUCER_SUCCESS and not made.producer_success.producer_ready:
-            return
+            self._waiting.add(made.producer_success.request_id)
         else:
             answer.set_result(made)
 
@@ -272,6 +279,7 @@ class _Pending:
     entry: bytes
     answer: "asyncio.Future[tuple[int, int]]"
     deadline_s: float
+    is_chunk: bool
 
 
 class Producer(_Attached):
@@ -286,18 +294,28 @@ class Producer(_Attached):
         self._timeout_s = timeout_s
         self._next_sequence_id = 0
         self._epoch = 0
+        self.topic_epoch: int | None = None
+        """How many had the topic for themselves before; None: not known, or it is shared."""
         self._pending: deque[_Pending] = deque()
 
     async def _attach(self, connection: _Connection) -> None:
         connection.producers[self.id] = self
+        epoch = {} if self.topic_epoch is None else {"topic_epoch": self.topic_epoch}
         try:
-            await connection.ask(
+            made = await connection.ask(
                 _T.PRODUCER, self.client.number(), topic=self.topic, producer_id=self.id, producer_name=self.name,
-                epoch=self._epoch, user_provided_producer_name=True, producer_access_mode=self._access,
+                epoch=self._epoch, user_provided_producer_name=True, producer_access_mode=self._access, **epoch,
             )  # fmt: skip
+        except Failed as error:
+            connection.producers.pop(self.id, None)
+            if error.code in (wire.ProducerFenced, wire.TopicTerminatedError):
+                self._end(str(error))
+            raise
         except BaseException:
             connection.producers.pop(self.id, None)
             raise
+        if made.producer_success.HasField("topic_epoch"):
+            self.topic_epoch = made.producer_success.topic_epoch
         self._epoch += 1
         if connection.is_closed:
             raise Failed("lost at once")
@@ -305,12 +323,38 @@ class Producer(_Attached):
         for pending in self._pending:
             self._write(pending)
 
+    def _end(self, why: str) -> None:
+        """It never sends again."""
+        self.is_closed = True
+        self.ready.set()
+        self._fail(why)
+
     @property
     def waiting(self) -> int:
         return len(self._pending)
 
+    def send_chunks(self, pieces: list[bytes]) -> "list[asyncio.Future[tuple[int, int]]]":
+        """A message in chunks, which have one sequence id."""
+        uuid = f"{self.name}-{self._next_sequence_id}"
+        answers = []
+        for chunk_id, piece in enumerate(pieces):
+            sequence_id = self._next_sequence_id
+            answers.append(
+                self.send(
+                    [piece], uuid=uuid, chunk_id=chunk_id, num_chunks_from_msg=len(pieces),
+                    total_chunk_msg_size=sum(map(len, pieces)),
+                )
+            )  # fmt: skip
+            if chunk_id + 1 < len(pieces):
+                self._next_sequence_id = sequence_id
+        return answers
+
     def send(self, payloads: list[bytes], key: str = "", **fields: Any) -> "asyncio.Future[tuple[int, int]]":
         """(ledger, entry) when it is stored, or Failed: then nobody knows."""
+        if self.is_closed:
+            answer: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+            answer.set_exception(Failed("it is closed"))
+            return answer
         first = self._next_sequence_id
         self._next_sequence_id += len(payloads)
         metadata = MessageMetadata(
@@ -328,8 +372,9 @@ class Producer(_Attached):
             metadata.uncompressed_size = len(body)
         loop = asyncio.get_running_loop()
         pending = _Pending(
-            first, len(payloads), encode_entry(metadata, body), loop.create_future(), loop.time() + self._timeout_s
-        )
+            first, len(payloads), encode_entry(metadata, body), loop.create_future(), loop.time() + self._timeout_s,
+            "chunk_id" in fields,
+        )  # fmt: skip
         self._pending.append(pending)
         if len(self._pending) == 1:
             loop.call_later(self._timeout_s, self._time_out)
@@ -352,6 +397,8 @@ class Producer(_Attached):
         made = wire.BaseCommand(
             type=_T.SEND, send=wire.CommandSend(producer_id=self.id, sequence_id=pending.sequence_id)
         )
+        if pending.is_chunk:
+            made.send.is_chunk = True
         if pending.count > 1:
             made.send.num_messages = pending.count
             made.send.highest_sequence_id = pending.sequence_id + pending.count - 1
@@ -370,7 +417,7 @@ class Producer(_Attached):
 
     def refused(self, error: Any) -> None:
         if error.error == wire.TopicTerminatedError:
-            self._fail("the topic is terminated")
+            self._end("the topic is terminated")
         elif self.connection is not None:
             self.connection.close()
 
@@ -423,6 +470,8 @@ class Received:
     redeliveries: int
     consumer: "Consumer"
     key: str
+    chunk: tuple[str, int, int] | None
+    """Of which message, which chunk of how many."""
     session: int
     """The connection over which it came; what came over a former one is not acknowledged any more."""
 
@@ -461,6 +510,8 @@ class Consumer(_Attached):
         self._compacted = compacted
         self._initial = wire.CommandSubscribe.Latest if latest else wire.CommandSubscribe.Earliest
         self._given = 0
+        self.is_at_end = False
+        """The broker has said that the topic ends here."""
         self.session = 0
         self._batches: dict[tuple[int, int], _BatchAcks] = {}
 
@@ -501,8 +552,11 @@ class Consumer(_Attached):
                 continue
             message_id = MessageId(*place, -1 if each.single is None else index, count)
             key = metadata.partition_key if each.single is None else each.single.partition_key
+            chunk = None
+            if metadata.num_chunks_from_msg > 1:
+                chunk = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
             self._on_message(
-                Received(message_id, bytes(each.payload), message.redelivery_count, self, key, self.session)
+                Received(message_id, bytes(each.payload), message.redelivery_count, self, key, chunk, self.session)
             )
 
     def _took(self, count: int) -> None:
