@@ -120,6 +120,7 @@ class Life:
         copies = rng.choice((2, 2, 3))
         bookies = rng.randint(copies + 1, 5)
         recovery = AutoRecoveryConfig()
+        checks_integrity = rng.random() < 0.3
         for _ in range(bookies):
             self.cluster.add_bookie(
                 replace(
@@ -128,6 +129,7 @@ class Life:
                     flush_interval_ms=rng.choice((200, 2_000, 10_000)),
                     log_bytes_max=rng.choice((20_000, 1 << 20)),
                     write_cache_mib=rng.choice((1, 8)),
+                    data_integrity=checks_integrity,
                 ),
                 recovery,
             )
