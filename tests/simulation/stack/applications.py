@@ -10,8 +10,8 @@ is.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 import magnetar
 from broker.broker import Broker
@@ -21,7 +21,9 @@ from magnetar.testing.simulated.cluster import SimulatedCluster
 from magnetar.testing.simulated.loop import Process
 from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.topic_name import TopicName
-from tests.simulation.stack.pulsar_client import Consumer, Failed, PulsarClient, Received
+from tests.simulation.stack.pulsar_client import OPERATION_S, Consumer, Failed, PulsarClient, Received
+
+T = TypeVar("T")
 
 KEYS: Final = 6
 PATIENCE_S: Final = 180.0
@@ -170,8 +172,8 @@ class Deleted:
                 return False
             process, broker, _ = owner
             try:
-                await asyncio.wait_for(process.run(delete(broker)), 30)
-            except (MagnetarError, TimeoutError) as error:
+                await carried_out(process, delete(broker))
+            except (MagnetarError, TimeoutError, Failed) as error:
                 self._world.note(f"{self._topic} is not deleted: {error!r}")
                 return False
             return True
@@ -266,3 +268,15 @@ def owner_of(cluster: SimulatedCluster, topic: str) -> tuple[Process, Broker, To
         if machine.is_up and not machine.running.is_frozen and broker is not None and name in broker.topics:
             return machine.running, broker, name
     return None
+
+
+async def carried_out(process: Process, work: Coroutine[Any, Any, T]) -> T:
+    """What an operator asked a broker for. Raises what *work* raises, TimeoutError, and Failed where the broker ends
+    meanwhile."""
+    try:
+        return await asyncio.wait_for(process.run(work), OPERATION_S)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise Failed("the broker has ended") from None

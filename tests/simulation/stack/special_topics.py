@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.types import MagnetarError
-from tests.simulation.stack.applications import PATIENCE_S, World, owner_of
+from tests.simulation.stack.applications import PATIENCE_S, World, carried_out, owner_of
 from tests.simulation.stack.pulsar_client import Consumer, Failed, Producer, PulsarClient, Received
 
 # Chunks of which the others do not come are given back after this, as by the ack time-out of the official clients.
@@ -256,9 +256,9 @@ class Terminated:
             if owner is not None and consumer.connection is not None:
                 process, broker, name = owner
                 try:
-                    position = await asyncio.wait_for(process.run(broker.topics[name].terminate()), 30)
+                    position = await carried_out(process, broker.topics[name].terminate())
                     last = position.ledger_id, position.entry_id
-                except (MagnetarError, TimeoutError) as error:
+                except (MagnetarError, TimeoutError, Failed) as error:
                     self._world.note(f"{topic} is not terminated: {error!r}")
             await asyncio.sleep(0.5)
         self._world.counts["terminated"] += 1
