@@ -4,12 +4,14 @@
     python -m tests.mutants -k fence         those with `fence` in their name or place
     python -m tests.mutants --images 1500    against drawn crash images instead: what these find by themselves
     python -m tests.mutants --lives 20       against lives of whole clusters instead (`tests.simulation.stack`)
+    python -m tests.mutants --lot 30 --seed 7 --places bookie,broker/topic      thirty of them, drawn by lot
 
 Prints a table; ends with 1 if a mutant survives, if its place is gone, or if a test fails without any mutant.
 """
 
 import argparse
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -161,13 +163,23 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
     parser.add_argument("--lives", type=int, default=0, help="try so many lives of clusters instead of named tests")
+    parser.add_argument("--lot", type=int, default=0, help="only so many of them, drawn by lot")
+    parser.add_argument("--seed", type=int, default=1, help="of the lot (1)")
+    parser.add_argument("--places", default="", help="only mutants below these folders, with commas between them")
     parser.add_argument(
         "--patience", type=float, default=_TIMEOUT_S, help="seconds that a mutant's tests may take (180)"
     )
     options = parser.parse_args()
-    mutants = [mutant for mutant in MUTANTS if options.k in mutant.name or options.k in mutant.path]
+    places = tuple(options.places.split(","))
+    mutants = [
+        mutant
+        for mutant in MUTANTS
+        if (options.k in mutant.name or options.k in mutant.path) and mutant.path.startswith(places)
+    ]
     if not mutants:
-        parser.error(f"no mutant has {options.k!r} in its name or place")
+        parser.error(f"no mutant has {options.k!r} in its name or place, below {options.places or 'any folder'}")
+    if options.lot:
+        mutants = random.Random(options.seed).sample(mutants, min(options.lot, len(mutants)))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         workshops: SimpleQueue[Workshop] = SimpleQueue()
