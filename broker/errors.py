@@ -32,6 +32,7 @@ from managed_ledger.errors import (
     ManagedLedgerTerminated,
     RecordUnreadable,
     ShadowTopic,
+    TransactionalTopic,
 )
 
 
@@ -129,7 +130,7 @@ def storage_error(error: ManagedLedgerError) -> BrokerError:
     """How a client is told about *error* of a topic's managed ledger."""
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
-    if isinstance(error, ShadowTopic):
+    if isinstance(error, (ShadowTopic, TransactionalTopic)):
         return NotAllowed(str(error))
     if isinstance(error, RecordUnreadable):
         return TopicUnreadable(str(error))

@@ -14,6 +14,7 @@ ManagedLedgerError
 ├── InvalidPosition
 ├── CursorNotFound
 ├── CursorExists
+├── TransactionalTopic        it has messages of transactions, of which only Apache's brokers know which are aborted
 ├── ShadowTopic               an Apache broker made it as a shadow of another topic; it is not opened
 └── IncompatibleSchema
 """
@@ -86,6 +87,10 @@ class CursorExists(ManagedLedgerError):
 
 class ShadowTopic(ManagedLedgerError):
     """The topic shows the ledgers of another one, and has none of its own."""
+
+
+class TransactionalTopic(ManagedLedgerError):
+    """The topic has messages of transactions, of which some may be aborted."""
 
 
 class IncompatibleSchema(ManagedLedgerError):

@@ -15,6 +15,7 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledgers.holdings import Changes, Holdings
 from managed_ledger.ledgers.preparing import Preparations
 from managed_ledger.ledgers.tails import Tails
+from managed_ledger.ledgers.transactions import TransactionNotes
 from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.read_ahead import AheadBudget
 from managed_ledger.records.paths import ROOT, ledger_path
@@ -59,6 +60,7 @@ class ManagedLedgerFactory:
         self._store = store
         self._clock = clock
         self._config = config or ManagedLedgerConfig()
+        self._transactions = TransactionNotes(store, bookkeeper, self._config.password)
         self._open: dict[str, ManagedLedger] = {}
         self._opening: SingleFlight[str, ManagedLedger] = SingleFlight(Tasks("managed ledgers"), "opening")
         self._tasks = Tasks("managed ledgers")
@@ -74,7 +76,7 @@ class ManagedLedgerFactory:
     async def open(self, name: str, config: ManagedLedgerConfig | None = None, *, create: bool = True) -> ManagedLedger:
         """Take over (or create) `<tenant>/<namespace>/persistent/<encoded topic>`.
 
-        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced, ShadowTopic.
+        Raises ManagedLedgerNotFound, StorageUnavailable, ManagedLedgerFenced, ShadowTopic, TransactionalTopic.
         """
         ledger = self._open.get(name)
         if ledger is not None and _usable(ledger):
@@ -86,6 +88,7 @@ class ManagedLedgerFactory:
         if former is not None:
             # The former object may still store cursors; they have to be stored before they are read.
             await attempt(f"{name}: closing what was open before", former.close())
+        await self._transactions.check(name)
         ledger = ManagedLedger(
             name,
             self._bookkeeper,

@@ -96,9 +96,7 @@ def _of_metadata(metadata: MessageMetadata, rest_bytes: int) -> Iterator[tuple[s
             yield f"X-Pulsar-{name}", str(getattr(metadata, field))
     if has("null_partition_key"):
         yield "X-Pulsar-null-partition-key", _truth(metadata.null_partition_key)
-    # There are no transactions here, so nothing waits for the end of one.
-    if has("txnid_most_bits") and has("txnid_least_bits"):
-        yield "X-Pulsar-txn-aborted", "false"
+    # Topics with messages of transactions are not opened, so nothing waits for the end of one.
     yield "X-Pulsar-txn-uncommitted", "false"
 
 

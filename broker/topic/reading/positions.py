@@ -1,7 +1,8 @@
 """Where in a topic something is: a publish time, the last message, the start of a reader. No IO of its own."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.errors import storage_errors
 from broker.topic.compaction.latest_keys import MESSAGES_PER_TURN, Opened
@@ -17,6 +18,9 @@ from managed_ledger.messages import (
 )
 from managed_ledger.position import EARLIEST, LATEST, Position, signed
 
+# Markers of replicated subscriptions may stand in rows of thousands; others have their turn between them.
+MARKERS_PER_TURN: Final = 100
+
 
 class SearchedLedger(Protocol):
     """A managed ledger, as positions are looked for in it (`managed_ledger.ledger.ManagedLedger`)."""
@@ -28,6 +32,8 @@ class SearchedLedger(Protocol):
     def first_position(self) -> Position: ...
 
     def read(self, first: Position, max_entries: int, max_bytes: int) -> Entries | Awaitable[Entries]: ...
+
+    def previous_position(self, position: Position) -> Position: ...
 
     async def find_first(self, predicate: Callable[[EntryLike], bool]) -> Position | None: ...
 
@@ -74,19 +80,33 @@ def published_ms(data: Buffer) -> int:
 
 
 async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
-    """(last position, index of the last message in its batch or -1); EARLIEST and -1 if the topic is empty.
+    """(last position, index of the last message in its batch or -1); EARLIEST and -1 if the topic has no message.
 
-    Raises BrokerError.
+    Markers, which no consumer gets, are passed over: a client would wait for them for ever
+    (`PersistentTopic.getLastDispatchablePosition`, 4.0.8). Raises BrokerError.
     """
-    last = ledger.last_confirmed
-    if last.entry_id < 0:
-        return EARLIEST, -1
-    with storage_errors():
-        answer = ledger.read(last, 1, 1)
-        entries = answer if isinstance(answer, Sequence) else await answer
-    if not entries:
-        return EARLIEST, -1
-    return last, last_index(entries[0])
+    position, passed = ledger.last_confirmed, 0
+    while position.entry_id >= 0:
+        with storage_errors():
+            answer = ledger.read(position, 1, 1)
+            entries = answer if isinstance(answer, Sequence) else await answer
+        if not entries:
+            break
+        if not is_marker(entries[0]):
+            return position, last_index(entries[0])
+        position = ledger.previous_position(position)
+        passed += 1
+        if passed % MARKERS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return EARLIEST, -1
+
+
+def is_marker(entry: EntryLike) -> bool:
+    """Whether an entry is of a broker's own and no message; a damaged one counts as a message."""
+    try:
+        return metadata_of(split_entry(entry.data)).HasField("marker_type")
+    except Corruption:
+        return False
 
 
 def last_index(entry: EntryLike) -> int:

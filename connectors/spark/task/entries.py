@@ -20,6 +20,7 @@ from connectors.spark.task.encryption import check_passable
 from connectors.spark.values.decoding import describe
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from managed_ledger.errors import TransactionalTopic
 from managed_ledger.messages import (
     CHUNKED_BYTES_MAX,
     batch_problem,
@@ -97,7 +98,8 @@ def open_entry(
     """The entry with its payload; None if it holds no user's messages, or is not a chunk and *wants* does not want it.
 
     If it *passes_encrypted*, the payload of such an entry is as it is stored. One that unpacks to more than
-    *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises BadEntry.
+    *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises BadEntry,
+    TransactionalTopic.
     """
     known = None
     try:
@@ -114,7 +116,11 @@ def open_entry(
             return None
         check_passable(metadata, is_passed=passes_encrypted)
         if metadata.HasField("txnid_most_bits"):
-            raise Corruption("it belongs to a transaction; reading transactional topics is not supported")
+            raise TransactionalTopic(
+                f"{topic}, entry {ledger_id}:{entry_id}: it belongs to the transaction {metadata.txnid_most_bits}:"
+                f"{metadata.txnid_least_bits}, of which only Apache's brokers know whether it was aborted. Topics with "
+                "messages of transactions are not read, in no mode; read what stands before it with endingOffsets"
+            )
         broker = broker_metadata_of(parts)
         index = broker.index if broker is not None and broker.HasField("index") else None
         problem = batch_problem(metadata, len(parts.payload))

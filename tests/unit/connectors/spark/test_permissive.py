@@ -15,6 +15,7 @@ from connectors.spark.source import MagnetarSource
 from connectors.spark.task import reader
 from connectors.spark.task.entries import BadEntry
 from magnetar_core.runtime.types import ConfigurationError, Corruption
+from managed_ledger.errors import TransactionalTopic
 from managed_ledger.messages import compress, encode_entry
 from managed_ledger.messages_pb2 import ZLIB
 from managed_ledger.schemas.compatibility import Schema, SchemaType
@@ -173,7 +174,6 @@ BAD = {
         metadata_of(num_messages_in_batch=1), b"\0\0\x04\0\x18" + b"\xff" * 1_100
     ),
     "it is encrypted, with the keys": single(b"x", encryption_keys=[{"key": "k", "value": b"v"}]),
-    "it belongs to a transaction": single(b"x", txnid_most_bits=1),
     "column __eventTime: a time is beyond": single(b"x", event_time=2**62),
     "column __key": single(b"x", partition_key="A", partition_key_b64_encoded=True),
 }
@@ -208,6 +208,15 @@ async def test_an_entry_that_cannot_be_understood_is_what_the_mode_says(
     assert [row["value"] for row in found] == GOOD_ROWS
     assert "__corruptReason" not in found[0]
     assert f"3 entries could not be understood, and are left out; the first is {handle.ledger_id}:1: " in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+async def test_a_message_of_a_transaction_ends_the_read_in_each_mode(world: SparkWorld, mode: str) -> None:
+    """It may be aborted, or be one that must not be left out: neither a row nor no row is right."""
+    handle = await world.ledger([single(b"a"), single(b"x", txnid_most_bits=1, txnid_least_bits=7)])
+    await world.topic("t", handle)
+    with pytest.raises(TransactionalTopic, match=rf"entry {handle.ledger_id}:1: it belongs to the transaction 1:7"):
+        await world.rows("t", mode=mode)
 
 
 async def test_values_that_cannot_be_decoded_can_be_left_out(

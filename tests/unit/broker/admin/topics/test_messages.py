@@ -138,7 +138,7 @@ def test_every_member_of_the_metadata_that_is_set_has_its_header() -> None:
         "Base64-encryption-param": "aXY=", "Base64-schema-version": "AAE=", "partition-key-b64-encoded": "true",
         "marker-type": "7", "txnid-least-bits": "1", "txnid-most-bits": "2", "highest-sequence-id": "3", "uuid": "u",
         "num-chunks-from-msg": "2", "total-chunk-msg-size": "9", "chunk-id": "1", "null-partition-key": "true",
-        "txn-aborted": "false", "txn-uncommitted": "false",
+        "txn-uncommitted": "false",
     }  # fmt: skip
 
 

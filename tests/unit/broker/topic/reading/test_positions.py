@@ -46,6 +46,11 @@ def message(publish_time: int, batch: int | None = None) -> bytes:
     return encode_entry(metadata, b"x" if batch is None else plain_batch(batch))
 
 
+def marker(kind: int) -> bytes:
+    """As brokers write them for replicated subscriptions (10 to 13) and transactions (20 to 22)."""
+    return encode_entry(MessageMetadata(producer_name="", sequence_id=0, publish_time=1, marker_type=kind), b"")
+
+
 class Stored:
     """A ledger that is looked through from its first entry on."""
 
@@ -58,6 +63,9 @@ class Stored:
         if self.error is not None:
             raise self.error
         return self.entries[first.entry_id : first.entry_id + max_entries]
+
+    def previous_position(self, position: Position) -> Position:
+        return Position(1, position.entry_id - 1)
 
     async def find_first(self, predicate: object) -> Position | None:
         if self.error is not None:
@@ -85,6 +93,9 @@ async def test_the_first_entry_at_a_time_or_later_and_a_damaged_one_is_old(time_
         ((message(1), message(2)), (Position(1, 1), -1)),
         ((message(1, batch=3),), (Position(1, 0), 2)),
         ((b"\xff damaged",), (Position(1, 0), -1)),
+        ((message(1), message(2, batch=3), marker(10), marker(22)), (Position(1, 1), 2)),
+        ((message(1), *(marker(12) for _ in range(250))), (Position(1, 0), -1)),
+        ((marker(10), marker(21)), (EARLIEST, -1)),
     ],
 )
 async def test_the_last_message(entries: tuple[bytes, ...], last: tuple[Position, int]) -> None:

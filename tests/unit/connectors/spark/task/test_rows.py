@@ -8,6 +8,7 @@ from pyspark.sql import types as t
 from connectors.spark.task import rows
 from connectors.spark.task.entries import Chunks, HeadlessChunk, Opened, open_entry
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.errors import TransactionalTopic
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZSTD, BrokerEntryMetadata, MessageIdData, MessageMetadata
 from tests.support.batches import plain_batch
@@ -240,7 +241,7 @@ def test_entries_without_a_checksum_are_read() -> None:
 def test_encrypted_and_transactional_entries_are_refused() -> None:
     with pytest.raises(Corruption, match="3:0: it is encrypted"):
         rows_of([single(b"x", encryption_keys=[{"key": "k", "value": b"v"}])])
-    with pytest.raises(Corruption, match="3:0: it belongs to a transaction"):
+    with pytest.raises(TransactionalTopic, match="3:0: it belongs to the transaction 1:2"):
         rows_of([single(b"x", txnid_most_bits=1, txnid_least_bits=2)])
 
 

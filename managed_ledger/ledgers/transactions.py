@@ -1,0 +1,139 @@
+"""Topics with messages of transactions, as Apache's brokers have written them: they are not opened.
+
+Only the broker that keeps a topic's transaction buffer knows which of these messages were committed. Any other one
+would deliver aborted messages, and keep them at a compaction. An Apache broker writes a snapshot of that buffer before
+it stores the first message of a transaction, in a topic of the namespace, under the topic's name as key
+(`TopicTransactionBuffer`, 4.0.8):
+
+    <tenant>/<namespace>/__transaction_buffer_snapshot              with the aborted transactions inside
+    <tenant>/<namespace>/__transaction_buffer_snapshot_indexes      where they are in segments
+
+A null value is written when the topic is deleted. These topics are read straight from their ledgers, whoever owns them.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from magnetar_core.bookkeeper.client.client import BookKeeper
+from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismatch, NoSuchLedger
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, MetadataStore
+from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from managed_ledger.compacted.entry import COMPACTED_LEDGER, COMPACTION_CURSOR, decode
+from managed_ledger.cursors.stored_cursor import stored_cursor
+from managed_ledger.errors import StorageUnavailable, TransactionalTopic
+from managed_ledger.ledgers.topic_record import stored_record
+from managed_ledger.messages import messages_of
+from managed_ledger.topic_name import TopicName, TopicNameError
+
+SNAPSHOT_TOPICS: Final = ("__transaction_buffer_snapshot", "__transaction_buffer_snapshot_indexes")
+
+# Of a topic that is compacted, so its entries are a few for each topic with transactions.
+_READ_BYTES_MAX: Final = MIB
+
+# How often a snapshot topic is looked at again of which a ledger went away meanwhile: the next compaction has ended.
+_LOOKS: Final = 3
+
+
+class TransactionNotes:
+    """Which topics have messages of transactions."""
+
+    def __init__(self, store: MetadataStore, bookkeeper: BookKeeper, password: bytes) -> None:
+        self._store = store
+        self._bookkeeper = bookkeeper
+        self._password = password
+        self._next: dict[str, asyncio.Task[frozenset[str]]] = {}
+        """Snapshot topic → its next reading, which has not begun: all that ask before it begins share it. A reading
+        that has begun may have passed what is written since."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def check(self, name: str) -> None:
+        """Raises TransactionalTopic if the managed ledger *name* has messages of transactions; StorageUnavailable."""
+        try:
+            topic = TopicName.of_managed_ledger(name)
+        except TopicNameError:
+            return
+        if topic.is_system:
+            return
+        named = await asyncio.gather(
+            *(self._named(f"{topic.namespace}/persistent/{snapshots}") for snapshots in SNAPSHOT_TOPICS)
+        )
+        for snapshots, topics in zip(SNAPSHOT_TOPICS, named, strict=True):
+            if topic.full in topics:
+                raise TransactionalTopic(
+                    f"{topic} has messages of transactions: {topic.namespace}/{snapshots} has a snapshot of it. This "
+                    "broker does not know which of them were aborted, and does not serve it. Give it back to an Apache "
+                    "broker that has transactionCoordinatorEnabled=true, and consume or copy it there"
+                )
+
+    async def _named(self, snapshots: str) -> frozenset[str]:
+        """Topics of which there is a snapshot in the managed ledger *snapshots*. Raises StorageUnavailable."""
+        reading = self._next.get(snapshots)
+        if reading is None:
+            reading = self._next[snapshots] = asyncio.create_task(self._in_turn(snapshots))
+        return await asyncio.shield(reading)
+
+    async def _in_turn(self, snapshots: str) -> frozenset[str]:
+        turn = self._turns.get(snapshots)
+        if turn is None:
+            turn = self._turns[snapshots] = asyncio.Lock()
+        async with turn:
+            del self._next[snapshots]
+            return await self._look(snapshots)
+
+    async def _look(self, snapshots: str) -> frozenset[str]:
+        try:
+            if await stored_record(self._store, snapshots) is None:
+                return frozenset()
+            for look in range(_LOOKS):
+                try:
+                    return await self._read(snapshots)
+                except NoSuchLedger:
+                    if look + 1 == _LOOKS:
+                        raise
+        except (MetadataError, BookKeeperError, DigestMismatch, Corruption) as error:
+            raise StorageUnavailable(
+                f"which topics have transactions cannot be read from {snapshots}: {error}"
+            ) from error
+        raise AssertionError("the last look returns or raises")
+
+    async def _read(self, snapshots: str) -> frozenset[str]:
+        named: set[str] = set()
+        cursor = await stored_cursor(self._store, self._bookkeeper, snapshots, COMPACTION_CURSOR)
+        compacted = None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
+        if compacted is not None:
+            for payload in await self._entries(compacted, b""):
+                _note(named, decode(payload)[1])
+        record = await stored_record(self._store, snapshots)
+        for info in () if record is None else record.ledgerInfo:
+            for payload in await self._entries(info.ledgerId, self._password):
+                _note(named, payload)
+        return frozenset(named)
+
+    async def _entries(self, ledger_id: int, password: bytes) -> Sequence[bytes]:
+        """All entries of a ledger, which may be open. Raises BookKeeperError, DigestMismatch, MetadataError."""
+        handle = await self._bookkeeper.open_ledger(ledger_id, password=password, recovery=False)
+        try:
+            last = await handle.last_recoverable_entry()
+            payloads: list[bytes] = []
+            while len(payloads) <= last:
+                count = last + 1 - len(payloads)
+                entries = await handle.read_batch_unconfirmed(len(payloads), count, _READ_BYTES_MAX)
+                payloads += [bytes(entry.payload) for entry in entries]
+            return payloads
+        finally:
+            await handle.close()
+
+
+def _note(named: set[str], entry: Buffer) -> None:
+    """Raises Corruption."""
+    metadata, messages = messages_of(entry)
+    for message in messages:
+        single = message.single
+        key = metadata.partition_key if single is None else single.partition_key
+        is_null = metadata.null_value if single is None else single.null_value
+        if is_null or not message.payload:
+            named.discard(key)
+        else:
+            named.add(key)
