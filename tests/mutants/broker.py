@@ -39,6 +39,13 @@ ODD_NAMES = (f"{UNIT}/admin/test_odd_names.py",)
 METRICS = (f"{UNIT}/admin/numbers/test_metrics.py",)
 
 MUTANTS = (
+    Mutant(
+        "a marker is a topic's last message",
+        "broker/topic/reading/positions.py",
+        "        if not is_marker(entries[0]):\n",
+        "        if True:\n",
+        ("tests/unit/broker/topic/reading/test_positions.py",),
+    ),
     # -- when the session with the metadata store has ended
     Mutant(
         "a bundle whose session ended while it was taken is ours without a node",

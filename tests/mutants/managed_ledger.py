@@ -15,6 +15,28 @@ COMPACTED = ("tests/unit/broker/test_compacted_topics.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- transactions of Apache's brokers
+    Mutant(
+        "a topic with messages of transactions is opened",
+        "managed_ledger/factory.py",
+        "        await self._transactions.check(name)\n",
+        "",
+        ("tests/golden/test_transactions.py", "-k", "not_opened"),
+    ),
+    Mutant(
+        "who asks shares a reading that has begun",
+        "managed_ledger/ledgers/transactions.py",
+        "            del self._next[snapshots]\n            return await self._look(snapshots)\n",
+        "            named = await self._look(snapshots)\n            del self._next[snapshots]\n            return named\n",
+        ("tests/unit/managed_ledger/ledgers/test_transactions.py",),
+    ),
+    Mutant(
+        "what compaction kept of the notes about transactions is not read",
+        "managed_ledger/ledgers/transactions.py",
+        "        if compacted is not None:\n",
+        "        if compacted is None:\n",
+        ("tests/unit/managed_ledger/ledgers/test_transactions.py",),
+    ),
     # -- entries that only a compacted ledger has
     Mutant(
         "who opens a topic for long writes over one that was made again",
