@@ -27,7 +27,8 @@ MUTANTS = (
         "who asks shares a reading that has begun",
         "managed_ledger/ledgers/transactions.py",
         "            del self._next[snapshots]\n            return await self._look(snapshots)\n",
-        "            named = await self._look(snapshots)\n            del self._next[snapshots]\n            return named\n",
+        "            named = await self._look(snapshots)\n            del self._next[snapshots]\n"
+        "            return named\n",
         ("tests/unit/managed_ledger/ledgers/test_transactions.py",),
     ),
     Mutant(
