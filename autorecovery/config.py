@@ -1,13 +1,13 @@
 """Settings of auto-recovery, under the names that Apache's `bookkeeper.conf` gives them. No IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from autorecovery.ledgers.checks import Depth
 from magnetar_core.bookkeeper.client.placing import regions
 from magnetar_core.bookkeeper.client.placing.topology import RACKS_MIN
-from magnetar_core.runtime.apache_lists import read_list
+from magnetar_core.runtime.apache_lists import read_kinds
 from magnetar_core.runtime.config import loop_stall_setting, setting
 from magnetar_core.runtime.types import MIB
 
@@ -17,7 +17,7 @@ _RANDOM: Final = "org.apache.bookkeeper.client.DefaultEnsemblePlacementPolicy"
 # Groups of bookies count with each of them (`isolation`), so this one is the policy of racks.
 _GROUPS: Final = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
 
-IGNORED_SETTINGS: Final = frozenset(read_list("autorecovery", "without_effect.conf"))
+IGNORED_SETTINGS: Final[Mapping[str, str]] = read_kinds("autorecovery", "without_effect.conf")
 """Apache's settings that are accepted and mean nothing here."""
 
 PLACEMENT_POLICIES: Final = (_RACKS, regions.POLICY_CLASS, _GROUPS, _RANDOM)

@@ -159,7 +159,7 @@ class AutoRecoveryNode:
             turn=turn,
         )
         self.deliveries = CallbackDelivery(CallbackRegistry(store, root), new_poster(), clock, rng)
-        self._report_sweep = ReportSweep(name, DamageReports(store, root), bookkeeper.ledgers, self.marks, clock)
+        self._report_sweep = ReportSweep(name, DamageReports(store, root), bookkeeper, self.marks, clock)
         self.placement_check = PlacementCheck(
             config.placement_check_s,
             bookkeeper,
@@ -178,6 +178,7 @@ class AutoRecoveryNode:
             lambda: self.mark_watch.marked if self.election.is_elected else None,
         )
         self._history = CopyHistory()
+        self._began_ms = clock.wall_ms()
         self._clock = clock
         self._parts = Parts()
         self._cancel: Cancel | None = None
@@ -217,6 +218,7 @@ class AutoRecoveryNode:
             "failures": {str(kind): count for kind, count in worker.failures.items()},
             "last_repaired_ms": worker.last_repaired_ms,
             "history": self._history.steps(),
+            "history_from_ms": self._began_ms,
             "under_way": sorted(self.worker.under_way),
             "waiting": len(self.worker.waiting),
             "version": 1,

@@ -1,20 +1,20 @@
 """The settings of a bookie, under Apache's names. No IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar_core.runtime.apache_lists import read_list
+from magnetar_core.runtime.apache_lists import read_kinds
 from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
 from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.types import MIB
 from magnetar_core.security.tls.files import APACHE_FACTORY, REFRESH_S, TlsFiles
 from magnetar_core.security.tls.settings import TlsSettings
 
-IGNORED_SETTINGS: Final = frozenset(read_list("bookie", "without_effect.conf"))
+IGNORED_SETTINGS: Final[Mapping[str, str]] = read_kinds("bookie", "without_effect.conf")
 """Apache's settings that are accepted and have no effect."""
 
 

@@ -49,10 +49,13 @@ class CopyHistory:
         return list(self._steps)
 
 
-def hour_of(nodes: Iterable[object], now_ms: int) -> list[tuple[int, float, float]]:
+def hour_of(
+    nodes: Iterable[object], now_ms: int, known_from_ms: int = 0
+) -> list[tuple[int, float | None, float | None]]:
     """(step's begin, entries a second, bytes a second) of all nodes together, one for each step of the last hour.
 
-    *nodes*: the steps of each node, as they stand in its report; what is not one is left out.
+    *nodes*: the steps of each node, as they stand in its report; what is not one is left out. Of the time before
+    *known_from_ms* no node knows anything: None.
     """
     last_ms = now_ms - now_ms % STEP_MS
     sums = {last_ms - STEP_MS * step: [0, 0] for step in range(STEPS_KEPT)}
@@ -61,7 +64,10 @@ def hour_of(nodes: Iterable[object], now_ms: int) -> list[tuple[int, float, floa
             sums[began_ms][0] += entries
             sums[began_ms][1] += bytes_
     step_s = STEP_MS / 1000
-    return [(at, sums[at][0] / step_s, sums[at][1] / step_s) for at in sorted(sums)]
+    return [
+        (at, sums[at][0] / step_s, sums[at][1] / step_s) if at + STEP_MS > known_from_ms else (at, None, None)
+        for at in sorted(sums)
+    ]
 
 
 def _steps_of(stored: object) -> Iterator[tuple[int, int, int]]:

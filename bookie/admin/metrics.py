@@ -79,7 +79,7 @@ def apache_samples(operations: BookieOperations) -> Iterator[Sample | Summary]:
     except MagnetarError:  # a disk that cannot be asked; the other numbers are there
         return
     directories = len(operations.config.ledger_directories)
-    full = sum(check.state in (DiskState.FULL, DiskState.UNREADABLE) for check in checks[:directories])
+    full = sum(check.state not in (DiskState.GOOD, DiskState.WARN) for check in checks[:directories])
     for check in checks[:directories]:
         name = re.sub(
             r"\W", "_", posixpath.dirname(check.directory), flags=re.ASCII

@@ -99,6 +99,13 @@ def is_new_bookie(
     *stored* comes from the metadata store, *on_disk* and *holds_data* describe each directory. Raises CookieMismatch.
     """
     problems = list(_problems(expected, stored, on_disk, holds_data))
+    former = _former_name(expected, on_disk)
+    if problems and former and stored is None:
+        raise CookieMismatch(
+            f"bookie {expected.bookie_id} does not start: its directories are those of bookie {former}. If it is that "
+            f"bookie, with another address or port (of which its name is made), set bookieId={former}: ledgers name it "
+            "so, and it announces where it listens now. If it is another one, put back the disks that belong here"
+        )
     if problems:
         raise CookieMismatch(
             f"bookie {expected.bookie_id} does not start, its directories do not belong to it:\n"
@@ -106,6 +113,18 @@ def is_new_bookie(
             + "\nPut back the disks that belong here, or the settings that it had"
         )
     return stored is None
+
+
+def _former_name(expected: Cookie, on_disk: Mapping[str, Cookie | None]) -> str:
+    """The name of the bookie to which all these directories belong, if it differs by its name only; else empty."""
+    cookies = set(on_disk.values())
+    former = cookies.pop() if len(cookies) == 1 else None
+    if former is None or former.bookie_id == expected.bookie_id:
+        return ""
+    renamed = replace(former, bookie_id=expected.bookie_id)
+    if not former.instance_id:  # an old cookie of Apache's says nothing of the cluster
+        renamed = replace(renamed, instance_id=expected.instance_id)
+    return former.bookie_id if renamed == expected else ""
 
 
 def is_emptied(

@@ -12,7 +12,9 @@ Rules:
 """
 
 import contextlib
+import errno
 import logging
+import os
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
@@ -291,8 +293,9 @@ class SpaceWatch:
             self._timer = None
 
     def no_space(self, error: Exception) -> None:
-        """A write found the disk full. It counts as full until a check finds room."""
-        text = f"no space left: {error}"
+        """A write found a disk that takes nothing more. All count as full until a check finds room."""
+        is_read_only = os.strerror(errno.EROFS) in str(error)
+        text = f"{'it cannot be written' if is_read_only else 'no space left'}: {error}"
         for directory in (*self._ledgers, *self._journals):
             before = self._checks.get(directory)
             total_bytes = 0 if before is None else before.total_bytes
@@ -307,6 +310,12 @@ class SpaceWatch:
             except OSError as error:
                 text = f"{directory} cannot be looked at: {error.strerror or error}"
                 self._checks[directory] = DiskCheck(directory, DiskState.UNREADABLE, 0, 0, text)
+                continue
+            if usage.is_read_only:
+                text = f"{directory}: its file system is read-only; mount it anew to be written when its disk is well"
+                self._checks[directory] = DiskCheck(
+                    directory, DiskState.READ_ONLY, usage.free_bytes, usage.total_bytes, text
+                )
                 continue
             was_full = before is not None and before.state is DiskState.FULL
             check = check_disk(directory, usage.total_bytes, usage.free_bytes, was_full, self._limits)

@@ -99,6 +99,8 @@ class DiskState(StrEnum):
     WARN = "warn"
     FULL = "full"
     UNREADABLE = "unreadable"
+    READ_ONLY = "read-only"
+    """The file system takes no writes at all."""
 
 
 class DiskCheck(NamedTuple):
@@ -147,7 +149,8 @@ def judge(ledgers: Sequence[DiskCheck], journals: Sequence[DiskCheck], on_any_fu
     """One full journal directory makes the bookie read-only. A full ledger directory does if *on_any_full*, or if all
     of them are full."""
     checks = (*ledgers, *journals)
-    error = "; ".join(dict.fromkeys(check.text for check in checks if check.state is DiskState.UNREADABLE)) or None
+    broken = (DiskState.UNREADABLE, DiskState.READ_ONLY)
+    error = "; ".join(dict.fromkeys(check.text for check in checks if check.state in broken)) or None
     free_bytes = min(check.free_bytes for check in checks)
     full_ledgers = [number for number, check in enumerate(ledgers) if check.state is DiskState.FULL]
     journal_full = any(check.state is DiskState.FULL for check in journals)

@@ -33,6 +33,7 @@ from magnetar_core.bookkeeper.metadata.stores.store import MetadataError, NoNode
 from magnetar_core.bookkeeper.wire.entry import EntryCodec
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.observe import GroupedErrors
 from magnetar_core.runtime.rate_limiter import RateLimiter
 from magnetar_core.runtime.types import KIB, Corruption, MagnetarError
 
@@ -110,6 +111,8 @@ class Scrub:
         self._clock = clock
         self._on_damage = on_damage
         self._on_index_corrupt = on_index_corrupt
+        self._errors = GroupedErrors(log, clock)
+        self._stay = GroupedErrors(log, clock)
         self._again_s = RETRY_S if config.scrub_interval_s > 0 else None
         self._passes = Passes("scrub", clock, self._pass, self._again_s)
         self._path = posixpath.join(storage.directories[0].path, PLACE_FILE)
@@ -151,6 +154,8 @@ class Scrub:
     async def stop(self) -> None:
         was_running = self._passes.is_running
         await self._passes.stop()
+        for errors in (self._errors, self._stay):
+            errors.close()
         if was_running:
             await self._keep_place()
 
@@ -329,7 +334,7 @@ class Scrub:
         again = await self._maintenance.run(lambda: self._problem(ledger_id, entry_id, codec))
         if again is None:
             return
-        log.error("ledger %d entry %d is damaged here: %s", ledger_id, entry_id, again)
+        self._errors.say(f"ledger {ledger_id}", f"entry {entry_id} is damaged here: {again}")
         if metadata is None:
             self._report(ledger_id, entry_id, again)
             return
@@ -355,7 +360,7 @@ class Scrub:
         self._name(ledger_id, entry_id, text)
 
     def _name(self, ledger_id: int, entry_id: int, text: str) -> None:
-        log.error("ledger %d entry %d stays damaged: %s", ledger_id, entry_id, text)
+        self._stay.say(f"ledger {ledger_id}", f"entry {entry_id} stays damaged: {text}")
         if len(self._bad) < NAMED_MAX:
             self._bad[ledger_id, entry_id] = text
 

@@ -12,7 +12,6 @@ Rules:
 """
 
 import heapq
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -25,8 +24,6 @@ from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.write_cache import WriteCache
 from magnetar_core.bookkeeper.wire.codec_v3 import Availability
 from magnetar_core.runtime.types import KIB
-
-log = logging.getLogger(__name__)
 
 # Ids of a ledger in the cache that are sorted, or looked at, in one step: some milliseconds of the interpreter's lock.
 IDS_AT_ONCE: Final = 20_000
@@ -97,7 +94,7 @@ class Listings:
         frame_bytes: int,
         adds: Callable[[], int],
         on_job: Callable[[], None],
-        read_failed: Callable[[int, Exception | None], None],
+        read_failed: Callable[[int, str, Exception | None], None],
     ) -> None:
         """*adds*: as for `ColdReads`; *on_job* is called for each piece."""
         self._cache = cache
@@ -143,8 +140,7 @@ class Listings:
                 return
             assert self._is_busy, "a list ended that was not under way"
             if not isinstance(result, bytes):
-                log.error("list of entries of ledger %d: %s", ledger_id, error or result)
-                self._read_failed(ledger_id, error)
+                self._read_failed(ledger_id, "the list of its entries", error or result)
             for listed in asked:
                 listed(result if isinstance(result, bytes) else EIO)
             self._begin()

@@ -3,7 +3,6 @@
 Consecutive adds are taken as one run. A read that memory can answer is answered within the call.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,8 +17,6 @@ from bookie.storage.ledger_storage import Block
 from magnetar_core.bookkeeper.wire import bookkeeper_pb2 as pb
 from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.framing import MalformedFrame
-
-log = logging.getLogger(__name__)
 
 
 class ProtocolV2:
@@ -150,8 +147,7 @@ class ProtocolV2:
 
         def done(block: Block | None, error: Exception | None) -> None:
             if error is not None or block is None:
-                log.error("batch read of ledger %d from entry %d: %s", ledger_id, first, error)
-                self._server.read_failed(ledger_id, error)
+                self._server.read_failed(ledger_id, f"a run from entry {first} on", error)
                 answer(EIO)
             elif not block.entries:
                 answer(self._reads.absent(ledger_id))

@@ -8,7 +8,6 @@ Rules:
    the same ledger meanwhile have one answer.
 """
 
-import logging
 from collections.abc import Callable
 
 from bookie.serving.cold_reads import Brought, ColdRead, ColdReads
@@ -18,8 +17,6 @@ from bookie.serving.request_rules import EIO, ENOLEDGER, OK
 from bookie.serving.server import Server
 from bookie.storage.ledger_storage import ReadResult, Tail
 from magnetar_core.bookkeeper.wire.codec_v2 import LAST_ENTRY
-
-log = logging.getLogger(__name__)
 
 
 class Reads:
@@ -86,8 +83,7 @@ class Reads:
 
         def done(result: ReadResult | None, error: Exception | None) -> None:
             if error is not None or result is None:
-                log.error("read of ledger %d entry %d: %s", ledger_id, entry_id, error)
-                self._server.read_failed(ledger_id, error)
+                self._server.read_failed(ledger_id, f"entry {entry_id}", error)
                 answer(EIO)
                 return
             # An entry that was added again meanwhile is newer than the one on disk (rule 1).
@@ -133,8 +129,7 @@ class Reads:
 
         def done(tail: Tail | None, error: Exception | None) -> None:
             if error is not None or tail is None:
-                log.error("read of the last entry of ledger %d: %s", ledger_id, error)
-                self._server.read_failed(ledger_id, error)
+                self._server.read_failed(ledger_id, "its last entry", error)
                 then(EIO)
                 return
             ledger.see_tail(tail.entry_id, tail.last_add_confirmed)

@@ -21,6 +21,7 @@ Rules of the port:
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -42,8 +43,10 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire.unfinished import Unfinished
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.files import DiskUsage
-from magnetar_core.runtime.observe import SlowOperations
+from magnetar_core.runtime.observe import GroupedErrors, SlowOperations
 from magnetar_core.runtime.types import KIB, MIB, Buffer
+
+log = logging.getLogger(__name__)
 
 # How often a repair checks whether the write cache has room.
 _CACHE_WAIT_S: Final = 0.05
@@ -141,6 +144,7 @@ class Server:
         self.counters = Counters()
         self.latency = parts.latency
         self.read_watch = ReadWatch(parts.clock, parts.latency.reads, parts.slow)
+        self.failed_reads = GroupedErrors(log, parts.clock)
         self.unfinished = Unfinished(parts.limits.unfinished_bytes, parts.clock.monotonic, parts.clock.call_later)
         self.listings = Listings(
             parts.cache,
@@ -172,6 +176,7 @@ class Server:
     def close(self) -> None:
         """End every connection at once."""
         self.listings.close()
+        self.failed_reads.close()
         for connection in tuple(self.connections):
             connection.abort()
 
@@ -248,8 +253,9 @@ class Server:
     def _count_job(self) -> None:
         self.counters.cold_reads += 1
 
-    def read_failed(self, ledger_id: int, error: Exception | None) -> None:
-        """A read from disk failed. If the cause is a damaged index, that is reported to the bookie."""
+    def read_failed(self, ledger_id: int, what: str, error: Exception | None) -> None:
+        """A read of *what* from disk failed. If the cause is a damaged index, that is reported to the bookie."""
+        self.failed_reads.say(f"ledger {ledger_id}", f"{what} cannot be read: {error}")
         if isinstance(error, IndexCorrupt):
             self.on_index_corrupt(ledger_id, error)
 

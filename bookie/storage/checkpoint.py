@@ -221,7 +221,7 @@ class Checkpointer:
         self._ledgers.not_written(rows)  # rule 2
         self._idle.set()
         if is_no_space(error):
-            log.error("the write cache could not be flushed, the disk is full: %s", error)
+            log.error("the write cache could not be flushed, the disk takes nothing more: %s", error)
             self._on_no_space(error)
             self._on_room()  # connections that wait for room learn that the bookie is read-only
             if self._timer is None and not self._closed:

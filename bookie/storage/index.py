@@ -340,8 +340,10 @@ class RocksIndex:
         _checked(iterator.status)
 
     def close(self) -> None:
-        self._locations.close()
-        self._ledgers.close()
+        try:
+            _checked(self._locations.close)
+        finally:
+            _checked(self._ledgers.close)
 
 
 def _is_of_a_used_directory(name: str) -> bool:

@@ -20,8 +20,8 @@ All methods block; they are called on the flusher's thread (`flush`, `write_mark
 """
 
 import contextlib
-import errno
 import logging
+import os
 import posixpath
 from bisect import bisect_right
 from collections import deque
@@ -37,7 +37,7 @@ from bookie.storage.ledgers import Tombstones
 from bookie.storage.write_cache import Half, pieces_in_order
 from magnetar_core.bookkeeper.wire.entry import HEADER
 from magnetar_core.runtime.clock import no_clock
-from magnetar_core.runtime.files import Files, read_file, replace_file
+from magnetar_core.runtime.files import UNWRITABLE, Files, read_file, replace_file
 from magnetar_core.runtime.types import KIB, MIB, Buffer, Corruption
 
 log = logging.getLogger(__name__)
@@ -178,13 +178,14 @@ def _mark_path(directory: str, number: int, journal_count: int) -> str:
 
 
 def is_no_space(error: BaseException) -> bool:
-    """Whether *error* means a full disk, which is not a defect: space may become free again."""
+    """Whether *error* means a disk that takes nothing more, which is not a defect: space may become free again, and a
+    disk that the system made read-only may be mounted anew."""
     if not isinstance(error, OSError):
         return False
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in UNWRITABLE:
         return True
     text = str(error)
-    return text.startswith("RocksDB:") and ("No space left" in text or "Disk quota" in text)
+    return text.startswith("RocksDB:") and any(os.strerror(number) in text for number in UNWRITABLE)
 
 
 class LedgerStorage:
@@ -375,11 +376,17 @@ class LedgerStorage:
         index.sync()
 
     def close(self) -> None:
-        """Seal the open logs and close the databases."""
+        """Seal the open logs and close the databases, all of them. Raises OSError."""
+        failure: OSError | None = None
         for directory in self._directories:
             with contextlib.suppress(OSError):
                 directory.logs.close()
-            directory.index.close()
+            try:
+                directory.index.close()
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     # -- reading
 

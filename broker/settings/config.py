@@ -91,7 +91,7 @@ def load_broker_config(
     merged = _without_prefix({**values, **from_environment(environ or {}), **(overrides or {})})
     problems = list(names.problems(merged))
     try:
-        config = load(BrokerConfig, merged, ignored=names.NAMES)
+        config = load(BrokerConfig, merged, ignored=names.KINDS)
     except ConfigurationError as error:
         raise ConfigurationError("\n".join([*problems, str(error)])) from None
     if problems:

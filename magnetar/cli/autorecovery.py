@@ -68,6 +68,8 @@ def status(cluster: ChosenCluster, as_json: bool) -> None:
     if as_json:
         print_json(_facts(overview))
         return
+    as_of_when = "" if overview.marked else _as_of_when(overview)
+    as_of_when = "" if overview.marked else _as_of_when(overview)
     delay = "0 s" if overview.lost_bookie_delay_s is None else f"{overview.lost_bookie_delay_s} s"
     show.values(
         [
@@ -77,7 +79,10 @@ def status(cluster: ChosenCluster, as_json: bool) -> None:
             ),
             ("auditor", overview.auditor or "none: no node is running"),
             ("a bookie may be away", delay),
-            ("ledgers that lack copies", str(overview.marked_total)),
+            (
+                "ledgers known to lack copies",
+                f"{overview.marked_total}{as_of_when}",
+            ),
         ]
     )
     if overview.nodes:
@@ -108,7 +113,9 @@ def _node_row(name: str, facts: Any) -> tuple[str, ...]:
 @with_cluster
 @json_option
 def list_marked(cluster: ChosenCluster, as_json: bool) -> None:
-    """List ledgers that lack copies, and why one cannot be repaired. Exit code 2 if one cannot be repaired.
+    """List ledgers that auto-recovery found to lack copies, and why one cannot be repaired. Exit code 2 if one cannot.
+
+    What it has not looked at yet is not in it: `magnetar ledgers lacking` looks itself.
 
     Example:  magnetar autorecovery list
     """
@@ -120,9 +127,26 @@ def list_marked(cluster: ChosenCluster, as_json: bool) -> None:
         if overview.marked_total > len(overview.marked):
             click.echo(f"… and {overview.marked_total - len(overview.marked)} more")
     else:
-        click.echo("no ledger is known to lack copies")
+        click.echo(f"no ledger is known to lack copies{_as_of_when(overview)}")
     if any(ledger.problem is not None for ledger in overview.marked):
         sys.exit(2)
+
+
+def _as_of_when(overview: Overview) -> str:
+    """How old that knowledge is, and who is away without being in it yet."""
+    audit = next((node.facts.get("auditor") for node in overview.nodes if node.facts.get("is_auditor")), None)
+    facts = audit if isinstance(audit, dict) else {}
+    looks = "`magnetar ledgers lacking` looks now"
+    if not overview.is_enabled:
+        return f", but auto-recovery is off and nobody has looked since; {looks}"
+    if overview.auditor is None:
+        return f", but no node is running and nobody looks; {looks}"
+    if facts.get("away"):
+        away = ", ".join(map(str, facts["away"]))
+        return f", but of what is on bookies that are away ({away}) that is found out after the delay; {looks}"
+    if facts.get("last_audit_ms"):
+        return f"; the last audit was {show.age(facts['last_audit_ms'], now_ms())}"
+    return ""
 
 
 def _show_marked(ledgers: list[MarkedLedger] | tuple[MarkedLedger, ...]) -> None:

@@ -11,7 +11,8 @@ Each question has its own time limit. A question that fails is noted with its re
 import asyncio
 import contextlib
 import email.utils
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from autorecovery.reporting.reports import read_problems
 from magnetar.cli.bookie.texts import lost_logs_text
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import (
+    METADATA_URL,
     admin_of,
     admin_option,
     json_option,
@@ -31,7 +33,7 @@ from magnetar.cli.common.options import (
     urls_of,
 )
 from magnetar.inspect.access import CURRENT
-from magnetar.inspect.broker_admin import AdminClient, AdminError
+from magnetar.inspect.broker_admin import BROKERS_PATH, AdminClient, AdminError
 from magnetar.inspect.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
@@ -59,6 +61,7 @@ from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.http.request import ask
 from magnetar_core.runtime.process.daemon import new_clock
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
+from magnetar_core.security.followed import host_of
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 
 T = TypeVar("T")
@@ -81,6 +84,9 @@ LEDGERS_AT_ONCE: Final = 500
 
 # So many topics without an answer, and the others are not asked: they would show the same.
 TOPIC_FAILURES_MAX: Final = 3
+
+# Answers by which a server says that it wants other credentials: they say nothing of its health.
+REFUSALS: Final = (401, 403)
 
 # Answers of an HTTP admin are a few KiB; a longer one comes from something else.
 ANSWER_BYTES_MAX: Final = 1 << 20
@@ -137,7 +143,9 @@ def doctor(
     """
     with show.bar("looking") as drawn:
         rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
-        facts = asyncio.run(rounds.facts(metadata_of(metadata_url, admin_url), tls_directory, urls_of(admin_url)))
+        store_url = metadata_of(metadata_url, admin_url)
+        facts = asyncio.run(rounds.facts(store_url, tls_directory, urls_of(admin_url)))
+        facts = replace(facts, is_guessed=metadata_url is None and store_url == METADATA_URL)
     findings = examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
@@ -311,9 +319,10 @@ class Rounds:
             return {"brokers_error": "; ".join(map(str, answers.values()))}
         admin_url = answered[0]
         clock = new_clock()
+        over_tls = await asyncio.to_thread(_https_urls, admin_url) if admin_url.startswith("https:") else {}
         brokers, ensemble_size, topics = await asyncio.gather(
             asyncio.gather(
-                *(asyncio.to_thread(_broker, broker_id, admin_url, clock) for broker_id in answers[admin_url])
+                *(asyncio.to_thread(_broker, broker_id, admin_url, over_tls, clock) for broker_id in answers[admin_url])
             ),
             self._ask("settings of the brokers", asyncio.to_thread(_ensemble_size, admin_url), 0, 2 * TIMEOUT_S),
             self._topics(admin_url, clock),
@@ -373,21 +382,29 @@ def _admin(url: str) -> Any:
     return AdminClient(url, timeout_s=TIMEOUT_S)
 
 
-def _get(url: str, clock: Clock, timeout_s: float = TIMEOUT_S) -> tuple[int, Any, float | None]:
-    """(status, JSON or text, how far its clock is ahead in seconds or None). Credentials are sent over TLS only.
+def _get(
+    url: str, clock: Clock, timeout_s: float = TIMEOUT_S, *, is_in_clear: bool = False
+) -> tuple[int, Any, float | None]:
+    """(status, JSON or text, how far its clock is ahead in seconds or None). Credentials are sent over TLS, and in
+    clear text only with *is_in_clear*.
 
     Raises OSError.
     """
     deadline_s = clock.monotonic() + timeout_s
     answer = ask("GET", url, timeout_s=timeout_s, max_bytes=ANSWER_BYTES_MAX,
                  is_late=lambda: clock.monotonic() > deadline_s,
-                 headers=CURRENT.get().headers() if url.startswith("https:") else None,
+                 headers=CURRENT.get().headers() if is_in_clear or url.startswith("https:") else None,
                  context=CURRENT.get().context() if url.startswith("https:") else None)  # fmt: skip
     try:
         body: Any = parse_json(answer.body or b"null")
     except ValueError:
         body = answer.body.decode(errors="replace")
     return answer.status, body, _ahead_s(answer.headers.get("Date"), clock)
+
+
+def _reason(status: int, said: Any) -> str:
+    """Why a server refused, in its own words."""
+    return f"{(said.get('reason') if isinstance(said, dict) else said) or f'HTTP {status}'}"[:300]
 
 
 def _ahead_s(date: str | None, clock: Clock) -> float | None:
@@ -405,6 +422,8 @@ def _bookie_http(url: str, bookie_id: str, clock: Clock) -> tuple[tuple[str, ...
     is ahead); Apache's bookie has the last only. Raises OSError."""
     # Its address may be that of several bookies (`magnetar bookie --processes N`).
     status, body, skew_s = _get(f"{url}/api/v1/magnetar/status?bookie={quote(bookie_id)}", clock)
+    if status in REFUSALS:
+        raise OSError(_reason(status, body))
     held = body["state"]["reasons"] if status == 200 else {}
     lost = body.get("lostLogs") if status == 200 else None
     reasons = tuple(f"{name}: {text}".rstrip(": ") for name, text in held.items())
@@ -427,26 +446,48 @@ def _open_folders(metadata_url: str) -> tuple[str, ...]:
     return tuple(open_folders)
 
 
-def _broker(broker_id: str, admin_url: str, clock: Clock) -> BrokerFacts:
-    """A broker's id is that of its plain port if it has one, else that of its port with TLS."""
-    url = f"http://{broker_id}"
+def _https_urls(admin_url: str) -> dict[str, str]:
+    """Host → where the broker of the cluster on that host speaks HTTPS; hosts with several brokers are left out.
+    Apache's brokers do not tell."""
     try:
-        if not admin_url.startswith("https:"):
+        listed = _admin(admin_url).call("GET", BROKERS_PATH)
+    except AdminError:
+        return {}
+    urls = [url for url in listed if url.startswith("https:")]
+    hosts = [host_of(url) for url in urls]
+    return {host: url for host, url in zip(hosts, urls, strict=True) if hosts.count(host) == 1}
+
+
+def _broker(broker_id: str, admin_url: str, over_tls: Mapping[str, str], clock: Clock) -> BrokerFacts:
+    """What the broker at *admin_url* lists as *broker_id* says of itself. *over_tls*: host → URL of HTTPS.
+
+    A broker's id is that of its plain port if it has one, else that of its port with TLS. Credentials go there in clear
+    text if the user named a broker of the cluster so; else over TLS only.
+    """
+    is_in_clear = admin_url.startswith("http:")
+    url = f"http://{broker_id}" if is_in_clear else over_tls.get(host_of(broker_id), f"https://{broker_id}")
+    try:
+        try:
+            _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock, is_in_clear=is_in_clear)
+        except OSError:
+            if is_in_clear:
+                raise
+            url = f"http://{broker_id}"
             _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
-        else:
-            try:
-                _, _, skew_s = _get(f"https://{broker_id}/admin/v2/brokers/ready", clock)
-                url = f"https://{broker_id}"
-            except OSError:
-                _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
     except OSError as error:
         return BrokerFacts(broker_id, url, error=str(error))
     try:
-        status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S)
+        status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S, is_in_clear=is_in_clear)
     except OSError as error:
         return BrokerFacts(broker_id, url, health=str(error), skew_s=skew_s)
-    reason = said.get("reason", said) if isinstance(said, dict) else said
-    return BrokerFacts(broker_id, url, health="" if status < 300 else f"{reason}"[:300], skew_s=skew_s)
+    if status < 300:
+        return BrokerFacts(broker_id, url, skew_s=skew_s)
+    reason = _reason(status, said)
+    if status not in REFUSALS:
+        return BrokerFacts(broker_id, url, health=reason, skew_s=skew_s)
+    if CURRENT.get().headers() and not is_in_clear and url.startswith("http:"):
+        reason += f"; the credentials are for {admin_url}, and were not sent to {url} in clear text"
+    return BrokerFacts(broker_id, url, refusal=reason, skew_s=skew_s)
 
 
 def _ensemble_size(admin_url: str) -> int:
@@ -475,6 +516,7 @@ def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
                 len(consumers),
                 sum(consumer["availablePermits"] for consumer in consumers),
                 bool(is_blocked),
+                sum(consumer["blockedConsumerOnUnackedMsgs"] for consumer in consumers),
             )
         )
     return subscriptions

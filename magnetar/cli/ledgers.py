@@ -8,7 +8,7 @@ from magnetar.cli.common import output as show
 from magnetar.cli.common.chosen_cluster import ChosenCluster, with_cluster
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import json_option, now_ms, print_json
-from magnetar.inspect.inspector import Copy, Inspector, LedgerRecord
+from magnetar.inspect.inspector import Copy, Inspector, Lacking, LedgerRecord
 from magnetar.inspect.strays import Restored, Stray, StrayLedgers
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
 from magnetar_core.runtime.types import ConfigurationError, MagnetarError
@@ -23,6 +23,11 @@ LEDGERS_AT_ONCE = 500
 
 # Ledgers without a record that are looked at by one command.
 STRAYS_SHOWN = 1_000
+
+# How often `lacking --wait` looks; it reads all records each time.
+LOOK_AGAIN_S = 1.0
+
+_SEE_LIST = "see `magnetar autorecovery list`"
 
 # Bytes of a payload that are shown.
 _PREVIEW_BYTES = 48
@@ -109,6 +114,51 @@ def _facts(ledger_id: int, metadata: LedgerMetadata, created_ms: int) -> dict[st
         "segments": [{"first_entry_id": first, "ensemble": list(members)} for first, members in metadata.segments],
         "custom": {name: value.decode(errors="replace") for name, value in metadata.custom_metadata},
     }
+
+
+@ledgers.command("lacking")
+@click.option("--wait", is_flag=True, help="Wait until none lacks a copy.")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), help="With --wait: seconds; exit code 3 after them."
+)
+@with_cluster
+@json_option
+def lacking_ledgers(cluster: ChosenCluster, wait: bool, timeout_s: float | None, as_json: bool) -> None:
+    """Ledgers that lack copies now: a bookie that their record names is away, or auto-recovery has marked them.
+
+    It looks itself, whether or not auto-recovery runs. Exit code 2 if there is one. Before a server is stopped, this
+    has to say that there is none.
+
+    Example:  magnetar ledgers lacking --wait --timeout 600
+    """
+
+    async def ask(inspector: Inspector) -> tuple[list[Lacking], int, bool]:
+        began_s = inspector.clock.monotonic()
+        with show.bar("ledgers that lack copies") as drawn:
+            while True:
+                lacking, looked_at = await inspector.lacking()
+                waits_for = [ledger for ledger in lacking if not ledger.problem]
+                late = timeout_s is not None and inspector.clock.monotonic() - began_s >= timeout_s
+                if not wait or not waits_for or late:
+                    return lacking, looked_at, bool(wait and waits_for)
+                drawn.update(looked_at - len(waits_for), looked_at)
+                await inspector.clock.sleep(LOOK_AGAIN_S)
+
+    lacking, looked_at, is_late = cluster.ask(ask)
+    if as_json:
+        print_json([ledger._asdict() for ledger in lacking])
+    elif lacking:
+        show.table(
+            ("ledger", "missing on", "marked"),
+            [(str(ledger.ledger_id), ledger.problem or ", ".join(ledger.missing_on) or _SEE_LIST,
+              "yes" if ledger.is_marked else "no") for ledger in lacking],
+        )  # fmt: skip
+    else:
+        click.echo(
+            f"none of {looked_at} ledgers lacks a copy: the bookies of all of them are there, and none is marked"
+        )
+    if lacking:
+        raise click.exceptions.Exit(3 if is_late else 2)
 
 
 @ledgers.command("show")

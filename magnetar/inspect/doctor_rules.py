@@ -96,12 +96,14 @@ class LossFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """*error*: why it could not be asked; *health*: what went wrong when it wrote and read a message."""
+    """*error*: why it could not be asked; *health*: what went wrong when it wrote and read a message; *refusal*: why it
+    did not tell this caller whether it can."""
 
     broker_id: str
     url: str
     error: str = ""
     health: str = ""
+    refusal: str = ""
     skew_s: float | None = None
 
 
@@ -117,6 +119,8 @@ class SubscriptionFacts:
     """Messages that its consumers have asked for and not been given yet, in all."""
     is_blocked: bool
     """The broker delivers nothing more until something is acknowledged."""
+    blocked_consumers: int = 0
+    """Consumers that get nothing more until they acknowledge something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class ClusterFacts:
     """Everything that is known of the cluster. *…_error* says why a whole part could not be asked."""
 
     metadata_url: str
+    is_guessed: bool = False
+    """Nobody named the metadata store, and no broker told it."""
     metadata_error: str = ""
     metadata_s: float = 0.0
     """The quickest of several answers."""
@@ -169,6 +175,11 @@ class ClusterFacts:
 
 def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Finding]:
     """The findings, worst first."""
+    if facts.is_guessed and facts.metadata_error and facts.brokers_error:
+        return [_nothing_runs(facts)]
+    if _is_stopped_standalone(facts):
+        return sorted([_standalone_is_stopped(facts), *_open_to_others(facts.metadata_url, facts.open_to_others)],
+                      key=lambda finding: -finding.level)  # fmt: skip
     findings = [
         *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
         *_unasked(facts),
@@ -176,12 +187,43 @@ def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Fi
     return sorted(findings, key=lambda finding: -finding.level)
 
 
+_STANDALONE: Final = "rocksdb:"
+"""The metadata of a standalone are in a folder."""
+
+
+def _nothing_runs(facts: ClusterFacts) -> Finding:
+    return Finding(
+        Level.ERROR, "servers",
+        f"nothing answers, neither a broker nor a ZooKeeper where one might be: {facts.brokers_error}; "
+        f"{facts.metadata_url}: {facts.metadata_error}",
+        "start what is stopped: `magnetar standalone --data FOLDER`, or ZooKeeper, bookies and brokers; or say where "
+        "they are, with --admin-url and --metadata (rocksdb:FOLDER/metadata for a standalone that is stopped)",
+    )  # fmt: skip
+
+
+def _is_stopped_standalone(facts: ClusterFacts) -> bool:
+    away = all(bookie.state == "away" for bookie in facts.bookies or ())
+    return (
+        facts.metadata_url.startswith(_STANDALONE) and not facts.metadata_error and bool(facts.brokers_error) and away
+    )
+
+
+def _standalone_is_stopped(facts: ClusterFacts) -> Finding:
+    folder = facts.metadata_url.removeprefix(_STANDALONE).rstrip("/").removesuffix("/metadata")
+    return Finding(
+        Level.ERROR, f"standalone in {folder}", f"it does not run: {facts.brokers_error}",
+        f"start it again: `magnetar standalone --data {folder}`; if it runs, name its HTTP address with --admin-url",
+    )  # fmt: skip
+
+
 def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
     where = facts.metadata_url
     if facts.metadata_error:
         yield Finding(
             Level.ERROR, where, f"the metadata store cannot be used: {facts.metadata_error}",
-            "start ZooKeeper, or name the right one with --metadata; without it bookies and ledgers are not looked at",
+            ("name the folder `metadata` of a standalone's data with --metadata" if where.startswith(_STANDALONE) else
+             "start ZooKeeper, or name the right one with --metadata")
+            + "; without it bookies and ledgers are not looked at",
         )  # fmt: skip
         return
     yield from _open_to_others(where, facts.open_to_others)
@@ -466,6 +508,12 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
                 Level.ERROR, where, f"it cannot write a message and read it back: {broker.health}",
                 "look at its log, and at what is said about bookies here",
             )  # fmt: skip
+        elif broker.refusal:
+            yield Finding(
+                Level.WARNING, where, f"it does not say whether it can write a message and read it: {broker.refusal}",
+                "show the credentials of a super user (--token, --user, --profile); they are sent in clear text only "
+                "where --admin-url begins with http://",
+            )  # fmt: skip
         yield from _skew(where, broker.skew_s)
 
 
@@ -485,6 +533,13 @@ def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
                 f"stuck: {subscription.unacknowledged} messages are delivered and not acknowledged, so the broker "
                 f"delivers no more ({subscription.backlog} wait)",
                 "let the consumers acknowledge, nack or restart; look for messages that they swallow",
+            )  # fmt: skip
+        elif subscription.blocked_consumers:
+            yield Finding(
+                Level.WARNING, where,
+                f"{subscription.blocked_consumers} of its {subscription.consumers} consumers hold as many messages "
+                "without an acknowledgement as they may, and get no more",
+                "let them acknowledge, nack or restart; look for messages that they swallow",
             )  # fmt: skip
         elif subscription.consumers and subscription.permits <= 0:
             yield Finding(

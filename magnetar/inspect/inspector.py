@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+from autorecovery.ledgers.checks import is_trailing
 from bookie.admin.cluster_view import ClusterView
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
@@ -18,7 +19,7 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMeta
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore, check_layout
 from magnetar_core.bookkeeper.metadata.marks import underreplication
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode, StoreUnavailable
-from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
+from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri, zookeeper_hosts
 from magnetar_core.bookkeeper.wire.entry import DigestMismatch, EntryCodec, StoredEntry
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX
 from magnetar_core.runtime.clock import Clock
@@ -37,7 +38,6 @@ _MARK_LEVELS: Final = 5
 READ_TIMEOUT_S: Final = 5.0
 # A server of the metadata store that does not take a connection in this time counts as away.
 PROBE_TIMEOUT_S: Final = 2.0
-ZOOKEEPER_PORT: Final = 2181
 CONNECT_TIMEOUT_MS: Final = 3_000
 SESSION_S: Final = 10.0
 LAST_ENTRY: Final = -1
@@ -72,6 +72,18 @@ class LedgerRecord(NamedTuple):
     created_ms: int
     """Wall clock of its creator, or of the store if the record does not say; 0 if unknown."""
     problem: str = ""
+
+
+class Lacking(NamedTuple):
+    """A ledger that lacks copies, or of which that is not known."""
+
+    ledger_id: int
+    missing_on: tuple[str, ...]
+    """Bookies that its record names and that are away."""
+    is_marked: bool
+    """Auto-recovery has found that a copy is missing, and has not made it good."""
+    problem: str = ""
+    """Why its record cannot be read."""
 
 
 class Inspector:
@@ -150,6 +162,24 @@ class Inspector:
             paths = [f"{path}/{name}" for path, below in zip(paths, names, strict=True) for name in below][:MARKS_MAX]
         marks = [path.rpartition("/urL")[2] for path in paths]
         return sorted(int(mark) for mark in marks if mark.isdigit())
+
+    async def lacking(self) -> tuple[list[Lacking], int]:
+        """(ledgers that lack copies now, how many were looked at). Bookies that are there are not asked what they have:
+        what they lack is known by marks alone. Raises MetadataError."""
+        there = self.directory.available
+        marked = set(await self.under_replicated())
+        lacking = []
+        ids = await self.ledger_ids()
+        for ledger_id, record in (await self.records_of(ids)).items():
+            metadata = record.metadata
+            gone: set[str] = set()
+            if metadata is not None:
+                for first, ensemble in metadata.segments:
+                    if not is_trailing(metadata, first):
+                        gone |= set(ensemble) - there
+            if gone or record.problem or ledger_id in marked:
+                lacking.append(Lacking(ledger_id, tuple(sorted(gone)), ledger_id in marked, record.problem))
+        return lacking, len(ids)
 
     async def bookies(self) -> list[KnownBookie]:
         """All bookies that are registered or have a cookie, by name. Raises MetadataError."""
@@ -242,31 +272,30 @@ async def inspecting(
 
 async def _silent_hosts(url: str) -> dict[str, str]:
     """The ZooKeeper servers in *url* that take no connection, and why. Raises StoreUnavailable if none takes one: at
-    once, not after all tries of the client."""
+    once, not after all tries of the client; ConfigurationError."""
     scheme, _, place = url.partition(":")
     if scheme != "zk":
         return {}
-    hosts = [host for host in place.partition("/")[0].split(",") if host]
+    hosts = zookeeper_hosts(place)
 
-    async def why_silent(text: str) -> str:
-        host, separator, port = text.rpartition(":")
+    async def why_silent(host: str, port: int) -> str:
         try:
-            number = int(port) if separator else ZOOKEEPER_PORT
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                _, writer = await asyncio.open_connection(host if separator else text, number)
+                _, writer = await asyncio.open_connection(host, port)
         except TimeoutError:
             return f"nothing within {PROBE_TIMEOUT_S:g} s"
-        except (OSError, ValueError) as error:
-            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        except OSError as error:
+            return error.strerror or str(error)
         writer.close()
         return ""
 
-    answers = dict(zip(hosts, await asyncio.gather(*map(why_silent, hosts)), strict=True))
+    answers = dict(zip(hosts, await asyncio.gather(*(why_silent(*one) for one in hosts.values())), strict=True))
     silent = {host: why for host, why in answers.items() if why}
     if len(silent) == len(hosts):
         reasons = "; ".join(f"{host}: {why}" for host, why in silent.items())
         raise StoreUnavailable(
             f"no ZooKeeper answers ({reasons}). Is one running? Give it with --metadata, or with "
-            "--admin-url a broker that uses it."
+            "--admin-url a broker that uses it. A standalone has none: where it is stopped, --metadata "
+            "rocksdb:FOLDER/metadata is what it has in its folder."
         )
     return silent

@@ -76,11 +76,14 @@ async def start_standalone(
     data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown, *, forget_doubt: bool = False
 ) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
+    from autorecovery.reporting.report_sweep import ReportSweep
     from bookie.bookie import Bookie, PortInUse
     from broker.serving.storage import client_config
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar_core.bookkeeper.client.client import BookKeeper
+    from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
     from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
+    from magnetar_core.bookkeeper.metadata.marks.board import MarkBoard
     from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 
     clock, files = new_clock(), OsFiles()
@@ -113,6 +116,10 @@ async def start_standalone(
     bookkeeper = BookKeeper(store, clock, client)
     await bookkeeper.open()
     parts.add("ledger client", bookkeeper.close)
+    # What an auditor does of its work where there is one: there is nothing to copy here.
+    sweep = ReportSweep("standalone", DamageReports(store), bookkeeper, MarkBoard(store), clock)
+    sweep.start(shutdown.fail)
+    parts.add("sweep of reports", sweep.stop)
     alone = replace(settings.broker, tells_what_it_serves=False)  # nobody takes over from it
     broker = await start_broker(
         alone,

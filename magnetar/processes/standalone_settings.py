@@ -31,7 +31,7 @@ KEEP_EVERYTHING: Final = {
 }
 
 BROKER_NAMES: Final = names_of(BrokerConfig) | apache_names.NAMES
-BOOKIE_NAMES: Final = (names_of(BookieConfig) | IGNORED_SETTINGS) - BROKER_NAMES
+BOOKIE_NAMES: Final = (names_of(BookieConfig) | IGNORED_SETTINGS.keys()) - BROKER_NAMES
 
 _FOLDERS: Final = "everything of a standalone is stored below its --data; remove the setting"
 _OWN_PROCESS: Final = "remove the setting, or run bookies and broker as processes of their own"

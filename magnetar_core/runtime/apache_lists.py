@@ -3,11 +3,15 @@
     # A comment belongs to each setting below it, up to the next empty line.
     name=value
 
+In a `without_effect.conf` the value says what kind of value the setting has with Apache: number, flag or text.
+
 No IO but that of an import: a list is a part of the program, and is read once.
 """
 
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+KINDS: Final = ("number", "flag", "text")
 
 
 class Listed(NamedTuple):
@@ -18,6 +22,13 @@ class Listed(NamedTuple):
 
     def has(self, value: str) -> bool:
         return value.strip().lower() in (one.lower() for one in self.values)
+
+
+def read_kinds(package: str, file: str) -> dict[str, str]:
+    """The settings in a *file* of *package* that have no effect here, each with the kind of its values."""
+    listed = read_list(package, file)
+    assert all(len(one.values) == 1 and one.values[0] in KINDS for one in listed.values()), f"{package}/{file}"
+    return {name: one.values[0] for name, one in listed.items()}
 
 
 def read_list(package: str, file: str) -> dict[str, Listed]:

@@ -109,8 +109,13 @@ def parse_processes(text: str) -> int:
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """The `name=value` lines of *text*; a later line wins. *source* names the file in errors."""
+    """The `name=value` lines of *text*. *source* names the file in errors.
+
+    Raises ConfigurationError for a line that is none, and for a name that has two values: whoever reads the file takes
+    the one that is seen first, and a program the last.
+    """
     values: dict[str, str] = {}
+    lines: dict[str, int] = {}
     problems = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -120,7 +125,11 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
         if not separator:
             problems.append(f"{source} line {number}: {line!r} is not name=value")
             continue
-        values[name.strip()] = value.strip()
+        name, value = name.strip(), value.strip()
+        if values.get(name, value) != value:
+            problems.append(f"{source} line {number}: {name} stands in line {lines[name]} already, with another value")
+            continue
+        values[name], lines[name] = value, number
     if problems:
         raise ConfigurationError("\n".join(problems))
     return values
@@ -131,26 +140,29 @@ def load(
     values: Mapping[str, str],
     environ: Mapping[str, str] | None = None,
     *,
-    ignored: frozenset[str] = frozenset(),
+    ignored: Mapping[str, str] | frozenset[str] = frozenset(),
     overrides: Mapping[str, str] | None = None,
 ) -> C:
     """Make a *kind* from setting names and texts; *environ* wins over *values*, *overrides* over both.
 
-    *ignored* are Apache's settings without a meaning here; they are accepted so that Apache's file can be used.
+    *ignored* are Apache's settings without a meaning here; they are accepted so that Apache's file can be used. A
+    mapping says what their values are: `number`, `flag`, or anything else for a text.
 
     Raises ConfigurationError with every problem at once: unknown settings (with the nearest known one),
     texts that do not parse, and the problems that the value's own `problems()` yields.
     """
     assert dataclasses.is_dataclass(kind)
     fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
-    merged = {**values, **from_environment(environ or {}), **(overrides or {})}
-    for name, field in fields.items():
-        for alias in field.metadata["aliases"]:
-            if alias in merged:
-                merged.setdefault(name, merged.pop(alias))
-
-    known = fields.keys() | ignored
-    problems = [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
+    names = {alias: name for name, field in fields.items() for alias in field.metadata["aliases"]}
+    sources = (values, from_environment(environ or {}), overrides or {})
+    problems = [problem for source in sources for problem in _said_twice(source, names)]
+    merged: dict[str, str] = {}
+    for source in sources:
+        merged |= {names.get(name, name): value for name, value in source.items()}
+    known = fields.keys() | frozenset(ignored)
+    problems += [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
+    if isinstance(ignored, Mapping):
+        problems += _ill_formed(merged, {name: kind for name, kind in ignored.items() if name not in fields})
     arguments: dict[str, Any] = {}
     hints = typing.get_type_hints(kind)
     for name, field in fields.items():
@@ -173,6 +185,25 @@ def check(value: Any) -> None:
     """Raises ConfigurationError with every problem of a configuration."""
     if problems := list(problems_of(value)):
         raise ConfigurationError("\n".join(problems))
+
+
+def _said_twice(source: Mapping[str, str], names: Mapping[str, str]) -> Iterator[str]:
+    """Settings that *source* has under an older name and its own, with different values. *names*: older name → name."""
+    for alias, name in names.items():
+        if alias in source and source.get(name, source[alias]) != source[alias]:
+            yield f"{alias}={source[alias]}: an older name of {name}, which is set to {source[name]} too"
+
+
+def _ill_formed(values: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[str]:
+    """The values of settings without a meaning here that are not of their kind: Apache's servers refuse them, too."""
+    parsers = {"number": _parse_number, "flag": _parse_bool}
+    for name, kind in kinds.items():
+        text = values.get(name, "").strip()
+        if text and kind in parsers:
+            try:
+                parsers[kind](text)
+            except ValueError as error:
+                yield f"{name}={text}: {error}"
 
 
 def _parsed(field: "dataclasses.Field[Any]", hint: Any, text: str) -> Any:
@@ -231,6 +262,19 @@ def names_of(kind: type) -> frozenset[str]:
     return frozenset(name for field in fields for name in (field["name"], *field["aliases"]))
 
 
+def kinds_of(kind: type) -> dict[str, str]:
+    """Every name of every setting of *kind*, with the kind of its values, for a process that leaves them to another."""
+    hints = typing.get_type_hints(kind)
+    kinds: dict[str, str] = {}
+    for field in dataclasses.fields(kind):
+        if "name" in field.metadata:
+            is_plain = field.metadata["parse"] is None
+            hint = hints[field.name] if is_plain else str
+            what = "flag" if hint is bool else "number" if hint in (int, float, int | float) else "text"
+            kinds |= dict.fromkeys((field.metadata["name"], *field.metadata["aliases"]), what)
+    return kinds
+
+
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The settings in *environ*."""
     return {
@@ -262,7 +306,7 @@ def unknown_setting(name: str, known: Iterable[str]) -> str:
 
 def _parser(kind: Any) -> Callable[[str], Any]:
     if kind == int | float:  # whole with Apache, so it is shown as it was written
-        return lambda text: int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else float(text)
+        return lambda text: _parse_int(text) if re.fullmatch(r"\s*[+-]?\d+\s*", text) else _parse_number(text)
     if isinstance(kind, types.UnionType):
         inner = _parser(next(member for member in kind.__args__ if member is not types.NoneType))
         return lambda text: inner(text) if text else None
@@ -272,9 +316,9 @@ def _parser(kind: Any) -> Callable[[str], Any]:
     if kind is bool:
         return _parse_bool
     if kind is int:
-        return lambda text: int(text)
+        return _parse_int
     if kind is float:
-        return lambda text: float(text)
+        return _parse_number
     assert kind is str, f"no text form for {kind}"
     return lambda text: text
 
@@ -283,3 +327,17 @@ def _parse_bool(text: str) -> bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     raise ValueError("expected true or false")
+
+
+def _parse_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
+
+
+def _parse_number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("expected a number") from None

@@ -18,7 +18,7 @@ import mmap
 import os
 import posixpath
 import threading
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from magnetar_core.runtime.types import MIB, Buffer, Buffers
 
@@ -44,11 +44,17 @@ DIRECT_BYTES_MAX = 4 * MIB
 _OF_THREAD = threading.local()
 
 
+UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Why a file system takes nothing more for now: it is full, or was made read-only. Nothing is broken by that."""
+
+
 class DiskUsage(NamedTuple):
     """Bytes of the file system below a directory; *free*: what a user without privileges may still use."""
 
     total_bytes: int
     free_bytes: int
+    is_read_only: bool = False
+    """Whether it is mounted so, or the system has made it so after an error."""
 
 
 class File(Protocol):
@@ -352,7 +358,8 @@ class OsFiles:
 
     def usage(self, path: str) -> DiskUsage:
         stat = os.statvfs(path)
-        return DiskUsage(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
+        read_only = bool(stat.f_flag & os.ST_RDONLY)
+        return DiskUsage(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail, read_only)
 
     def lets_others_in(self, directory: str) -> bool:
         path = os.path.realpath(directory)

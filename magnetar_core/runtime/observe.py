@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.utils import floatToGoString
 
-from magnetar_core.runtime.clock import Clock
+from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.data.visible import visible
 
 Labels = tuple[tuple[str, str], ...]
@@ -169,6 +169,55 @@ class SlowOperations:
             fields["left_out"] = self._left_out
             self._left_out = 0
         self._log.warning("slow operation", extra={"fields": fields})
+
+
+# A log that is lost may have a million entries, and each read of one fails: so often a count is enough.
+_GROUPED_S: Final = 10.0
+# Groups that are told one by one; what else fails meanwhile is one group more. A name and two numbers each.
+GROUPS_MAX: Final = 1_000
+_OTHERS: Final = "others"
+
+
+class GroupedErrors:
+    """Errors that come by the thousand, such as one for each entry of a ledger whose log is lost: a line for the first
+    of each group at once, then one line each ten seconds with how many more there were. Used on the loop."""
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._met: dict[str, tuple[int, str]] = {}
+        """Group → how many were not told yet, and the last of them."""
+        self._timer: Timer | None = None
+
+    def say(self, group: str, text: str) -> None:
+        """*text* happened to *group*."""
+        if group not in self._met:
+            if len(self._met) >= GROUPS_MAX:
+                group, text = _OTHERS, f"{group}: {text}"
+            if group not in self._met:
+                self._log.error("%s: %s", group, text)
+                self._met[group] = (0, "")
+                if self._timer is None:
+                    self._timer = self._clock.call_later(_GROUPED_S, self._tell)
+                return
+        self._met[group] = (self._met[group][0] + 1, text)
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._tell()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self) -> None:
+        for group, (count, text) in self._met.items():
+            if count:
+                self._log.error("%s: %d more like it; the last one: %s", group, count, text)
+        # A group that goes on gets no first line again; one that is quiet is forgotten.
+        self._met = {group: (0, "") for group, (count, _) in self._met.items() if count}
+        self._timer = self._clock.call_later(_GROUPED_S, self._tell) if self._met else None
 
 
 class _LineFormatter(logging.Formatter):

@@ -252,5 +252,7 @@ class Parts:
                     await stop()
             except TimeoutError:
                 log.error("stopping %s took longer than %.0f s; going on without it", name, timeout_s)
+            except (MagnetarError, OSError) as error:
+                log.error("stopping %s failed: %s", name, error)
             except Exception as error:
                 log.error("stopping %s failed: %s", name, error, exc_info=error)

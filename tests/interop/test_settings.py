@@ -1,6 +1,7 @@
 """The configuration files that Apache ships, as settings of our broker."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from deploy.fetch_apache import DISTRIBUTION
 from magnetar.processes.bookies.settings import read_auto_recovery_settings, read_bookie_settings
 from magnetar_core.runtime.process.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
+from tests.support.processes import change_settings
 
 
 def test_a_broker_starts_with_the_file_that_apache_ships() -> None:
@@ -36,6 +38,7 @@ def test_a_bookie_and_its_auto_recovery_start_with_the_file_that_apache_ships(tm
     assert read_bookie_settings(shipped).port == 3181
     assert read_auto_recovery_settings(shipped)
     other = tmp_path / "bookkeeper.conf"
-    other.write_text(shipped.read_text() + "\nuseHostNameAsBookieID=true\n")
+    shutil.copy(shipped, other)
+    change_settings(other, "useHostNameAsBookieID=true\n")
     with pytest.raises(ConfigurationError, match="write the host's name into advertisedAddress or bookieId"):
         read_bookie_settings(other)

@@ -590,6 +590,13 @@ MUTANTS: Final = (
         _REPORTS,
     ),
     Mutant(
+        "a report of lost entries is closed while one of them is behind the end",
+        "autorecovery/reporting/report_sweep.py",
+        "        if report.ranges[-1][1] > metadata.last_entry_id:\n",
+        "        if False:\n",
+        ("tests/unit/autorecovery/test_damage.py",),
+    ),
+    Mutant(
         "a report is written as often as damage is met",
         "magnetar_core/bookkeeper/metadata/damage/reports.py",
         "max(now_s, self._written_s.get(key, now_s - _AGAIN_S) + _AGAIN_S)",

@@ -57,9 +57,16 @@ MUTANTS = (
     Mutant(
         "a refused group is not cut off",
         "bookie/storage/journal/writer.py",
-        "            self._file.truncate(before.offset)  # rule 3; if it raises, rule 2\n",
+        "        self._file.truncate(end.offset)\n",
         "",
         _schedule("r_b17_a_group"),
+    ),
+    Mutant(
+        "groups are written behind what could not be cut off",
+        "bookie/storage/journal/writer.py",
+        "            if not self._is_cut:\n",
+        "            if False:\n",
+        ("tests/unit/bookie/storage/journal/test_journal_safety.py",),
     ),
     Mutant(
         "the mark moves into a group that may be cut off",

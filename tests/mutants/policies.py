@@ -461,7 +461,7 @@ MUTANTS: Final = (
     Mutant(
         "a fraction of a minute is cut off",
         "magnetar_core/runtime/config.py",
-        "return lambda text: int(text) if re.fullmatch",
+        "return lambda text: _parse_int(text) if re.fullmatch",
         "return lambda text: int(float(text)) if re.match",
         ("tests/unit/magnetar_core/runtime/test_config.py",),
     ),

@@ -204,14 +204,21 @@ async def test_an_operator_looks_and_steers(cluster: Cluster, nodes: Nodes) -> N
         ledgers = await client.written(5, 10)
         cluster.kill("bookie-1")
         await is_away(client, cluster, "bookie-1")
-        assert shell.run("autorecovery", "list") == "no ledger is known to lack copies\n"
+        said = shell.run("autorecovery", "list")
+        assert said.startswith(
+            "no ledger is known to lack copies, but auto-recovery is off and nobody has looked since"
+        )
+        lacking = {ledger["ledger_id"]: ledger["missing_on"] for ledger in shell.json("ledgers", "lacking", code=2)}
+        assert lacking
+        assert {tuple(missing) for missing in lacking.values()} == {(f"127.0.0.1:{cluster.member('bookie-1').port}",)}
         assert shell.run("autorecovery", "delay", "0") == "a bookie may be away for 0 s\n"
         shell.run("autorecovery", "enable")
         assert shell.json("autorecovery", "audit") == {"auditor": "node-1"}
         await client.until_whole(ledgers)
         # A record has its bookies before the mark of its ledger is taken down.
-        await eventually(lambda: "ledgers that lack copies  0" in shell.run("autorecovery", "status"))
-        assert "auditor                   node-1" in shell.run("autorecovery", "status")
+        await eventually(lambda: "ledgers known to lack copies  0" in shell.run("autorecovery", "status"))
+        assert "auditor                       node-1" in shell.run("autorecovery", "status")
+        assert "none of " in shell.run("ledgers", "lacking", "--wait", "--timeout", "60")
 
 
 async def test_everything_is_copied_away_from_a_bookie_by_hand(cluster: Cluster) -> None:

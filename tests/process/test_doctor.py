@@ -25,7 +25,7 @@ from magnetar_core.bookkeeper.metadata.marks import underreplication
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, NoNode
 from magnetar_core.bookkeeper.metadata.stores.url import open_store
 from magnetar_core.runtime.clock import LoopClock
-from tests.support.processes import client_of, cluster_of, until
+from tests.support.processes import change_settings, client_of, cluster_of, until
 from tests.support.shared_cluster import in_metadata
 from tests.support.shell import Shell, run_command
 from tests.support.zookeeper import why_not
@@ -83,7 +83,7 @@ class Patient:
         path = self.cluster.directory / name / f"{member.kind}.conf"
         before = path.read_text()
         self.cluster.kill(name, signal.SIGTERM)
-        path.write_text(before + "".join(f"{key}={value}\n" for key, value in settings.items()))
+        change_settings(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
         try:
             self.cluster.start(name)
         finally:

@@ -210,7 +210,7 @@ def test_an_entry_log_that_is_gone_is_named_with_topic_and_count_and_the_rest_is
         server.start()
         send([lost, other], range(100, 120))
         assert server.stop(signal.SIGTERM) == 0
-        (place / "ledgers/current/0.log").unlink()
+        (place / "ledgers/current/0.log").rename(tmp_path / "0.log")
         server.start()
         assert received(other, 20) == received(lost, 20) == list(range(100, 120))
         found = run_command("doctor", "--admin-url", server.admin_url)
@@ -224,6 +224,12 @@ def test_an_entry_log_that_is_gone_is_named_with_topic_and_count_and_the_rest_is
     assert found.returncode == 2
     assert "0.log is missing; entries are missing here" in found.stderr
     assert run_command("bookie", "rebuild-index", "--config", str(bookie), "--yes").returncode == 0, "it was said"
+    (tmp_path / "0.log").rename(place / "ledgers/current/0.log")
+    assert run_command("bookie", "rebuild-index", "--config", str(bookie), "--yes").returncode == 0
+    with Standalone(tmp_path / "data", "--config", str(settings)) as server:
+        until(lambda: "are lost" not in run_command("doctor", "--admin-url", server.admin_url).stdout, "it is back")
+        server.stop(signal.SIGTERM)
+        assert "is closed: its entries can be read again" in server.errors
 
 
 def test_a_signal_while_it_starts_ends_it_with_exit_code_0(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from magnetar.testing.guard import end_all
 from magnetar.testing.servers import ClusterUnderTest, ServerFailed
 from tests.soak.schedule import BOOKIES, BROKERS, server_names
+from tests.support.processes import change_settings
 
 # A ledger a second or two of each partition, at the rate at which clients publish.
 ENTRIES_PER_LEDGER: Final = 20
@@ -75,8 +76,8 @@ class SoakCluster(ClusterUnderTest):
             place = self._cluster.directory / member.name
             settings = {"broker": _BROKER, "bookie": _BOOKIE}.get(member.kind)
             if settings:
-                with (place / f"{member.kind}.conf").open("a", encoding="utf-8") as file:
-                    file.writelines(f"{name}={value}\n" for name, value in settings.items())
+                lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+                change_settings(place / f"{member.kind}.conf", lines)
         self._make_small_disk(self._cluster.directory / SMALL_DISK / "ledgers")
         super()._start_network()
 

@@ -28,6 +28,8 @@ class HttpFake:
         self.answers: dict[tuple[str, str], Canned] = {}
         """(method, path with query) → answer; what is not here is 404."""
         self.asked: list[Asked] = []
+        self.token = ""
+        """If there is one, whoever does not show it is refused (401)."""
 
     def answer(self, method: str, path: str, body: Any = None, status: int = 200, **headers: str) -> None:
         self.answers[method, path] = Canned(status, body, tuple(headers.items()))
@@ -41,6 +43,8 @@ def http_fake() -> Iterator[HttpFake]:
             fake.asked.append(Asked(self.command, self.path, json.loads(data) if data else None))
             missing = Canned(404, {"reason": f"{self.path} is not in the table"})
             found = fake.answers.get((self.command, self.path), missing)
+            if fake.token and self.headers.get("Authorization") != f"Bearer {fake.token}":
+                found = Canned(401, {"reason": "HTTP 401 Authentication required"})
             body = found.body if isinstance(found.body, bytes) else json.dumps(found.body).encode()
             body = b"" if found.body is None else body
             self.send_response(found.status)

@@ -57,6 +57,13 @@ def until(check: Callable[[], object], what: str, timeout_s: float = PATIENCE_S,
 # ------------------------------------------------------------------------------------------ servers
 
 
+def change_settings(file: Path, lines: str) -> None:
+    """Put *lines*, of the form name=value, into a file of settings; they take the place of those of the same names."""
+    names = {line.partition("=")[0] for line in lines.splitlines()}
+    kept = [line for line in file.read_text().splitlines() if line.partition("=")[0] not in names]
+    file.write_text("".join(f"{line}\n" for line in (*kept, *lines.splitlines())))
+
+
 @contextlib.contextmanager
 def cluster_of(
     directory: Path,
@@ -69,7 +76,7 @@ def cluster_of(
 ) -> Iterator[Cluster]:
     """A cluster whose processes are gone at the end, whatever happened; after a failure its logs are shown.
 
-    Added to the settings of members before they start for the first time: *broker_settings* to those of all brokers,
+    Put into the settings of members before they start for the first time: *broker_settings* to those of all brokers,
     the lines that *bookie_settings* gives to those of the bookie of a name.
     """
 
@@ -79,8 +86,10 @@ def cluster_of(
         of_brokers = "".join(f"{name}={value}\n" for name, value in broker_settings.items())
         for kind in ("broker", "bookie"):
             for member in made.members(kind):
-                with (made.directory / member.name / f"{kind}.conf").open("a") as file:
-                    file.write(of_brokers if kind == "broker" else bookie_settings(member.name))
+                change_settings(
+                    made.directory / member.name / f"{kind}.conf",
+                    of_brokers if kind == "broker" else bookie_settings(member.name),
+                )
 
     made = Cluster(directory, auto_recovery=auto_recovery, before_up=add_settings)
     try:

@@ -48,7 +48,7 @@ function summary(told) {
     card(count(lacking), moved ? `${words}; ${of(moved, "is moved", "are moved")}` : words),
     card(count(moving), moving === 1 ? "drain under way" : "drains under way"),
     card(told.auditor.name || "nobody", "is auditor", true),
-    ...(auditor ? [card(since(auditor.last_audit_ms, " ago"), `last audit, ${of(auditor.ledgers, "ledger")}`, true)] : []),
+    ...(auditor ? [card(since(auditor.last_audit_ms, " ago"), auditor.ledgers ? `last audit, of ${of(auditor.ledgers, "ledger")}` : "last audit; no ledger had to be read", true)] : []),
   ];
 }
 
@@ -166,7 +166,7 @@ function history(told) {
   if (!most) return make("p", { class: "note" }, "Nothing was copied.");
   return plot(steps.map((step) => step[0]), [{ name: "entries", values: steps.map((step) => step[1]) }],
     `Entries a second, all nodes together; at most ${count(Math.round(most))} (${bytes(fastest)} a second).`,
-    `entries copied a second in the last hour, at most ${count(Math.round(most))}`);
+    `entries copied a second in the last hour, at most ${count(Math.round(most))}`, (value) => count(Math.round(value)));
 }
 
 function show(told) {

@@ -12,7 +12,7 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from autorecovery.admin.shapes import mode_of
@@ -108,7 +108,10 @@ class ClusterStatus:
                 "ledgers": [marked_json(ledger) for ledger in overview.marked[:PAGE_LEDGERS_TOLD]],
             },
             "history": [
-                list(step) for step in hour_of([node.facts.get("history", []) for node in overview.nodes], now_ms)
+                list(step)
+                for step in hour_of(
+                    [node.facts.get("history", []) for node in overview.nodes], now_ms, _known_from_ms(overview.nodes)
+                )
             ],
         }
 
@@ -198,6 +201,12 @@ class ClusterStatus:
             del self._disks[gone]
 
 
+def _known_from_ms(nodes: Sequence[NodeReport]) -> int:
+    """Since when some node has told what it copies; 0: one does not say, as those of an earlier release."""
+    began = [node.facts.get("history_from_ms") for node in nodes]
+    return min((one if type(one) is int else 0 for one in began), default=0)
+
+
 def _auditor(overview: Overview) -> dict[str, Any]:
     """The auditor, with what it reports about itself if it is one of our nodes."""
     facts: dict[str, Any] = next(
@@ -207,5 +216,5 @@ def _auditor(overview: Overview) -> dict[str, Any]:
 
 
 def _node(report: NodeReport) -> dict[str, Any]:
-    hidden = ("auditor", "drains", "history", "version")
+    hidden = ("auditor", "drains", "history", "history_from_ms", "version")
     return {"name": report.name, **{name: value for name, value in report.facts.items() if name not in hidden}}

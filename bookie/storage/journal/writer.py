@@ -5,8 +5,9 @@ Rules:
 1. A group is reported after its fdatasync has returned; a group in which no item must be synced, after its write.
 2. A write or sync that fails ends the journal for good (I38, I39): nothing is reported as written any more, and the
    bookie stops.
-3. A full disk is the exception: the file is truncated to its end before the group, and the group is reported as
-   refused; the next group may find room. If the truncation fails, rule 2 holds.
+3. A disk that takes nothing more (it is full, or read-only) is the exception: the file is truncated to its end before
+   the group, and the group is reported as refused; the next group may find room. A file that is read-only cannot be
+   truncated, so groups are refused until it could be. If the truncation fails for another reason, rule 2 holds.
 4. A file is created, with its name in the directory durable, before anything in it is reported.
 5. Items that were put before the loop learnt of a refusal are refused, too: the refused group may have held their
    ledger's key (LEDGER_KEY), and replay skips entries without a key.
@@ -30,7 +31,7 @@ from bookie.latency import GroupTimes, JournalLatency
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark
 from magnetar_core.runtime.clock import Clock, no_clock
-from magnetar_core.runtime.files import File, Files
+from magnetar_core.runtime.files import UNWRITABLE, File, Files
 from magnetar_core.runtime.group_worker import GroupWorker
 from magnetar_core.runtime.observe import SlowOperations
 from magnetar_core.runtime.types import GIB, KIB, MIB, Buffer, MagnetarError
@@ -52,7 +53,7 @@ _Put: TypeAlias = tuple[int, Item]
 
 
 class NoSpace(MagnetarError):
-    """The disk under the journal is full; the records were not written."""
+    """The disk under the journal is full or read-only; the records were not written."""
 
 
 class JournalFailed(MagnetarError):
@@ -96,6 +97,8 @@ class JournalWriter:
         self._file: File
         self._allocated = 0
         self._durable = 0
+        self._is_cut = True
+        """Whether nothing stands behind the mark that a write has left there (rule 3)."""
         self.mark = Mark(first_id, fmt.HEADER_BYTES)
         """The end of the last written group."""
         self.durable_mark = self.mark
@@ -142,19 +145,31 @@ class JournalWriter:
         before = self.mark
         end = before.offset
         try:
+            if not self._is_cut:
+                self._cut(before)
             for part in (group,) if sum(map(len, group)) <= SLICE_BYTES else _slices(group):
                 end = self._write_slice(part, end)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in UNWRITABLE:
                 raise
-            self._file.truncate(before.offset)  # rule 3; if it raises, rule 2
-            self._file.sync()
-            self._durable = self._allocated = before.offset
-            self.durable_mark = before
+            self._is_cut = False
+            try:
+                self._cut(before)
+            except OSError as cutting:
+                if cutting.errno != errno.EROFS:
+                    raise
             return NoSpace(f"{self._file.path}: {error.strerror}")
         assert end >= before.offset, "the journal's mark went back"
         self.mark = Mark(before.file_id, end)  # rule 6
         return None
+
+    def _cut(self, end: Mark) -> None:
+        """Remove what stands behind *end* (rule 3)."""
+        self._file.truncate(end.offset)
+        self._file.sync()
+        self._durable = self._allocated = end.offset
+        self.durable_mark = end
+        self._is_cut = True
 
     def _write_slice(self, records: list[Buffer], start: int) -> int:
         """Write *records* with their seal at *start*; return where the next slice begins."""
@@ -201,7 +216,7 @@ class JournalWriter:
         try:
             self._create(self.mark.file_id + 1)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in UNWRITABLE:
                 raise
             return  # the full file can grow a little more
         full.close()

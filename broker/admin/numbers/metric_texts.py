@@ -30,6 +30,7 @@ HELP: Final[Mapping[str, str]] = {
     "pulsar_subscription_delayed": "entries that wait for their time",
     "pulsar_subscription_unacked_messages": "messages delivered and not acknowledged",
     "pulsar_subscription_blocked_on_unacked_messages": "1: nothing is delivered until some are acknowledged",
+    "magnetar_subscription_blocked_consumers": "consumers that get nothing until they acknowledge some",
     "pulsar_subscription_msg_rate_out": "messages delivered a second",
     "pulsar_subscription_msg_throughput_out": "bytes delivered a second",
     "pulsar_subscription_msg_rate_redeliver": "messages delivered again a second",

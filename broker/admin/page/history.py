@@ -5,6 +5,7 @@ Rules:
 1. There is a line for each topic and namespace in which something happened within the hour, and one for all together.
 2. The steps of all brokers lie on one raster of the wall clock, so that their hours can be added.
 3. Rates are made from counters; a counter that became smaller began again at 0.
+4. Steps before a broker began are not known to it, and are shown as a gap where no broker knows them: nothing is not 0.
 """
 
 from array import array
@@ -60,6 +61,7 @@ class History:
         self._counts: dict[str, Counts] = {}
         self._noted_ms = wall_ms
         self._last_step = wall_ms // STEP_MS - 1
+        self._first_step = self._last_step + 1
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -99,7 +101,7 @@ class History:
         first = self._last_step + 1
         order = [(first + step) % STEPS_KEPT for step in range(STEPS_KEPT)]
         steps = {member: [round(ring[at], 3) for at in order] for member, ring in zip(_NAMES, line.rings, strict=True)}
-        return {"last_step": self._last_step, **steps}
+        return {"last_step": self._last_step, "first_step": self._first_step, **steps}
 
 
 class Round:
@@ -126,12 +128,14 @@ class Round:
 
 
 def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
-    """The sum of the hours that brokers answer with (rule 2), with the time at which the first step began.
+    """The sum of the hours that brokers answer with (rule 2), with the time at which the first step began. A step that
+    no broker knows is None (rule 4).
 
     None: no broker has one. What is not an hour is left out.
     """
     last = now_ms // STEP_MS - 1
     sums = {name: [0.0] * STEPS_KEPT for name in _NAMES}
+    known_from = STEPS_KEPT
     is_there = False
     for hour in hours:
         lines = _lines_of(hour)
@@ -139,6 +143,7 @@ def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
             continue
         is_there = True
         late = last - lines[0]
+        known_from = min(known_from, max(lines[2] - (last - STEPS_KEPT + 1), 0))
         for name, values in zip(_NAMES, lines[1], strict=True):
             for at in range(max(0, -late), min(STEPS_KEPT, STEPS_KEPT - late)):
                 sums[name][at] += values[at + late]
@@ -146,14 +151,17 @@ def shown_hour(hours: Iterable[object], now_ms: int) -> dict[str, Any] | None:
                 sums[name][-late:] = [one + values[-1] for one in sums[name][-late:]]
     if not is_there:
         return None
-    return {"first_ms": (last - STEPS_KEPT + 1) * STEP_MS, "step_ms": STEP_MS, **sums}
+    shown = {name: [None] * known_from + values[known_from:] for name, values in sums.items()}
+    return {"first_ms": (last - STEPS_KEPT + 1) * STEP_MS, "step_ms": STEP_MS, **shown}
 
 
-def _lines_of(hour: object) -> tuple[int, list[list[float]]] | None:
+def _lines_of(hour: object) -> tuple[int, list[list[float]], int] | None:
+    """(the last step, its lines, the first step that is known). Brokers of an earlier release do not tell the last."""
     if not isinstance(hour, dict) or type(hour.get("last_step")) is not int:
         return None
     lines = [hour.get(name) for name in _NAMES]
     for line in lines:
         if not isinstance(line, list) or len(line) != STEPS_KEPT or not all(type(one) in (int, float) for one in line):
             return None
-    return hour["last_step"], [list(line) for line in lines if line is not None]
+    first = hour.get("first_step")
+    return hour["last_step"], [list(line) for line in lines if line is not None], first if type(first) is int else 0

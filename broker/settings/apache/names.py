@@ -2,7 +2,7 @@
 
     refused.conf           features; refused when they are switched on, since somebody relies on them
     shipped.conf           accepted at the values that Apache ships
-    without_effect.conf    accepted with any value: they tune a Java process
+    without_effect.conf    accepted with any value of their kind: they tune a Java process
 
 So Apache's `broker.conf` can be used as it is, and nothing that it asks for is left out without a word.
 """
@@ -10,13 +10,16 @@ So Apache's `broker.conf` can be used as it is, and nothing that it asks for is 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from magnetar_core.runtime.apache_lists import read_list
+from magnetar_core.runtime.apache_lists import read_kinds, read_list
 
 REFUSED: Final = read_list(__package__, "refused.conf")
 SHIPPED: Final = read_list(__package__, "shipped.conf")
-WITHOUT_EFFECT: Final = read_list(__package__, "without_effect.conf").keys()
+WITHOUT_EFFECT: Final = read_kinds(__package__, "without_effect.conf")
 
-NAMES: Final = frozenset(REFUSED.keys() | SHIPPED.keys() | WITHOUT_EFFECT)
+KINDS: Final[Mapping[str, str]] = {**dict.fromkeys((*REFUSED, *SHIPPED), "text"), **WITHOUT_EFFECT}
+"""All of these, with the kind of their values; those of the first two are compared with the lists."""
+
+NAMES: Final = frozenset(KINDS)
 
 
 def problems(values: Mapping[str, str]) -> Iterator[str]:

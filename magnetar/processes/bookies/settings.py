@@ -9,7 +9,7 @@ from autorecovery.config import IGNORED_SETTINGS as IGNORED_BY_AUTO_RECOVERY
 from autorecovery.config import AutoRecoveryConfig
 from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
 from bookie.config import BookieConfig
-from magnetar_core.runtime.config import names_of, setting
+from magnetar_core.runtime.config import kinds_of, setting
 from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.process.daemon import read_settings
 
@@ -30,20 +30,22 @@ class NodeConfig:
 
 
 # Each reader takes its own settings and leaves those of the others; a name that nobody knows is refused by each.
-_BOOKIE: Final = names_of(BookieConfig) | IGNORED_BY_BOOKIES
-_AUTO_RECOVERY: Final = names_of(AutoRecoveryConfig) | IGNORED_BY_AUTO_RECOVERY
+_BOOKIE: Final = {**kinds_of(BookieConfig), **IGNORED_BY_BOOKIES}
+_AUTO_RECOVERY: Final = {**kinds_of(AutoRecoveryConfig), **IGNORED_BY_AUTO_RECOVERY}
 
 
 def read_bookie_settings(path: Path | None, overrides: Mapping[str, str] | None = None) -> BookieConfig:
     """The bookie's settings; *overrides* win over file and environment. Raises ConfigurationError."""
-    return read_settings(BookieConfig, path, ignored=IGNORED_BY_BOOKIES | _AUTO_RECOVERY, overrides=overrides)
+    return read_settings(BookieConfig, path, ignored={**_AUTO_RECOVERY, **IGNORED_BY_BOOKIES}, overrides=overrides)
 
 
 def read_auto_recovery_settings(path: Path | None) -> AutoRecoveryConfig:
     """The settings of auto-recovery. Raises ConfigurationError."""
-    return read_settings(AutoRecoveryConfig, path, ignored=_BOOKIE | IGNORED_BY_AUTO_RECOVERY | names_of(NodeConfig))
+    return read_settings(
+        AutoRecoveryConfig, path, ignored={**_BOOKIE, **kinds_of(NodeConfig), **IGNORED_BY_AUTO_RECOVERY}
+    )
 
 
 def read_node_settings(path: Path | None) -> NodeConfig:
     """Where a node of auto-recovery finds its cluster. Raises ConfigurationError."""
-    return read_settings(NodeConfig, path, ignored=_BOOKIE | _AUTO_RECOVERY)
+    return read_settings(NodeConfig, path, ignored={**_BOOKIE, **_AUTO_RECOVERY})

@@ -74,16 +74,32 @@ export function table(names, rows) {
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
 }
 
-// Lines over the time of *timesMs*: each {name, values}. *text* stands above, *what* is read aloud.
-export function plot(timesMs, lines, text, what) {
+// Where *values* has numbers: [index of the first, the numbers], for each run of them.
+function runsOf(values) {
+  const runs = [];
+  values.forEach((value, index) => {
+    if (value === null) return;
+    if (index === 0 || values[index - 1] === null) runs.push([index, []]);
+    runs[runs.length - 1][1].push(value);
+  });
+  return runs;
+}
+
+// Lines over the time of *timesMs*: each {name, values}; null: nobody knows, which is a gap. *text* stands above, *what*
+// is read aloud, *shown* makes the texts of the numbers at the axis.
+export function plot(timesMs, lines, text, what, shown) {
   const most = Math.max(...lines.flatMap((line) => line.values), 0);
   const at = (index) => (index / Math.max(timesMs.length - 1, 1)) * 600;
   const high = (value) => 98 - (most ? value / most : 0) * 94;
   const grid = [4, 51, 98].map((y) => makeSvg("line", { x1: 0, x2: 600, y1: y, y2: y, class: "grid" }));
   const curves = lines.flatMap((line, number) => {
-    const points = line.values.map((value, index) => `${at(index).toFixed(1)},${high(value).toFixed(1)}`).join(" ");
-    const curve = makeSvg("polyline", { points, class: `curve curve-${number}` });
-    return number ? [curve] : [makeSvg("polygon", { points: `0,98 ${points} 600,98`, class: "area" }), curve];
+    const runs = runsOf(line.values).map(([first, values]) => {
+      const points = values.map((value, index) => `${at(first + index).toFixed(1)},${high(value).toFixed(1)}`).join(" ");
+      return [points, at(first).toFixed(1), at(first + values.length - 1).toFixed(1)];
+    });
+    const curve = runs.map(([points]) => makeSvg("polyline", { points, class: `curve curve-${number}` }));
+    const areas = runs.map(([points, from, to]) => makeSvg("polygon", { points: `${from},98 ${points} ${to},98`, class: "area" }));
+    return number ? curve : [...areas, ...curve];
   });
   const title = makeSvg("title", {});
   title.textContent = what;
@@ -92,7 +108,8 @@ export function plot(timesMs, lines, text, what) {
   const keys = lines.length < 2 ? [] : lines.map((line, number) => make("span", { class: `key key-${number}` }, line.name));
   return make("div", { class: "plot" },
     make("p", { class: "note" }, text, ...keys),
-    drawn,
+    make("div", { class: "scaled" }, drawn,
+      make("div", { class: "scale" }, ...[most, most / 2, 0].map((value) => make("span", {}, shown(value))))),
     make("div", { class: "axis" }, make("span", {}, clock(timesMs[0])),
       make("span", {}, clock(timesMs[Math.floor(timesMs.length / 2)])), make("span", {}, "now")));
 }

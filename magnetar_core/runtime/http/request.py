@@ -56,8 +56,13 @@ def ask(
 
     Raises OSError with a reason for people, also if the other side does not speak HTTP; ValueError if it is not a URL.
     """
-    if urllib.parse.urlsplit(url).scheme.lower() not in ("http", "https"):
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme.lower() not in ("http", "https"):
         raise ValueError(f"{url} is neither http nor https")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"what stands behind {parts.hostname}: in {url} is no port (0 to 65535)") from None
     sent = {**({} if method == "GET" else {"Content-Type": "application/json"}), **(headers or {})}
     request = urllib.request.Request(url, data=body, method=method, headers=sent)
     try:

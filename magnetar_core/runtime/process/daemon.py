@@ -82,7 +82,7 @@ def read_settings(
     kind: type[C],
     path: Path | None,
     *,
-    ignored: frozenset[str] = frozenset(),
+    ignored: Mapping[str, str] | frozenset[str] = frozenset(),
     overrides: Mapping[str, str] | None = None,
 ) -> C:
     """Settings of a daemon from its file and the environment; ConfigurationError names every problem."""

@@ -1,10 +1,12 @@
 """What nodes of auto-recovery report as lost, and what the auditor calls mended by itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from autorecovery.reporting import report_sweep
 from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
-from magnetar_core.bookkeeper.metadata.damage.rules import Damage, Kind, Report, Source, Stage
+from magnetar_core.bookkeeper.metadata.damage.rules import RANGES_MAX, Damage, Kind, Range, Report, Source, Stage
 from tests.support.waiting import eventually
 from tests.unit.autorecovery.test_node import Nodes, nodes_over
 
@@ -37,6 +39,62 @@ async def test_entries_that_no_living_bookie_has_are_reported_and_mended_when_th
         await eventually(is_mended)
         (found,) = await reports(nodes, ledger_id)
         assert (found.by, found.note) == ("one", "every copy of the ledger was found again")
+
+
+SAYS = "its entries can be read again"
+
+
+@pytest.mark.parametrize("source", [Source.BROKER, Source.SCRUB, Source.CLIENT])
+@pytest.mark.parametrize(
+    ("kind", "ranges", "is_closed"),
+    [
+        (Kind.DATA_LOSS, ((0, 1), (3, 3)), True),
+        (Kind.DATA_LOSS, ((3, 4),), False),  # 4 is behind the end
+        (Kind.DATA_LOSS, (), False),  # it does not say what is lost
+        (Kind.DATA_LOSS, tuple((2 * at, 2 * at) for at in range(RANGES_MAX)), False),  # and perhaps more
+        (Kind.DATA_LOSS, ((0, 10**9),), False),
+        (Kind.BAD_LEDGER, ((0, 0),), False),
+    ],
+)
+async def test_entries_that_are_there_again_close_the_report_that_they_are_lost(
+    source: Source, kind: Kind, ranges: tuple[Range, ...], is_closed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id, other = await nodes.written(5), await nodes.written(1)
+        record = await nodes.writer.ledgers.read(ledger_id)
+        shorter = replace(record.metadata, last_entry_id=3)  # bookies have an entry behind the end
+        await nodes.writer.ledgers.write(ledger_id, shorter, record.version)
+        posted = DamageReports(nodes.cluster.store)
+        report = await posted.post(Damage(ledger_id, kind, source, "b1", "no bookie has it", ranges), 1)
+        last = await posted.post(Damage(other, Kind.DATA_LOSS, source, "b1", "no bookie has it", ((0, 0),)), 1)
+        await nodes.start("one")
+        await eventually(lambda: f"the report {last.id} (no bookie has it) is closed: {SAYS}" in caplog.messages)
+        found = await posted.read(report.id)
+        assert (found.stage, found.note) == ((Stage.MENDED, SAYS) if is_closed else (Stage.OPEN, ""))
+
+
+async def test_entries_of_which_every_copy_is_gone_or_bad_stay_lost() -> None:
+    async with nodes_over(3) as nodes:
+        ledger_id, other = await nodes.written(4), await nodes.written(1)
+        for bookie in nodes.cluster.bookies.values():
+            stored = bookie.ledgers.get(ledger_id, {})
+            stored.pop(1, None)
+            if 2 in stored:
+                stored[2] = bytes(stored[2])[:-1] + b"?"
+        posted = DamageReports(nodes.cluster.store)
+        of_these = [
+            await posted.post(Damage(ledger_id, Kind.DATA_LOSS, Source.SCRUB, f"b{at}", "gone", ((0, at),)), 1)
+            for at in (0, 1, 2)
+        ]
+        last = await posted.post(Damage(other, Kind.DATA_LOSS, Source.SCRUB, "b1", "gone", ((0, 0),)), 1)
+        await nodes.start("one")
+
+        async def is_mended() -> bool:
+            return (await posted.read(last.id)).stage is Stage.MENDED
+
+        await eventually(is_mended)
+        stages = [(await posted.read(report.id)).stage for report in of_these]
+        assert stages == [Stage.MENDED, Stage.OPEN, Stage.OPEN]
 
 
 async def test_a_deleted_ledger_needs_no_mending_and_what_others_have_told_of_a_living_one_stays() -> None:

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import random
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -536,7 +537,8 @@ def children(world: BookieMachines, path: str) -> set[str]:
     [
         ({"ledger_directories": ("/bookie/ledgers", "/bookie/more")}, "ledger directories /bookie/ledgers, expected"),
         ({"journal_directories": ("/elsewhere",)}, "has no cookie"),
-        ({"bookie_id": "bookie-2"}, "bookie id bookie-1, expected bookie-2"),
+        ({"bookie_id": "bookie-2"}, "those of bookie bookie-1. .* set bookieId=bookie-1: "),
+        ({"bookie_id": "bookie-2", "journal_directories": ("/elsewhere",)}, "bookie id bookie-1, expected bookie-2"),
     ],
 )
 async def test_directories_of_another_bookie_are_not_served(world: BookieMachines, changes: dict, reason: str) -> None:  # type: ignore[type-arg]
@@ -547,6 +549,22 @@ async def test_directories_of_another_bookie_are_not_served(world: BookieMachine
     assert world.files.locks == set()
     async with world.serving():
         pass
+
+
+async def test_a_bookie_on_a_new_port_starts_under_the_name_that_the_message_gives(world: BookieMachines) -> None:
+    """Without bookieId a bookie is called by its address and port."""
+    config = replace(CONFIG, bookie_id="", advertised_address="127.0.0.1")
+    async with world.serving(config) as bookie:
+        former = bookie.bookie_id
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0)) == 0
+    with pytest.raises(CookieMismatch) as refused:
+        await world.bookie(config, port=int(former.partition(":")[2]) + 1).start()
+    name = re.search(r"set bookieId=(\S+): ", str(refused.value))
+    assert name is not None
+    assert name[1] == former
+    async with world.serving(config, bookie_id=name[1]) as bookie:
+        assert await (await Wire.connect(bookie)).read(1, 0) == stored_entry(1, 0)
 
 
 async def test_cookies_of_apaches_bookie_name_directories_as_its_configuration_does(

@@ -337,6 +337,14 @@ def test_settings_have_apaches_names_and_are_checked_together() -> None:
     config = load(BookieConfig, text, ignored=IGNORED_SETTINGS)
     assert (config.port, config.journal_directories, config.write_cache_mib) == (3182, ("/a", "/b"), 16)
     with pytest.raises(ConfigurationError) as problems:
+        load(
+            BookieConfig,
+            {**text, "journalMaxGroupWaitMSec": "abc", "numAddWorkerThreads": "abc"},
+            ignored=IGNORED_SETTINGS,
+        )
+    wrong = [f"{name}=abc: expected a number" for name in ("journalMaxGroupWaitMSec", "numAddWorkerThreads")]
+    assert str(problems.value).splitlines() == wrong
+    with pytest.raises(ConfigurationError) as problems:
         load(BookieConfig, {"journalFormatVersionToWrite": "4", "journalAlignmentSize": "100", "bookiePort": "-1"})
     for name in ("journalFormatVersionToWrite", "journalAlignmentSize", "bookiePort"):
         assert name in str(problems.value)

@@ -49,6 +49,8 @@ const cards = (sum) => [
   card(count(sum.consumers), sum.consumers === 1 ? "consumer" : "consumers"),
 ];
 
+const NOTHING_YET = () => note("Nothing is known yet: who serves this has just begun.");
+
 function plots(hour) {
   for (const id of ["messages", "volume", "backlog"]) byId(id).hidden = !hour;
   if (!hour) return;
@@ -56,15 +58,16 @@ function plots(hour) {
   const most = (values) => Math.max(...values, 0);
   const two = (id, one, other, shown, what) => draw(id, [times[0], one, other], () => {
     const [most1, most2] = [most(one), most(other)];
+    if (one.every((value) => value === null)) return NOTHING_YET();
     if (!most1 && !most2) return note("Nothing went through.");
     return plot(times, [{ name: "in", values: one }, { name: "out", values: other }],
-      `At most ${shown(most1)} in and ${shown(most2)} out.`, `${what} in and out in the last hour`);
+      `At most ${shown(most1)} in and ${shown(most2)} out.`, `${what} in and out in the last hour`, shown);
   });
   two("messages", hour.messages_in, hour.messages_out, rate, "messages a second");
   two("volume", hour.bytes_in, hour.bytes_out, bytes, "bytes a second");
-  draw("backlog", [times[0], hour.backlog], () => most(hour.backlog)
+  draw("backlog", [times[0], hour.backlog], () => hour.backlog.every((value) => value === null) ? NOTHING_YET() : most(hour.backlog)
     ? plot(times, [{ name: "backlog", values: hour.backlog }], `At most ${of(most(hour.backlog), "entry", "entries")}, all subscriptions together.`,
-      "entries of backlog in the last hour")
+      "entries of backlog in the last hour", (value) => count(Math.round(value)))
     : note("There was none."));
 }
 
@@ -162,9 +165,10 @@ async function showTopic(parts, isCurrent) {
     plots(null);
     return;
   }
-  const blocked = told.stats.subscriptions.filter((one) => one.blockedSubscriptionOnUnackedMsgs);
+  const blocked = told.stats.subscriptions.filter((one) =>
+    one.blockedSubscriptionOnUnackedMsgs || one.consumers.some((each) => each.blockedConsumerOnUnackedMsgs));
   verdict("wait", blocked.length
-    ? `${blocked.map((one) => one.name).join(", ")}: nothing more is delivered until some of what was delivered is acknowledged.` : "");
+    ? `${blocked.map((one) => one.name).join(", ")}: consumers get nothing more until they acknowledge some of what was delivered.` : "");
   draw("summary", [told, told.stats.messages_in], () => [...cards(told),
     card(count(told.stats.messages_in), `messages in since it was opened, ${bytes(told.stats.bytes_in)}`),
     ...(told.broker ? [card(told.broker, "serves it", true)] : [])]);

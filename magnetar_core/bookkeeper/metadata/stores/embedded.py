@@ -324,7 +324,15 @@ class EmbeddedStore:
         return self._reader.stored(path) if pending is None else pending.newest
 
     def has_children(self, path: str) -> bool:
-        return bool(self.child_names(path)) if self._pending else self._reader.has_stored_children(path)
+        # The first that stays is enough: a node may have ten thousand, and each removal below it asks.
+        below = path.rstrip("/") + "/"
+        for name in self._reader.stored_names(path):
+            pending = self._pending.get(below + name)
+            if pending is None or pending.newest is not None:
+                return True
+        return any(
+            pending.newest is not None and parent_of(changed) == path for changed, pending in self._pending.items()
+        )
 
     def child_names(self, path: str) -> Collection[str]:
         names = set(self._reader.stored_names(path))

@@ -63,9 +63,6 @@ class RocksTree:
         for key in self._keys(prefix):
             yield key[skip:].decode()
 
-    def has_stored_children(self, path: str) -> bool:
-        return next(self._keys(children_prefix(path)), None) is not None
-
     def keys_below(self, prefix: bytes) -> list[bytes]:
         return list(self._keys(prefix))
 

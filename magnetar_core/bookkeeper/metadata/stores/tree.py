@@ -176,7 +176,9 @@ class _After:
         return self._records[path] if path in self._records else self._view.record(path)
 
     def has_children(self, path: str) -> bool:
-        return bool(self.child_names(path))
+        if any(changed != "/" and parent_of(changed) == path for changed in self._records):
+            return bool(self.child_names(path))
+        return self._view.has_children(path)
 
     def child_names(self, path: str) -> Collection[str]:
         names = set(self._view.child_names(path))

@@ -26,6 +26,22 @@ _SERVICE_URI: Final = re.compile(r"zk(\+(?P<layout>[a-z]+))?://(?P<hosts>[^/]+)(
 _memories: dict[str, MemoryStore] = {}
 
 
+ZOOKEEPER_PORT: Final = 2181
+
+
+def zookeeper_hosts(place: str) -> dict[str, tuple[str, int]]:
+    """Each server in *place*, the part of a URL behind `zk:`, with its host and port. Raises ConfigurationError."""
+    servers: dict[str, tuple[str, int]] = {}
+    for text in place.partition("/")[0].split(","):
+        if not text:
+            continue
+        host, separator, port = text.rpartition(":")
+        if separator and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise ConfigurationError(f"zk:{place}: what stands behind {host}: is no port (1 to 65535)")
+        servers[text] = (host, int(port)) if separator else (text, ZOOKEEPER_PORT)
+    return servers
+
+
 async def open_store(
     url: str, clock: Clock, *, session_timeout_s: float = 30.0, read_only: bool = False
 ) -> MetadataStore:
@@ -39,6 +55,7 @@ async def open_store(
         raise ConfigurationError(f"{url!r} is not a metadata URL: zk:host:port, rocksdb:DIRECTORY or memory:NAME")
     match scheme:
         case "zk":
+            zookeeper_hosts(place)
             # Imported only here: the other stores work without kazoo's threads and import time.
             from magnetar_core.bookkeeper.metadata.stores.zookeeper import ZooKeeperStore
 

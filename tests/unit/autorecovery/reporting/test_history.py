@@ -43,14 +43,20 @@ def test_the_hour_is_the_sum_of_all_nodes_in_entries_and_bytes_a_second() -> Non
     assert len(hour) == STEPS_KEPT
     assert hour[-1] == (STEP, 3.0, 11.0)
     assert hour[-2] == (STEP - STEP_MS, 3.0, 0.1)
-    assert sum(entries for _, entries, _ in hour) == 6.0
+    assert sum(entries or 0 for _, entries, _ in hour) == 6.0
 
 
 @pytest.mark.parametrize(
     "told", [None, "x", {"a": 1}, [1], [[1, 2]], [[STEP, "3", 4]], [[STEP, True, 4]], [[STEP, 1.5, 4]]]
 )
 def test_what_is_no_history_counts_as_none(told: object) -> None:
-    assert sum(entries for _, entries, _ in hour_of([told], NOW_MS)) == 0
+    assert sum(entries or 0 for _, entries, _ in hour_of([told], NOW_MS)) == 0
+
+
+def test_before_the_first_node_began_nothing_is_known() -> None:
+    hour = hour_of([[[STEP, 30, 300]]], NOW_MS, STEP - STEP_MS - 1)
+    assert [entries for _, entries, _ in hour[-4:]] == [None, 0.0, 0.0, 1.0]
+    assert {step[1:] for step in hour[:-3]} == {(None, None)}
 
 
 @pytest.mark.parametrize(

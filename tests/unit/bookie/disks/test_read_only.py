@@ -164,6 +164,35 @@ async def test_reasons_hold_side_by_side_and_each_goes_by_its_own_cause(world: L
                 await asyncio.sleep(0.005)
 
 
+async def test_a_bookie_serves_what_it_has_from_a_file_system_that_is_read_only(world: LyingWorld) -> None:
+    """As the system makes it after an error of the disk: nothing is written, and the bookie neither ends nor lies."""
+    async with world.serving(write_cache_mib=1, disk_check_interval_ms=1000) as bookie:
+        wire = await Wire.connect(bookie)
+        assert await wire.add(stored_entry(1, 0)) == 0
+
+        def refuse(what: str, path: str) -> None:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+        heal = on_each_operation(world.files, refuse)
+        assert await wire.add(stored_entry(1, 1)) == EREADONLY
+        world.usage_of = lambda directory: DiskUsage(100 * GIB, 50 * GIB, is_read_only=True)
+        bookie.checkpointer.flush()
+        await eventually(lambda: bookie.checkpointer.flush_failures)
+        await eventually(lambda: set(bookie.operations.state().reasons) == {Reason.ERROR})
+        text = bookie.operations.state().reasons[Reason.ERROR]
+        assert "/bookie/ledgers/current: its file system is read-only; mount it anew" in text
+        assert await wire.read(1, 0) == stored_entry(1, 0)
+        assert world.failures == []
+        heal()
+        world.usage_of = lambda directory: DiskUsage(100 * GIB, 50 * GIB)
+        await eventually(lambda: not bookie.is_read_only)
+        assert await wire.add(stored_entry(1, 1)) == 0
+        await eventually(lambda: bookie.server.cache.is_empty)
+    async with world.serving() as bookie:
+        wire = await Wire.connect(bookie)
+        assert [await wire.read(1, entry_id) for entry_id in (0, 1)] == [stored_entry(1, 0), stored_entry(1, 1)]
+
+
 async def test_an_operators_reason_survives_restarts_and_a_disks_does_not(world: LyingWorld) -> None:
     world.usage_of = lambda directory: DiskUsage(100 * GIB, GIB)
     async with world.serving() as bookie:

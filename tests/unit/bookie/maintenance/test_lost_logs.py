@@ -339,6 +339,19 @@ async def test_logs_without_notes_get_them_and_those_that_are_missing_are_found(
     assert [notes[log_id][1:] for log_id in (0, 1, 2)] == [(1, 2, 0, False), (2, 0, 3, True), (3, 2, 0, False)]
 
 
+async def test_reads_of_what_is_lost_are_one_line_a_ledger(world: GoneWorld, caplog: pytest.LogCaptureFixture) -> None:
+    await world.write({1: range(100)})
+    await world.record_ledger(1)
+    async with world.serving() as bookie:
+        world.cut(0, 4_000)
+        wire = await Wire.connect(bookie)
+        assert {await wire.read(1, entry_id) for entry_id in range(50, 100)} == {EIO}
+    lines = [record.getMessage() for record in caplog.records if record.name == "bookie.serving.server"]
+    assert len(lines) == 2, lines
+    assert lines[0].startswith("ledger 1: entry 50 cannot be read: ")
+    assert lines[1].startswith("ledger 1: 49 more like it; the last one: entry 99 cannot be read: ")
+
+
 async def test_a_log_that_garbage_collection_removes_is_not_missed(world: GoneWorld) -> None:
     await world.write({1: range(3)})
     await world.write({2: range(3)})

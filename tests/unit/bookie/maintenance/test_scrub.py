@@ -199,7 +199,7 @@ async def test_a_pass_that_fails_is_continued_where_it_was(
         status = bookie.operations.scrub_status()
         assert (status.entries_verified, status.entries_repaired, status.entries_lost) == (16, 1, 1)
         assert [one[:2] for one in status.bad_entries] == [(1, 0)]
-        assert sum("ledger 1 entry 0 stays damaged" in one for one in caplog.messages) == 1
+        assert sum("ledger 1: entry 0 stays damaged" in one for one in caplog.messages) == 1
 
 
 async def test_a_pass_begins_by_itself(world: Copies) -> None:

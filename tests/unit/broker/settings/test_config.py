@@ -54,7 +54,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_no_setting_has_two_meanings() -> None:
-    lists = [names_of(BrokerConfig), REFUSED.keys(), SHIPPED.keys(), WITHOUT_EFFECT]
+    lists = [names_of(BrokerConfig), REFUSED.keys(), SHIPPED.keys(), WITHOUT_EFFECT.keys()]
     for one, other in itertools.combinations(lists, 2):
         assert not one & other
 
@@ -376,3 +376,15 @@ def test_the_settings_of_tokens_may_have_a_prefix() -> None:
     without = {name: value for name, value in secure.items() if not name.startswith("my")}
     with pytest.raises(ConfigurationError, match=r"needs tokenSecretKey or tokenPublicKey"):
         load_broker_config(without)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("numIOThreads", "abc", "expected a number"),
+        ("managedLedgerCacheCopyEntries", "yes", "expected true or false"),
+    ],
+)
+def test_settings_without_effect_have_values_of_their_kind(name: str, text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}={text}: {words}"):
+        load_broker_config({name: text})

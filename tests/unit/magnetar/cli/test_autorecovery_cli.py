@@ -1,12 +1,16 @@
-"""`magnetar autorecovery token` as a person types it."""
+"""`magnetar autorecovery token` as a person types it, and how old the list of ledgers is."""
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from autorecovery.admin.calls import Caller
 from autorecovery.admin.tokens import parse_tokens
+from autorecovery.reporting.overview import Overview
+from autorecovery.reporting.reports import NodeReport
+from magnetar.cli.autorecovery import _as_of_when
 from magnetar.cli.main import main
 
 
@@ -34,3 +38,32 @@ def test_a_token_does_not_look_like_an_option(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("secrets.token_urlsafe", lambda count: next(drawn))
     text = CliRunner().invoke(main, ["autorecovery", "token", "deployer", "--role", "read"]).stdout
     assert text.splitlines()[0].split() == ["token", "c-"]
+
+
+@pytest.mark.parametrize(
+    ("is_enabled", "auditor", "audit", "words"),
+    [
+        (
+            False,
+            "a",
+            {"last_audit_ms": 1},
+            "auto-recovery is off and nobody has looked since; `magnetar",
+        ),
+        (True, None, None, "no node is running and nobody looks; `magnetar ledgers lacking`"),
+        (
+            True,
+            "a",
+            {"away": ["b1", "b2"], "last_audit_ms": 1},
+            "away (b1, b2) that is found out after the delay",
+        ),
+        (True, "a", {"away": [], "last_audit_ms": 1}, "; the last audit was "),
+        (True, "apaches", None, ""),
+    ],
+)
+def test_a_list_without_ledgers_says_how_old_that_knowledge_is(
+    is_enabled: bool, auditor: str | None, audit: dict[str, Any] | None, words: str
+) -> None:
+    nodes = () if audit is None else (NodeReport("a", {"is_auditor": True, "auditor": audit}),)
+    said = _as_of_when(Overview(is_enabled, None, auditor, nodes, 0, ()))
+    assert words in said
+    assert bool(said) == bool(words)

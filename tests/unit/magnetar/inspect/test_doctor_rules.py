@@ -128,6 +128,7 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ({"brokers": ()}, 2, "brokers", "no broker is registered"),
         ({"brokers": (BrokerFacts("br1", "http://br1", error="timed out"),)}, 2, "broker br1", "timed out"),
         ({"brokers": (BrokerFacts("br1", "http://br1", health="no ledger"),)}, 2, "broker br1", "no ledger"),
+        ({"brokers": (BrokerFacts("br1", "http://br1", refusal="HTTP 401"),)}, 1, "broker br1", "does not say whether"),
         ({"brokers": (BrokerFacts("br1", "http://br1", skew_s=8.0),)}, 1, "broker br1", "8 s ahead"),
         ({"subscriptions": (subscription(is_blocked=True),)}, 2, "subscription billing of orders", "stuck: 10"),
         ({"subscriptions": (subscription(permits=0),)}, 1, "subscription billing of orders", "none of its 2 consumers"),
@@ -173,6 +174,27 @@ def test_a_ledger_is_lost_where_no_bookie_of_an_entrys_write_set_is_there(ledger
 def test_without_the_metadata_store_brokers_are_judged_all_the_same() -> None:
     found = examine(ClusterFacts("zk:a:1", metadata_error="refused", brokers_error="nobody"))
     assert [one.where for one in found] == ["zk:a:1", "brokers"]
+
+
+def test_where_nothing_answers_and_nothing_was_named_a_standalone_is_thought_of_too() -> None:
+    facts = ClusterFacts("zk:a:1", is_guessed=True, metadata_error="refused", brokers_error="nobody")
+    (found,) = examine(facts)
+    assert (found.level, found.where) == (Level.ERROR, "servers")
+    assert "nobody; zk:a:1: refused" in found.text
+    assert "magnetar standalone --data FOLDER" in found.way_out
+    assert len(examine(replace(facts, is_guessed=False))) == 2
+
+
+def test_a_standalone_that_is_stopped_is_to_be_started() -> None:
+    facts = ClusterFacts(
+        "rocksdb:/srv/data/metadata", bookies=(bookie("bookie-1", state="away"),), brokers_error="nobody"
+    )
+    (found,) = examine(facts)
+    assert (found.level, found.where) == (Level.ERROR, "standalone in /srv/data")
+    assert "does not run: nobody" in found.text
+    assert "`magnetar standalone --data /srv/data`" in found.way_out
+    one_there = replace(facts, bookies=(bookie("bookie-1"),))
+    assert {one.where for one in examine(one_there)} >= {"brokers"}, "its broker alone does not answer"
 
 
 def test_the_worst_comes_first_and_gives_the_exit_code() -> None:

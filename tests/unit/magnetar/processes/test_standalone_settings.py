@@ -75,10 +75,10 @@ def test_every_problem_is_told_with_where_it_is(tmp_path: Path) -> None:
     begins = sorted(one.rpartition(": ")[0] if "did you mean" not in one else one for one in found)
     assert begins == sorted(
         [
-            f"{path}: flushInterval=soon: invalid literal for int() with base 10",
-            f"{path}: brokerServicePort=many: invalid literal for int() with base 10",
+            f"{path}: flushInterval=soon",
+            f"{path}: brokerServicePort=many",
             f"{path}: unknown setting maxProducerPerTopic; did you mean maxProducersPerTopic?",
-            "PULSAR_PREFIX_gcWaitTime in the environment: gcWaitTime=never: invalid literal for int() with base 10",
+            "PULSAR_PREFIX_gcWaitTime in the environment: gcWaitTime=never",
             "PULSAR_PREFIX_transactionCoordinatorEnabled in the environment: transactionCoordinatorEnabled=true",
         ]
     )

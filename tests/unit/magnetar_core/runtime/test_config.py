@@ -48,6 +48,52 @@ def test_settings_without_meaning_here_are_accepted_by_name() -> None:
     load(Example, {"ledgerDirectories": "/a", "gcLogging": "x"}, ignored=frozenset({"gcLogging"}))
 
 
+NUMBERS_WITHOUT_MEANING = {"numThreads": "number", "gcLogging": "flag", "class": "text", "bookiePort": "flag"}
+
+
+def test_what_has_no_meaning_here_has_a_value_of_its_kind() -> None:
+    """What Apache's servers would refuse is a slip here, too."""
+    good = {"ledgerDirectories": "/a", "numThreads": "-1.5", "gcLogging": "TRUE", "class": "abc", "bookiePort": "7"}
+    assert load(Example, good, ignored=NUMBERS_WITHOUT_MEANING).port == 7
+    assert load(
+        Example, {"ledgerDirectories": "/a", "numThreads": "", "gcLogging": " "}, ignored=NUMBERS_WITHOUT_MEANING
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        load(Example, {**good, "numThreads": "abc", "gcLogging": "1"}, ignored=NUMBERS_WITHOUT_MEANING)
+    assert str(raised.value) == "numThreads=abc: expected a number\ngcLogging=1: expected true or false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    wait_ms: int = setting("newName", 1, help="a wait", aliases=("oldName",))
+    share: float = setting("share", 0.5, help="a share")
+    rounds: int | float = setting("rounds", 1, help="rounds")
+
+
+def test_wrong_numbers_are_told_in_words_for_people() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load(Renamed, {"newName": "1.5", "share": "half", "rounds": "x"})
+    assert str(raised.value).splitlines() == [
+        "newName=1.5: expected a whole number",
+        "share=half: expected a number",
+        "rounds=x: expected a number",
+    ]
+
+
+def test_a_name_with_two_values_is_refused_with_both_lines() -> None:
+    assert parse_properties("a=1\nb=2\na = 1\n", "f.conf") == {"a": "1", "b": "2"}
+    with pytest.raises(ConfigurationError, match=r"^f\.conf line 3: a stands in line 1 already, with another value$"):
+        parse_properties("a=1\nb=2\na=3\n", "f.conf")
+
+
+def test_a_setting_under_two_names_has_one_value() -> None:
+    assert load(Renamed, {"oldName": "3"}).wait_ms == load(Renamed, {"oldName": "3", "newName": "3"}).wait_ms == 3
+    assert load(Renamed, {"newName": "3"}, {"PULSAR_PREFIX_oldName": "4"}).wait_ms == 4, "the environment wins"
+    assert load(Renamed, {"oldName": "3"}, overrides={"newName": "5"}).wait_ms == 5
+    with pytest.raises(ConfigurationError, match="oldName=3: an older name of newName, which is set to 4 too"):
+        load(Renamed, {"oldName": "3", "newName": "4"})
+
+
 def test_a_line_without_equals_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"f\.conf line 2"):
         parse_properties("a=1\nnonsense\n", "f.conf")

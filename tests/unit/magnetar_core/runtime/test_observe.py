@@ -8,7 +8,16 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from magnetar_core.runtime.observe import SAMPLES_PER_TURN, Metrics, Sample, Summary, start_logging
+from magnetar_core.runtime.observe import (
+    GROUPS_MAX,
+    SAMPLES_PER_TURN,
+    GroupedErrors,
+    Metrics,
+    Sample,
+    Summary,
+    start_logging,
+)
+from tests.support.manual_clock import ManualClock
 
 
 def test_the_text_says_what_is_a_counter_and_what_a_gauge() -> None:
@@ -105,6 +114,45 @@ def test_a_name_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str], mon
     assert text.count("\n") == 1
     assert "\x1b" not in text
     assert text.count("x\\n2026") == 2
+
+
+def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    caplog.clear()
+    return found
+
+
+def test_thousands_of_errors_of_a_ledger_are_one_line_and_then_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    errors = GroupedErrors(logging.getLogger("here"), clock)
+    for entry_id in range(7_456):
+        errors.say("ledger 1", f"entry {entry_id} cannot be read")
+    errors.say("ledger 2", "entry 5 cannot be read")
+    assert errors_of(caplog) == ["ledger 1: entry 0 cannot be read", "ledger 2: entry 5 cannot be read"]
+    clock.advance(10)
+    assert errors_of(caplog) == ["ledger 1: 7455 more like it; the last one: entry 7455 cannot be read"]
+    errors.say("ledger 1", "entry 0 cannot be read")
+    errors.say("ledger 2", "entry 6 cannot be read")
+    assert errors_of(caplog) == ["ledger 2: entry 6 cannot be read"], "it was quiet, and the other one was not"
+    clock.advance(10)
+    assert errors_of(caplog) == ["ledger 1: 1 more like it; the last one: entry 0 cannot be read"]
+    errors.say("ledger 1", "entry 1 cannot be read")
+    errors.close()
+    assert errors_of(caplog) == ["ledger 1: 1 more like it; the last one: entry 1 cannot be read"]
+    clock.advance(100)
+    assert errors_of(caplog) == []
+
+
+def test_of_more_ledgers_than_there_is_room_for_the_others_are_counted_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    errors = GroupedErrors(logging.getLogger("here"), clock)
+    for ledger_id in range(GROUPS_MAX + 5):
+        errors.say(f"ledger {ledger_id}", "bad")
+    assert errors_of(caplog)[-2:] == [f"ledger {GROUPS_MAX - 1}: bad", f"others: ledger {GROUPS_MAX}: bad"]
+    clock.advance(10)
+    assert errors_of(caplog) == [f"others: 4 more like it; the last one: ledger {GROUPS_MAX + 4}: bad"]
 
 
 async def test_others_get_their_turn_while_much_is_told() -> None:

@@ -97,6 +97,52 @@ def test_the_mark_does_not_pass_a_group_that_is_cut_off_again(monkeypatch: pytes
     assert [record.entry_id for record in records_in(files)] == [0, 1]
 
 
+def test_a_file_system_that_is_read_only_refuses_until_what_it_left_can_be_cut_off() -> None:
+    """Its last slice may be there: nothing is written behind it, and it is removed first."""
+    files = MemoryFiles()
+    writer = writer_on(files)
+    write(writer, stored_entry(1, 0))
+    mark, left = writer.mark, [1, 1]
+
+    def refuse(kind: str, path: str) -> None:
+        if left and left.pop():
+            return
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+    files.on_operation.append(refuse)
+    item: Item = (records(stored_entry(1, 1)), True, lambda argument, error: None, None)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bookie.storage.journal.writer.SLICE_BYTES", 1)  # two slices are written
+        several: Item = (records(*(stored_entry(1, n) for n in range(1, 9))), True, item[2], None)
+        assert isinstance(writer.write([several]), NoSpace)
+    assert not left
+    assert [record.entry_id for record in records_in(files)] != [0], "something is left there"
+    for _ in range(3):
+        refusal = writer.write([item])
+        assert isinstance(refusal, NoSpace)
+        assert "Read-only file system" in str(refusal)
+    assert writer.mark == writer.durable_mark == mark
+    files.on_operation.remove(refuse)
+    write(writer, stored_entry(1, 9))
+    assert [record.entry_id for record in records_in(files)] == [0, 9]
+
+
+def test_a_journal_whose_end_cannot_be_cut_off_for_another_reason_ends() -> None:
+    files = MemoryFiles()
+    writer = writer_on(files)
+    write(writer, stored_entry(1, 0))
+
+    failures = [errno.EIO, errno.EROFS]  # of the truncation, and before it of the write
+
+    def break_down(kind: str, path: str) -> None:
+        raise OSError(failures.pop(), "broken", path)
+
+    files.on_operation.append(break_down)
+    with pytest.raises(OSError, match="broken") as raised:
+        writer.write([(records(stored_entry(1, 1)), True, lambda argument, error: None, None)])
+    assert raised.value.errno == errno.EIO
+
+
 def test_a_file_whose_header_is_gone_is_damage_and_not_empty() -> None:
     """I40: a sector of zeros inside a file must not hide the acknowledged records behind it."""
     files = MemoryFiles()

@@ -95,6 +95,24 @@ def test_the_hours_of_brokers_are_added_step_by_step() -> None:
     assert found["messages_in"][-50] == 3.0, "a broker that told nothing for long adds nothing"
 
 
+def test_before_the_brokers_began_nothing_is_known_and_that_is_not_zero() -> None:
+    made = History(START)
+    note(made, START + STEP_MS, a=Counts(30, 0, 0, 0, 0))
+    note(made, START + 2 * STEP_MS, a=Counts(90, 0, 0, 0, 0))
+    told = made.hour(WHOLE)
+    found = shown_hour([told], START + 2 * STEP_MS)
+    assert found is not None
+    assert found["messages_in"] == [None] * (STEPS_KEPT - 2) + [1.0, 2.0]
+    last = START // STEP_MS + 1
+    older = {**hour(last, 1.0), "first_step": last - 4}
+    found = shown_hour([told, older], START + 2 * STEP_MS)
+    assert found is not None
+    assert found["messages_in"][-6:] == [None, 1.0, 1.0, 1.0, 2.0, 3.0]
+    found = shown_hour([told, hour(last, 1.0)], START + 2 * STEP_MS)
+    assert found is not None
+    assert None not in found["messages_in"], "it does not say since when it knows"
+
+
 def test_a_broker_whose_clock_is_ahead_is_added_at_the_right_steps() -> None:
     last = START // STEP_MS - 1
     ahead = {**hour(last + 2, 0.0), "messages_in": [float(number) for number in range(STEPS_KEPT)]}

@@ -50,6 +50,7 @@ async def an_hour(side: Side) -> None:
     """As if the topics had been open for half a minute."""
     page_of(side)._history._noted_ms -= 30_000
     page_of(side)._history._last_step -= 1
+    page_of(side)._history._first_step -= 1
     await page_of(side).take_counts()
 
 
@@ -73,6 +74,9 @@ async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its
         assert f"{side.id} (this one)" in await page.text("#brokers")
         assert await page.evaluate("document.querySelectorAll('#messages polyline').length") == 2
         assert await page.evaluate("document.querySelectorAll('#backlog polyline').length") == 1
+        begins = "document.querySelector('#backlog polyline').getAttribute('points')"
+        assert float((await page.evaluate(begins)).split(",")[0]) > 590, "the time before the broker began is a gap"
+        assert (await page.text("#backlog .scale")).split() == ["3", "2", "0"]
         assert await page.evaluate("document.querySelector('#token').hidden") is True
         await click(page, NS)
         await page.until_text("orders", "#topics")
