@@ -7,6 +7,7 @@ takes text and gives values; the daemon reads the file.
 
 import dataclasses
 import difflib
+import logging
 import math
 import re
 import types
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from magnetar_core.runtime.types import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 
@@ -111,8 +114,8 @@ def parse_processes(text: str) -> int:
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """The `name=value` lines of *text*. *source* names the file in errors.
 
-    Raises ConfigurationError for a line that is none, and for a name that has two values: whoever reads the file takes
-    the one that is seen first, and a program the last.
+    The last line of a name counts, as with Apache's servers; an earlier one with another value is a warning, since
+    people may believe that one. Raises ConfigurationError for a line that is none.
     """
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
@@ -127,8 +130,10 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
             continue
         name, value = name.strip(), value.strip()
         if values.get(name, value) != value:
-            problems.append(f"{source} line {number}: {name} stands in line {lines[name]} already, with another value")
-            continue
+            log.warning(
+                "%s line %d: %s stands in line %d already, with another value; this one counts",
+                source, number, name, lines[name],
+            )  # fmt: skip
         values[name], lines[name] = value, number
     if problems:
         raise ConfigurationError("\n".join(problems))
@@ -155,12 +160,13 @@ def load(
     fields = {field.metadata["name"]: field for field in dataclasses.fields(kind) if "name" in field.metadata}
     names = {alias: name for name, field in fields.items() for alias in field.metadata["aliases"]}
     sources = (values, from_environment(environ or {}), overrides or {})
-    problems = [problem for source in sources for problem in _said_twice(source, names)]
     merged: dict[str, str] = {}
     for source in sources:
-        merged |= {names.get(name, name): value for name, value in source.items()}
+        _warn_of_two_names(source, names)
+        merged |= {names[name]: value for name, value in source.items() if name in names}
+        merged |= {name: value for name, value in source.items() if name not in names}
     known = fields.keys() | frozenset(ignored)
-    problems += [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
+    problems = [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
     if isinstance(ignored, Mapping):
         problems += _ill_formed(merged, {name: kind for name, kind in ignored.items() if name not in fields})
     arguments: dict[str, Any] = {}
@@ -187,11 +193,12 @@ def check(value: Any) -> None:
         raise ConfigurationError("\n".join(problems))
 
 
-def _said_twice(source: Mapping[str, str], names: Mapping[str, str]) -> Iterator[str]:
-    """Settings that *source* has under an older name and its own, with different values. *names*: older name → name."""
+def _warn_of_two_names(source: Mapping[str, str], names: Mapping[str, str]) -> None:
+    """Of settings that *source* has under an older name and its own, with different values. *names*: older name → name.
+    The newer name counts."""
     for alias, name in names.items():
-        if alias in source and source.get(name, source[alias]) != source[alias]:
-            yield f"{alias}={source[alias]}: an older name of {name}, which is set to {source[name]} too"
+        if source.get(alias) and source.get(name, source[alias]) != source[alias]:
+            log.warning("%s=%s is an older name of %s, and %s counts", alias, source[alias], name, source[name])
 
 
 def _ill_formed(values: Mapping[str, str], kinds: Mapping[str, str]) -> Iterator[str]:

@@ -80,18 +80,23 @@ def test_wrong_numbers_are_told_in_words_for_people() -> None:
     ]
 
 
-def test_a_name_with_two_values_is_refused_with_both_lines() -> None:
+def test_of_a_name_with_two_values_the_last_counts_and_both_lines_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """As with Apache's servers: people append to the shipped file."""
     assert parse_properties("a=1\nb=2\na = 1\n", "f.conf") == {"a": "1", "b": "2"}
-    with pytest.raises(ConfigurationError, match=r"^f\.conf line 3: a stands in line 1 already, with another value$"):
-        parse_properties("a=1\nb=2\na=3\n", "f.conf")
+    assert not caplog.messages
+    assert parse_properties("a=1\nb=2\na=3\n", "f.conf") == {"a": "3", "b": "2"}
+    assert caplog.messages == ["f.conf line 3: a stands in line 1 already, with another value; this one counts"]
 
 
-def test_a_setting_under_two_names_has_one_value() -> None:
+def test_of_a_setting_under_two_names_the_newer_counts(caplog: pytest.LogCaptureFixture) -> None:
     assert load(Renamed, {"oldName": "3"}).wait_ms == load(Renamed, {"oldName": "3", "newName": "3"}).wait_ms == 3
     assert load(Renamed, {"newName": "3"}, {"PULSAR_PREFIX_oldName": "4"}).wait_ms == 4, "the environment wins"
     assert load(Renamed, {"oldName": "3"}, overrides={"newName": "5"}).wait_ms == 5
-    with pytest.raises(ConfigurationError, match="oldName=3: an older name of newName, which is set to 4 too"):
-        load(Renamed, {"oldName": "3", "newName": "4"})
+    assert load(Renamed, {"oldName": "", "newName": "5"}).wait_ms == 5
+    assert not caplog.messages
+    for both in ({"oldName": "3", "newName": "4"}, {"newName": "4", "oldName": "3"}):
+        assert load(Renamed, both).wait_ms == 4
+    assert set(caplog.messages) == {"oldName=3 is an older name of newName, and 4 counts"}
 
 
 def test_a_line_without_equals_is_named() -> None:
