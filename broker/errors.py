@@ -41,6 +41,12 @@ class BrokerError(MagnetarError):
 
     code: ClassVar[int] = wire.UnknownError
 
+    def __init__(self, text: str = "", way_out: str | None = None) -> None:
+        """*way_out*: what the client can do, for the doors that say it; empty if *text* says so itself. None: what
+        helps against most errors of the class."""
+        super().__init__(text)
+        self.way_out = way_out
+
     def __init_subclass__(cls, *, code: int) -> None:
         super().__init_subclass__()
         cls.code = code

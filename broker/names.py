@@ -48,7 +48,7 @@ def parse_namespace(text: str) -> tuple[str, str]:
     """(tenant, namespace). Raises InvalidTopicName."""
     parts = text.split("/")
     if len(parts) != 2 or not all(map(is_entity_name, parts)):
-        raise InvalidTopicName(f"Invalid namespace: {text}; write tenant/namespace")
+        raise InvalidTopicName(f"Invalid namespace: {text}; write tenant/namespace", way_out="")
     return parts[0], parts[1]
 
 
@@ -60,9 +60,14 @@ def is_reserved_subscription(name: str) -> bool:
 def check_client_name(name: str, what: str) -> None:
     """Raises NotAllowed if *name* cannot be the name of a *what*: names are stored, and reported with much else."""
     if len(name) > CLIENT_NAME_BYTES_MAX or len(name.encode(errors="replace")) > CLIENT_NAME_BYTES_MAX:
-        raise NotAllowed(f"The name of the {what} is longer than {CLIENT_NAME_BYTES_MAX} bytes: {name[:80]}…")
+        raise NotAllowed(
+            f"The name of the {what} is longer than {CLIENT_NAME_BYTES_MAX} bytes: {name[:80]}…", way_out="shorten it"
+        )
     if (character := controlling(name)) is not None:
-        raise NotAllowed(f"Invalid name of the {what} {visible(name[:80])}: {NO_CONTROLS.format(character)}")
+        raise NotAllowed(
+            f"Invalid name of the {what} {visible(name[:80])}: {NO_CONTROLS.format(character)}",
+            way_out="take another name",
+        )
 
 
 def is_internal_subscription(name: str) -> bool:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from magnetar.client.async_client import AsyncClient
     from magnetar.client.client import Client
+    from magnetar.client.errors import TopicError
     from magnetar.client.values import Message, Outgoing, Schema
     from managed_ledger.message_id import MessageId
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "Message", "MessageId", "Outgoing", "Schema", "__version__"]
+__all__ = ["AsyncClient", "Client", "Message", "MessageId", "Outgoing", "Schema", "TopicError", "__version__"]
 
 _HOMES = {
     "AsyncClient": "magnetar.client.async_client",
@@ -22,6 +23,7 @@ _HOMES = {
     "MessageId": "managed_ledger.message_id",
     "Outgoing": "magnetar.client.values",
     "Schema": "magnetar.client.values",
+    "TopicError": "magnetar.client.errors",
 }
 
 

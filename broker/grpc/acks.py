@@ -21,7 +21,7 @@ class Acks(NamedTuple):
     parts: dict[Position, tuple[int, int]]
     """Batches of which some messages are left: which, as bits, and of how many."""
     failure: BrokerError | InvalidPosition | ValueError | None
-    """Why reading the ids ended early: those before the bad one count, the rest does not."""
+    """Why the first id that cannot be was passed over. The others count."""
 
 
 def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
@@ -42,8 +42,8 @@ def acks_of(ids: Iterable[api.MessageId], batches: PartialBatches) -> Acks:
                 continue
             left = acknowledge(position, one.batch_index, one.batch_size)
         except (BrokerError, InvalidPosition, ValueError) as error:
-            failure = error
-            break
+            failure = failure or error
+            continue
         if left is None:
             continue
         if left:

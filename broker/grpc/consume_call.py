@@ -15,6 +15,8 @@ Rules:
    are stored: one is taken apart when the client has room for it, and goes out in pieces if it has many messages.
 4. When everything unacknowledged comes again (nack on EXCLUSIVE and FAILOVER) or after a seek, the client is told
    `rewound` in front of the first message of the new run, and permits start from zero.
+5. Acks that cannot be are passed over, and the client is told so: the others of their request count, and the call goes
+   on.
 """
 
 import asyncio
@@ -370,8 +372,10 @@ class ConsumeCall:
             raise Refused(Status.INVALID_ARGUMENT, f"{self._topic.name}: `open` comes once, in the first request")
         if len(request.acks) > IDS_MAX or len(request.nack.ids) > IDS_MAX:
             raise ValueError(f"a request may have {IDS_MAX} ids; split it")
-        if request.acks:
-            await self._acknowledge(request.acks)
+        if request.acks and (failure := await self._acknowledge(request.acks)) is not None:
+            if request.request_id:
+                raise failure
+            self._queue(api.ConsumeResponse(error=str(failure)), 0)  # rule 5
         if request.HasField("cumulative_ack"):
             self._acknowledge_up_to(request.cumulative_ack)
         if request.HasField("nack") and request.nack.ids:
@@ -394,22 +398,24 @@ class ConsumeCall:
                 self._is_seeking = False
             self.end(None)
 
-    async def _acknowledge(self, ids: Sequence[api.MessageId]) -> None:
+    async def _acknowledge(self, ids: Sequence[api.MessageId]) -> BrokerError | InvalidPosition | ValueError | None:
+        """Returns why the first of those that cannot be was passed over."""
+        failure: BrokerError | InvalidPosition | ValueError | None = None
         for first in range(0, len(ids), IDS_PER_TURN):
             if first:
                 await asyncio.sleep(0)
                 if self.is_ended:
-                    return
-            self._acknowledge_some(ids[first : first + IDS_PER_TURN])
+                    break
+            failure = self._acknowledge_some(ids[first : first + IDS_PER_TURN]) or failure
+        return failure
 
-    def _acknowledge_some(self, ids: Iterable[api.MessageId]) -> None:
+    def _acknowledge_some(self, ids: Iterable[api.MessageId]) -> BrokerError | InvalidPosition | ValueError | None:
         acks = acks_of(ids, self._left)
         if acks.whole:
             self.subscription.acking.acknowledge(self.consumer, ack_of(acks.whole))
         if acks.parts and self.subscription.acking.keeps_parts:
             self.subscription.acking.acknowledge(self.consumer, ack_of_parts(acks.parts))
-        if acks.failure is not None:
-            raise acks.failure
+        return acks.failure
 
     def _acknowledge_up_to(self, up_to: api.MessageId) -> None:
         if self._open.type not in _IN_ORDER:

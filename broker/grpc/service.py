@@ -243,7 +243,7 @@ class GrpcServer:
                 raise exists from None
             return api.CreateTopicResponse()
         if not name.is_persistent:
-            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
+            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics", way_out="")
         await broker.creation.check_partition(name)
         if await broker.ledgers.exists(name.managed_ledger_name) or await broker.partitioned.count(name):
             raise exists
@@ -308,6 +308,11 @@ def _need(operation: Operation, request: Any) -> Need:
     return about_topic(operation, parse_topic(request.topic))
 
 
+def _subject(request: Any) -> str:
+    """The topic or namespace that *request* names."""
+    return getattr(request, "topic", "") or getattr(request, "namespace", "")
+
+
 def _serialize(answer: Any) -> bytes:
     encoded: bytes = answer.SerializeToString()
     return encoded
@@ -348,9 +353,9 @@ async def _guard(
     except Refused as error:
         refused = error
     except BrokerError as error:
-        refused = refusal(getattr(argument, "topic", "") or "", error)
+        refused = refusal(_subject(argument), error)
     except MetadataError as error:
-        refused = refusal(getattr(argument, "topic", "") or "", NotReady(str(error)))
+        refused = refusal(_subject(argument), NotReady(str(error)))
     except (grpc.RpcError, grpc.aio.AbortError):
         raise
     except Exception as error:

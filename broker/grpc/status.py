@@ -40,7 +40,7 @@ _BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
     TopicTerminated: (Status.FAILED_PRECONDITION, "write to another topic"),
     ProducerBusy: (Status.ALREADY_EXISTS, "take another name, or close the other one first"),
     ProducerFenced: (Status.FAILED_PRECONDITION, "another producer holds the topic"),
-    ConsumerBusy: (Status.ALREADY_EXISTS, "close the other consumer, or use the type SHARED"),
+    ConsumerBusy: (Status.ALREADY_EXISTS, "close another consumer first"),
     ConsumerAssignError: (Status.INVALID_ARGUMENT, "give ranges that are free"),
     IncompatibleSchema: (Status.FAILED_PRECONDITION, "change the schema, or the compatibility strategy"),
     NotAllowed: (Status.FAILED_PRECONDITION, "see the policies of the namespace"),
@@ -63,7 +63,7 @@ def refusal(topic: str, error: BrokerError) -> Refused:
     for kind in type(error).__mro__:
         if kind in _BY_CLASS:
             code, way_out = _BY_CLASS[kind]
-            return Refused(code, _text(topic, str(error), way_out))
+            return Refused(code, _text(topic, str(error), way_out if error.way_out is None else error.way_out))
     return Refused(Status.INTERNAL, _text(topic, str(error), "see the broker's log"))
 
 
@@ -73,5 +73,5 @@ def moved(topic: str) -> Refused:
 
 
 def _text(topic: str, text: str, way_out: str) -> str:
-    about = text if topic and topic in text else f"{topic}: {text}"
-    return f"{about}; {way_out}"
+    about = text if not topic or topic in text else f"{topic}: {text}"
+    return f"{about}; {way_out}" if way_out else about

@@ -12,6 +12,8 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.data.visible import controlling, visible
 from managed_ledger.topic_name import TopicName
 
+_ANOTHER_NAME = "take another name"
+
 
 class Creation:
     """The rules of one broker, and the topics that it has let in and that are not there yet."""
@@ -59,7 +61,7 @@ class Creation:
         a name, of a topic without partitions, gets a topic of that name.
         """
         if topic.partition >= 0 and topic.partition >= (partitions := await self.partitions_of_base(topic)):
-            raise NotAllowed(_no_such_partition(topic, partitions))
+            raise NotAllowed(_no_such_partition(topic, partitions), way_out=_ANOTHER_NAME)
 
     async def check_name(self, topic: TopicName) -> None:
         """Raises NotAllowed if a new topic may not be called so; MetadataFailure."""
@@ -68,10 +70,12 @@ class Creation:
             return
         is_partition = 0 <= topic.partition < await self.partitions_of_base(topic)
         if character is not None and not is_partition:  # that of a topic that is there already goes on
-            raise NotAllowed(f"Invalid topic name {visible(topic.full)}: {NO_CONTROLS.format(character)}")
+            raise NotAllowed(
+                f"Invalid topic name {visible(topic.full)}: {NO_CONTROLS.format(character)}", way_out=_ANOTHER_NAME
+            )
         problem = topic.strict_problem(is_partition=is_partition) if is_strict else None
         if problem is not None:
-            raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)")
+            raise NotAllowed(f"Invalid topic name {topic}: {problem} (strictTopicNameEnabled)", way_out=_ANOTHER_NAME)
 
     async def check_room_for(self, topic: TopicName, partitions: range | None = None) -> None:
         """Raises NotAllowed if the namespace may not have *topic*, or these *partitions* of it, too. TopicNotFound,

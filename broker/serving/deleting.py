@@ -64,7 +64,10 @@ class Deleting:
             await self._forget_policies(name)
             return
         if not force and (topic.is_in_use or topic.has_subscriptions):
-            raise NotAllowed(f"Topic {name} has connected clients or subscriptions; use force")
+            raise NotAllowed(
+                f"Topic {name} has connected clients or subscriptions; use force",
+                way_out="or close its clients and remove its subscriptions first",
+            )
         self._topics.pop(name, None)
         self._creation.forget(name)
         await self._opening.end(name, self._delete(topic), "delete")

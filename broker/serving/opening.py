@@ -173,7 +173,7 @@ class Opening:
         if self._is_stopping:
             raise NotReady("This broker is stopping")
         if name.is_persistent and not self._config.enable_persistent_topics:
-            raise NotAllowed(f"{name}: this broker has enablePersistentTopics=false")
+            raise NotAllowed(f"{name}: this broker has enablePersistentTopics=false", way_out="ask its operator")
         policies = await self._policies(name)
         await self._check_owned(name)
         if name.is_persistent:
@@ -187,7 +187,7 @@ class Opening:
         """As `topic`, for callers that need what is stored. Raises BrokerError."""
         topic = await self.topic(name, create=create, missing=f"Topic {name} does not exist")
         if isinstance(topic, NonPersistentTopic):
-            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics")
+            raise NotAllowed(f"{name} is non-persistent; only the binary protocol serves such topics", way_out="")
         return topic
 
     async def _make(self, name: TopicName) -> Topic | NonPersistentTopic:

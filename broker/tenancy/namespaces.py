@@ -34,7 +34,7 @@ class Namespaces:
         with metadata_errors():
             policies = await self._tenancy.policies(name)
         if policies is None:
-            raise TopicNotFound("Namespace not found")
+            raise TopicNotFound("Namespace not found", way_out=f"make it: magnetar namespaces create {name}")
         return policies
 
     def forget(self, name: str) -> None:

@@ -31,7 +31,7 @@ from broker.topic.clients.consumer import NOTHING_COUNTED, Consumer, ConsumerSub
 from broker.topic.clients.leaving import Steps, by_turns
 from broker.topic.clients.properties import check_bytes
 from broker.topic.compaction.compacted_view import CompactedView
-from broker.topic.dispatchers.kinds import DispatchedTopic, check_type
+from broker.topic.dispatchers.kinds import DispatchedTopic, check_type, ways_for_several
 from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, Host, NextBroker
 from broker.topic.rates.resource_group import Membership, ResourceGroup
@@ -158,7 +158,9 @@ class Subscriptions:
             subscription.read_compacted(self._compacted)
         try:
             subscription.add_consumer(request.consumer, request.kind, request.key_shared)
-        except BrokerError:
+        except BrokerError as error:
+            if isinstance(error, ConsumerBusy) and error.way_out is None:
+                error.way_out = ways_for_several(limits.subscription_types)
             self._drop_if_unused(subscription)
             raise
         self.last_active_ms = self._clock.wall_ms()
@@ -171,7 +173,7 @@ class Subscriptions:
         limits = self._limits
         others = (consumer.address for subscription in self.by_name.values() for consumer in subscription.consumers)
         if limits.consumers_max and sum(len(one.consumers) for one in self.by_name.values()) >= limits.consumers_max:
-            raise ConsumerBusy("Topic reached max consumers limit")
+            raise ConsumerBusy("Topic reached max consumers limit", way_out=f"close one of the {limits.consumers_max}")
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
@@ -182,7 +184,8 @@ class Subscriptions:
             if existing.is_durable != request.durable:
                 raise NotAllowed(
                     f"Subscription {name} is {'durable' if existing.is_durable else 'not durable'}, "
-                    "and the consumer wants the other kind"
+                    "and the consumer wants the other kind",
+                    way_out="take another name",
                 )
             if request.is_replicated and not existing.is_replicated:
                 await self.set_replicated(name, is_replicated=True)
@@ -231,7 +234,10 @@ class Subscriptions:
         check_new_name(name)
         most, durable = self._limits.subscriptions_max, {one.name for one in self.by_name.values() if one.is_durable}
         if most and len((durable | self._coming.keys()) - {name}) >= most:
-            raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self._topic}")
+            raise NotAllowed(
+                f"Exceed the maximum number of subscriptions of the topic: {self._topic}",
+                way_out=f"remove one of the {most}",
+            )
         self._coming[name] += 1
         try:
             async with self._making():
@@ -427,16 +433,18 @@ async def _store_replicated(cursor: "ManagedCursor", *, is_replicated: bool) -> 
 def check_name(name: str) -> None:
     """Raises ProducerBusy, the code that Apache's broker gives, for a name that no subscription may have."""
     if not name.strip():
-        raise ProducerBusy("Empty subscription name")
+        raise ProducerBusy("Empty subscription name", way_out="give it one")
     if is_reserved_subscription(name):
-        raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
+        raise ProducerBusy(
+            f"Subscription with reserved subscription name attempted: {name}", way_out="take another name"
+        )
 
 
 def check_new_name(name: str) -> None:
     """The same for a subscription that is to be made; NotAllowed for a name that not every store can hold."""
     check_name(name)
     if name in (".", ".."):
-        raise NotAllowed(f"No store can hold a subscription of the name {name}")
+        raise NotAllowed(f"No store can hold a subscription of the name {name}", way_out="take another name")
     check_client_name(name, "subscription")
 
 

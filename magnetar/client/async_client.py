@@ -5,16 +5,21 @@ The guarantees are in docs/topic-api.md.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+import warnings
+from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
-from magnetar.client.access import Access, Token
+from magnetar.client.access import Access, Token, hosts
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start
-from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
+from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer, Sender
 from magnetar.client.async_topics import AsyncTopics
+from magnetar.client.base.arguments import check_flag, check_instance, check_seconds, check_text, check_whole, wrong
+from magnetar.client.base.closing import Closing
+from magnetar.client.base.rpc import log
 from magnetar.client.brokers import Brokers
-from magnetar.client.values import TYPES, Schema, id_to_api, time_ms
+from magnetar.client.errors import ClientClosed
+from magnetar.client.values import INT32, TYPES, Schema, check_id, id_to_api, time_ms
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
 
@@ -53,13 +58,20 @@ class AsyncClient:
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
     ) -> None:
+        self._is_closed = True  # until it is made
         if isinstance(addresses, str):
             addresses = [address.strip() for address in addresses.split(",") if address.strip()]
-        access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, tuple(trusted_hosts))
+        addresses = hosts("addresses", addresses)
+        check_seconds("operation_timeout_s", operation_timeout_s)
+        trusted = hosts("trusted_hosts", trusted_hosts)
+        access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, trusted).check()
         self._brokers = Brokers(addresses, operation_timeout_s, access)
-        self._open: dict[AsyncProducer | AsyncConsumer, None] = {}
-        self._producers: dict[str, AsyncProducer] = {}
-        self.topics = AsyncTopics(self._brokers)
+        self._open: dict[Sender | AsyncConsumer, None] = {}
+        self._senders: dict[Hashable, Sender] = {}
+        """Those that are shared, by what they were made with."""
+        self._closing = Closing(self._close)
+        self._is_closed = False
+        self.topics = AsyncTopics(self._brokers, self)
 
     def producer(
         self,
@@ -70,7 +82,8 @@ class AsyncClient:
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> AsyncProducer:
-        """A producer of *topic*, which is opened with the first message. Calls with no other argument share one.
+        """A producer of *topic*, which is opened with the first message. Those without a name, and with the same
+        arguments, share a connection.
 
         With a *name* a message that is sent again is stored once, where the namespace has deduplication; without one
         the broker puts messages of several producers into one entry. *mix_keys* puts messages of different keys into
@@ -80,17 +93,23 @@ class AsyncClient:
             async with client.producer("orders", name="shop-1") as producer:
                 await producer.send(b"payload", key="k")
         """
-        plain = not name and schema is None and not mix_keys and send_timeout_s == SEND_TIMEOUT_S
-        if plain and topic in self._producers:
-            return self._producers[topic]
+        self._check_open()
+        check_text("topic", topic)
+        check_text("name", name, may_be_empty=True)
+        check_instance("schema", schema, Schema, "magnetar.Schema or None")
+        check_flag("mix_keys", mix_keys)
+        check_seconds("send_timeout_s", send_timeout_s)
         opening = api.PublishRequest.Open(producer_name=name, mix_keys=mix_keys)
         if schema is not None:
             opening.schema.CopyFrom(schema.to_api())
-        made = AsyncProducer(self._brokers, topic, opening, send_timeout_s, self._forget)
-        self._open[made] = None
-        if plain:
-            self._producers[topic] = made
-        return made
+        kind = topic, opening.SerializeToString(deterministic=True), send_timeout_s
+        sender = None if name else self._senders.get(kind)
+        if sender is None or sender.is_closing:
+            sender = Sender(self._brokers, topic, opening, send_timeout_s, self._forget, kind)
+            self._open[sender] = None
+            if not name:
+                self._senders[kind] = sender
+        return AsyncProducer(sender)
 
     def consumer(
         self,
@@ -117,10 +136,17 @@ class AsyncClient:
                 async for message in consumer:
                     consumer.ack(message)
         """
+        self._check_open()
+        check_text("topic", topic)
+        check_text("subscription", subscription)
+        check_text("type", type, may_be_empty=True)
         if type not in TYPES:
             raise ValueError(f"type={type!r}: expected one of {', '.join(TYPES)}")
-        if not subscription:
-            raise ValueError("a consumer needs the name of a subscription")
+        check_text("name", name, may_be_empty=True)
+        check_flag("from_earliest", from_earliest)
+        check_flag("allow_out_of_order", allow_out_of_order)
+        check_whole("priority", priority, -INT32 - 1, INT32)
+        check_instance("schema", schema, Schema, "magnetar.Schema or None")
         opening = api.ConsumeRequest.Open(
             subscription=subscription,
             type=TYPES[type],
@@ -129,7 +155,7 @@ class AsyncClient:
             allow_out_of_order=allow_out_of_order,
             priority=priority,
         )
-        for start, end in sticky_ranges:
+        for start, end in _ranges(sticky_ranges):
             opening.sticky_ranges.add(start=start, end=end)
         if schema is not None:
             opening.schema.CopyFrom(schema.to_api())
@@ -147,6 +173,9 @@ class AsyncClient:
                 while await reader.has_more():
                     print((await reader.receive()).payload)
         """
+        self._check_open()
+        check_text("topic", topic)
+        check_flag("inclusive", inclusive)
         opening = api.ConsumeRequest.Open(
             subscription=f"reader-{secrets.token_hex(5)}", type=api.EXCLUSIVE, is_reader=True
         )
@@ -156,21 +185,47 @@ class AsyncClient:
         elif start == "latest":
             opening.start_id.CopyFrom(id_to_api(LATEST))
         elif isinstance(start, MessageId):
+            check_id("start", start)
             opening.start_id.CopyFrom(id_to_api(start))
             opening.start_inclusive = inclusive
         elif isinstance(start, str):
             raise ValueError(f"start={start!r}: expected earliest, latest, a MessageId or a time")
         else:
-            start_ms = time_ms(start)
+            start_ms = time_ms(start, "start")
             opening.from_earliest = True
         made = AsyncReader(self._brokers, topic, opening, queue_size, self._forget, start_ms)
         self._open[made] = None
         return made
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+
     async def close(self) -> None:
-        """Close all producers (after what they sent is answered), consumers and readers."""
-        await asyncio.gather(*(part.close() for part in list(self._open)))
+        """Close all producers (after what they sent is answered), consumers and readers.
+
+        A call that is cancelled goes on by itself.
+        """
+        self._is_closed = True
+        if self._brokers.is_stranded:
+            self._brokers.drop()
+            return
+        self._brokers.check_loop()
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        results = await asyncio.gather(*(part.close() for part in list(self._open)), return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                log.error("a part of the client could not be closed: %s", result, exc_info=result)
         await self._brokers.close()
+
+    def __del__(self) -> None:
+        if self._is_closed or self._brokers.is_inherited or not self._brokers.has_channels:
+            return
+        warnings.warn("a magnetar.AsyncClient was not closed: use `async with`, or close()", ResourceWarning, 2, self)
+        self._is_closed = True
+        self._brokers.end_soon(self._closing)
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -180,8 +235,21 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _forget(self, closed: AsyncProducer | AsyncConsumer) -> None:
-        """*closed* is closed: `close` need not wait for it, and the next caller gets a new producer."""
+    def _forget(self, closed: Sender | AsyncConsumer) -> None:
+        """*closed* is closed: `close` need not wait for it."""
         self._open.pop(closed, None)
-        if isinstance(closed, AsyncProducer) and self._producers.get(closed.topic) is closed:
-            del self._producers[closed.topic]
+        if isinstance(closed, Sender) and self._senders.get(closed.kind) is closed:
+            del self._senders[closed.kind]
+
+
+def _ranges(value: Any) -> list[tuple[int, int]]:
+    """Raises TypeError, ValueError."""
+    taken = "a list of (first, last), key hashes from 0 to 65535"
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise wrong("sticky_ranges", value, taken)
+    for one in value:
+        if isinstance(one, str | bytes) or not isinstance(one, Sequence) or len(one) != 2:
+            raise wrong("a range of sticky_ranges", one, taken)
+        for end in one:
+            check_whole("an end of sticky_ranges", end, 0, 65_535)
+    return [(first, last) for first, last in value]

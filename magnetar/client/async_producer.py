@@ -1,25 +1,38 @@
-"""A producer of the topic API for programs with an event loop: one publish stream for each partition of its topic."""
+"""A producer of the topic API for programs with an event loop: one publish stream for each partition of its topic.
+
+Producers without a name share their streams. Each is closed for itself; the streams end with the last one.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final
 
 from magnetar.client.async_topics import topics_of
+from magnetar.client.base.arguments import check_whole
+from magnetar.client.base.closing import Closing
 from magnetar.client.brokers import Brokers
-from magnetar.client.errors import ClientClosed
+from magnetar.client.errors import ClientClosed, TopicUnavailable
 from magnetar.client.publishing import PublishStream
 from magnetar.client.stream import open_all
-from magnetar.client.values import Outgoing, Time, check_batch, outgoing, partition_of_key
+from magnetar.client.values import INT64, Outgoing, Time, check_batch, outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, MessageId
 
 SEND_TIMEOUT_S: Final = 30.0
 
 
-class AsyncProducer:
-    """Sends messages to one topic. Made by `AsyncClient.producer`."""
+class Sender:
+    """The streams of one topic, and the calls that wait for them.
+
+    Rules:
+
+    1. Calls go on in their order, those that wait until the streams are open before those that come later.
+    2. What was sent before `flush` or `close` was called is acknowledged, or has failed, when they return: also what
+       still waited to be sent.
+    """
 
     def __init__(
         self,
@@ -27,60 +40,183 @@ class AsyncProducer:
         topic: str,
         opening: Any,
         send_timeout_s: float,
-        on_close: Callable[["AsyncProducer"], None],
+        on_close: Callable[["Sender"], None],
+        kind: Hashable,
     ) -> None:
+        """*kind*: those of one kind can stand for each other."""
         self.topic = topic
+        self.kind = kind
+        self.streams: list[PublishStream] = []
+        self.users = weakref.WeakSet[AsyncProducer]()
+        """Producers that are not closed, and that the program has not dropped."""
         self._brokers = brokers
         self._on_close = on_close
         self._opening = opening
         self._send_timeout_s = send_timeout_s
-        self._streams: list[PublishStream] = []
         self._lock = asyncio.Lock()
         self._turn = 0
         self._arriving = 0
         """Calls that wait until the producer is open, or for room in all of their partitions. Those that come now go
         behind them."""
+        self._closing = Closing(self._close)
         self._is_closed = False
 
     @property
     def name(self) -> str:
+        return self.streams[0].producer_name if self.streams else str(self._opening.producer_name)
+
+    async def open(self) -> None:
+        self._brokers.check_loop()
+        async with self._lock:
+            await self._open_streams(self._brokers.timeout_s)
+
+    async def _open_streams(self, timeout_s: float) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"{self.topic}: the producer is closed")
+        if not self.streams:
+            streams = []
+            for topic in await topics_of(self._brokers, self.topic, timeout_s):
+                opening = api.PublishRequest.Open()
+                opening.CopyFrom(self._opening)
+                opening.topic = topic
+                streams.append(PublishStream(self._brokers, topic, opening, self._send_timeout_s, timeout_s))
+            await open_all(streams)
+            self.streams = streams
+
+    @asynccontextmanager
+    async def _in_turn(self, deadline: float) -> AsyncIterator[None]:
+        """Open the streams if they are not; calls go on in their order (rule 1). Raises TopicError, also after
+        *deadline*."""
+        self._arriving += 1
+        try:
+            async with asyncio.timeout_at(deadline), self._lock:
+                await self._open_streams(min(self._send_timeout_s, self._brokers.timeout_s))
+                yield
+        except TimeoutError:
+            raise TopicUnavailable(
+                f"{self.topic}: not sent within {self._send_timeout_s:g} s: {self._brokers.last_error}",
+                "DEADLINE_EXCEEDED",
+            ) from None
+        finally:
+            self._arriving -= 1
+
+    def _deadline(self) -> float:
+        return self._brokers.check_loop().time() + self._send_timeout_s
+
+    async def send(self, message: Any, key: str | None, sequence_id: int | None) -> MessageId:
+        deadline = self._deadline()
+        if not self.streams or self._arriving or self._is_closed:
+            async with self._in_turn(deadline):
+                pass
+        return (await self._stream(key).submit([message], sequence_id, deadline))[0]
+
+    async def send_many(self, messages: list[Any], first_sequence_id: int | None) -> list[MessageId]:
+        deadline = self._deadline()
+        if not self.streams or self._arriving or self._is_closed or len(self.streams) > 1:
+            async with self._in_turn(deadline):
+                if len(self.streams) > 1:
+                    # In turn up to the last partition: while one has no room, calls that come later must not go first.
+                    groups = self._groups(messages, first_sequence_id)
+                    pending = [
+                        await stream.begin([messages[index] for index in indexes], None, deadline)
+                        for stream, indexes in groups.items()
+                    ]
+        if len(self.streams) == 1:
+            return await self.streams[0].submit(messages, first_sequence_id, deadline)
+        answers = await asyncio.gather(*pending)
+        ids = [EARLIEST] * len(messages)
+        for indexes, answer in zip(groups.values(), answers, strict=True):
+            for index, id_ in zip(indexes, answer, strict=True):
+                ids[index] = id_
+        return ids
+
+    def _groups(self, messages: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
+        """Partition → which of the messages go there. Raises ValueError."""
+        if first_sequence_id is not None:
+            raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
+        keyless = self._stream(None)
+        groups: dict[PublishStream, list[int]] = {}
+        for index, message in enumerate(messages):
+            groups.setdefault(self._stream(message.key) if message.HasField("key") else keyless, []).append(index)
+        return groups
+
+    def _stream(self, key: str | None) -> PublishStream:
+        streams = self.streams
+        if len(streams) == 1:
+            return streams[0]
+        if key is not None:
+            return streams[partition_of_key(key, len(streams))]
+        self._turn += 1
+        return streams[self._turn % len(streams)]
+
+    async def flush(self) -> None:
+        self._brokers.check_loop()
+        await asyncio.sleep(0)  # sends that are tasks already, and have not begun, come before this
+        if self._arriving:
+            async with self._lock:
+                pass
+        await asyncio.gather(*(stream.flush() for stream in self.streams))
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing.has_begun
+
+    async def leave(self, user: "AsyncProducer") -> None:
+        """*user* is closed: end with the last one, and return when what was sent is answered."""
+        self.users.discard(user)
+        if self.users:
+            await self.flush()
+        else:
+            await self.close()
+
+    async def close(self) -> None:
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        try:
+            await self.flush()  # also what waits until the streams are open: it was sent before
+            self._is_closed = True
+            async with self._lock:
+                await asyncio.gather(*(stream.flush() for stream in self.streams))
+                await asyncio.gather(*(stream.close() for stream in self.streams))
+        finally:
+            self._is_closed = True
+            self._on_close(self)
+
+
+class AsyncProducer:
+    """Sends messages to one topic. Made by `AsyncClient.producer`."""
+
+    def __init__(self, sender: Sender) -> None:
+        self.topic = sender.topic
+        self._sender = sender
+        self._closing: Closing | None = None  # it would hold this, which is to end with the last use
+        self._is_closed = False
+        sender.users.add(self)
+
+    @property
+    def name(self) -> str:
         """The name under which messages are stored; empty before the first one."""
-        return self._streams[0].producer_name if self._streams else str(self._opening.producer_name)
+        return self._sender.name
 
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that was stored under this name when the stream was opened; -1: none or not known."""
-        return max((stream.last_sequence_id for stream in self._streams), default=-1)
+        return max((stream.last_sequence_id for stream in self._sender.streams), default=-1)
+
+    @property
+    def _streams(self) -> list[PublishStream]:
+        return self._sender.streams
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed(f"{self.topic}: the producer is closed")
 
     async def open(self) -> "AsyncProducer":
         """Connect now instead of with the first message. Raises TopicError."""
-        async with self._lock:
-            await self._open_streams()
+        self._check_open()
+        await self._sender.open()
         return self
-
-    async def _open_streams(self) -> None:
-        if self._is_closed:
-            raise ClientClosed(f"{self.topic}: the producer is closed")
-        if not self._streams:
-            streams = []
-            for topic in await topics_of(self._brokers, self.topic):
-                opening = api.PublishRequest.Open()
-                opening.CopyFrom(self._opening)
-                opening.topic = topic
-                streams.append(PublishStream(self._brokers, topic, opening, self._send_timeout_s))
-            await open_all(streams)
-            self._streams = streams
-
-    @asynccontextmanager
-    async def _in_turn(self) -> AsyncIterator[None]:
-        """Open the producer if it is not; calls go on in their order. Raises TopicError."""
-        self._arriving += 1
-        try:
-            async with self._lock:
-                await self._open_streams()
-                yield
-        finally:
-            self._arriving -= 1
 
     def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
         """`await client.producer(…)` gives one that is open."""
@@ -88,7 +224,7 @@ class AsyncProducer:
 
     async def send(
         self,
-        payload: bytes,
+        payload: bytes | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -101,12 +237,14 @@ class AsyncProducer:
 
         Times are milliseconds since 1970 or datetimes. *deliver_at* holds it back on shared and key_shared
         subscriptions. *sequence_id* (named producers) must grow; a message that was stored before returns the id -1:-1.
+        Without a payload (None) it is a null message. Raises TopicError, at the latest after `send_timeout_s`;
+        TypeError, ValueError.
         """
         message = outgoing(Outgoing(payload, key, properties, event_time, deliver_at, ordering_key))
-        if not self._streams or self._is_closed or self._arriving:
-            async with self._in_turn():
-                pass
-        return (await self._stream(key).submit([message], sequence_id))[0]
+        if sequence_id is not None:
+            check_whole("sequence_id", sequence_id, 0, INT64)
+        self._check_open()
+        return await self._sender.send(message, key, sequence_id)
 
     async def send_many(
         self, messages: Sequence[Outgoing | bytes], *, first_sequence_id: int | None = None
@@ -116,56 +254,29 @@ class AsyncProducer:
         On a partitioned topic those without a key go to one partition.
         """
         checked = check_batch(messages)
+        if first_sequence_id is not None:
+            check_whole("first_sequence_id", first_sequence_id, 0, INT64 - len(checked))
+        self._check_open()
         if not checked:
             return []
-        if not self._streams or self._is_closed or self._arriving or len(self._streams) > 1:
-            async with self._in_turn():
-                if len(self._streams) > 1:
-                    # In turn up to the last partition: while one has no room, calls that come later must not go first.
-                    groups = self._groups(checked, first_sequence_id)
-                    pending = [
-                        await stream.begin([checked[index] for index in indexes], None)
-                        for stream, indexes in groups.items()
-                    ]
-        if len(self._streams) == 1:
-            return await self._streams[0].submit(checked, first_sequence_id)
-        answers = await asyncio.gather(*pending)
-        ids = [EARLIEST] * len(checked)
-        for indexes, answer in zip(groups.values(), answers, strict=True):
-            for index, id_ in zip(indexes, answer, strict=True):
-                ids[index] = id_
-        return ids
-
-    def _groups(self, checked: list[Any], first_sequence_id: int | None) -> dict[PublishStream, list[int]]:
-        """Partition → which of the messages go there. Raises ValueError."""
-        if first_sequence_id is not None:
-            raise ValueError(f"{self.topic} is partitioned; give sequence ids with `send`")
-        keyless = self._stream(None)
-        groups: dict[PublishStream, list[int]] = {}
-        for index, message in enumerate(checked):
-            groups.setdefault(self._stream(message.key) if message.HasField("key") else keyless, []).append(index)
-        return groups
-
-    def _stream(self, key: str | None) -> PublishStream:
-        streams = self._streams
-        if len(streams) == 1:
-            return streams[0]
-        if key is not None:
-            return streams[partition_of_key(key, len(streams))]
-        self._turn += 1
-        return streams[self._turn % len(streams)]
+        return await self._sender.send_many(checked, first_sequence_id)
 
     async def flush(self) -> None:
-        """Wait until everything that was sent is acknowledged or has failed."""
-        await asyncio.gather(*(stream.flush() for stream in self._streams))
+        """Wait until everything that was sent before is acknowledged or has failed."""
+        await self._sender.flush()
 
     async def close(self) -> None:
-        """Flush and disconnect."""
-        self._is_closed = True
-        self._on_close(self)
-        async with self._lock:
-            await self.flush()
-            await asyncio.gather(*(stream.close() for stream in self._streams))
+        """Flush and disconnect. A call that is cancelled goes on by itself.
+
+        Other producers of the topic that share the connection go on.
+        """
+        if self._closing is None:
+            self._closing = Closing(self._close)
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        self._is_closed = True  # not earlier: sends that are tasks already, and have not begun, come before this
+        await self._sender.leave(self)
 
     async def __aenter__(self) -> "AsyncProducer":
         return await self.open()

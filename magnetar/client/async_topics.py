@@ -3,8 +3,10 @@
 import asyncio
 from typing import Any, Final
 
+from magnetar.client.base.arguments import check_flag, check_text, check_whole
 from magnetar.client.brokers import Brokers, garbage
 from magnetar.client.errors import TopicDoesNotExist, TopicError
+from magnetar.client.values import INT32
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.topic_name import TopicName, TopicNameError
@@ -18,19 +20,19 @@ DELETE_PAUSE_S: Final = 0.1
 PARTITIONS_MAX: Final = 10_000
 
 
-async def topics_of(brokers: Brokers, topic: str) -> list[str]:
+async def topics_of(brokers: Brokers, topic: str, timeout_s: float | None = None) -> list[str]:
     """The full name of *topic*, or the full names of its partitions. Makes the topic if there is none, where that is
-    allowed. Raises TopicError."""
+    allowed. Raises TopicError, also after *timeout_s* (by default that of operations)."""
     request = api.GetTopicRequest(topic=topic, create=True)
-    answer = await _ask(brokers, request)
+    answer = await _ask(brokers, request, timeout_s)
     if not answer.partitions:
         return [answer.topic]
     return [f"{answer.topic}-partition-{number}" for number in range(answer.partitions)]
 
 
-async def _ask(brokers: Brokers, request: Any) -> Any:
+async def _ask(brokers: Brokers, request: Any, timeout_s: float | None = None) -> Any:
     """Ask any broker for a topic: its name and its partitions. Raises TopicError."""
-    answer = await brokers.ask_any("GetTopic", request, api.GetTopicResponse)
+    answer = await brokers.ask_any("GetTopic", request, api.GetTopicResponse, timeout_s)
     if not (0 <= answer.partitions <= PARTITIONS_MAX and _is_name(answer.topic)):
         raise garbage(f"the broker that was asked for {request.topic}")
     return answer
@@ -52,11 +54,15 @@ class AsyncTopics:
         print(await client.topics.list("public/default"))
     """
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, owner: object = None) -> None:
+        """*owner* ends the brokers when nobody uses it any more."""
         self._brokers = brokers
+        self._owner = owner
 
     async def create(self, topic: str, *, partitions: int = 0) -> None:
         """Make a topic. Raises TopicInUse if it exists."""
+        check_text("topic", topic)
+        check_whole("partitions", partitions, 0, INT32)
         request = api.CreateTopicRequest(topic=topic, partitions=partitions)
         if partitions:
             await self._brokers.ask_any("CreateTopic", request, api.CreateTopicResponse)
@@ -65,6 +71,7 @@ class AsyncTopics:
 
     async def partitions(self, topic: str) -> int:
         """0 for a topic that is not partitioned. Raises TopicDoesNotExist."""
+        check_text("topic", topic)
         return int((await _ask(self._brokers, api.GetTopicRequest(topic=topic))).partitions)
 
     async def delete(self, topic: str, *, force: bool = False) -> None:
@@ -73,6 +80,7 @@ class AsyncTopics:
         Without *force* a topic with clients or subscriptions is left alone. With it, producers that are open may make
         partitions again while others are deleted: these are deleted again, a few times. Raises TopicDoesNotExist.
         """
+        check_flag("force", force)
         for left in reversed(range(DELETE_ROUNDS if force else 1)):
             try:
                 await self._delete(topic, force)
@@ -99,6 +107,7 @@ class AsyncTopics:
 
     async def list(self, namespace: str = "public/default") -> "list[str]":  # the name is this method here
         """Full names of the topics of a namespace, each partition for itself."""
+        check_text("namespace", namespace)
         request = api.ListTopicsRequest(namespace=namespace)
         answer = await self._brokers.ask_any("ListTopics", request, api.ListTopicsResponse)
         return [str(name) for name in answer.topics]

@@ -1,17 +1,26 @@
 """The brokers of a cluster: their addresses, who serves a topic, and calls that are repeated while none answers.
 
 A stream to the owner of a topic is opened here once; `stream.py` opens it again when the topic moves to another broker.
+
+Rules:
+
+1. A call that waits ends at its limit, whatever it waits for, and with the reason that came last.
+2. At an address where no call has succeeded yet it is asked what speaks there (`base.ports`). One that is no gRPC port
+   is not tried again, unless nothing else is left.
 """
 
 import asyncio
+import contextlib
 import random
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import grpc
-
-from magnetar.client.access import Access
+from magnetar.client.access import Access, WithChannels
+from magnetar.client.base.arguments import wrong
+from magnetar.client.base.closing import Closing
+from magnetar.client.base.ports import Speaks, listen, problem
+from magnetar.client.base.rpc import FORKED, check_fork, grpc, log, mark_in_child
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.security.followed import KnownHosts
@@ -25,6 +34,11 @@ BACKOFF_LAST_S: Final = 1.0
 
 # Time of one attempt at a call that brokers answer at once: a frozen broker must not use up the whole timeout.
 ATTEMPT_S: Final = 5.0
+
+# How long a first call at an address may take before it is asked what speaks there, and the pause between two such
+# questions.
+UNHEARD_S: Final = 0.4
+LISTEN_PAUSE_S: Final = 2.0
 
 # Redirects of one lookup.
 LOOKUPS_MAX: Final = 20
@@ -68,6 +82,12 @@ def topic_error(error: BaseException) -> TopicError:
     return TopicUnavailable(f"the call broke off: {error}", "UNAVAILABLE")
 
 
+def is_cancelled() -> bool:
+    """Whether it is this task that was cancelled: gRPC raises the same error for its calls."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Backoff(GrowingPause):
     """Waits that grow, with a random part, so that clients do not all return at the same moment."""
 
@@ -79,7 +99,10 @@ class Backoff(GrowingPause):
 
 
 def check_address(address: str) -> None:
-    """Check that *address* is host:port. Raises ValueError; for a URL of another port it says which client takes it."""
+    """Check that *address* is host:port. Raises TypeError, ValueError; for a URL of another port it says which client
+    takes it."""
+    if not isinstance(address, str):
+        raise wrong("an address", address, "host:port, as str")
     scheme, is_url, _ = address.partition("://")
     if is_url and scheme in ("pulsar", "pulsar+ssl"):
         raise ValueError(
@@ -92,6 +115,10 @@ def check_address(address: str) -> None:
         raise ValueError(f"{address!r} is not host:port" + (f": leave {scheme}:// out" if is_url else ""))
 
 
+class WrongPort(TopicUnavailable):
+    """What speaks at an address is not the topic API, or not as this client wants to speak."""
+
+
 class Brokers:
     """The brokers of a cluster, as far as we know their addresses."""
 
@@ -100,6 +127,7 @@ class Brokers:
             raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
         for address in addresses:
             check_address(address)
+        check_fork()
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
         self._access = access or Access()
@@ -107,14 +135,65 @@ class Brokers:
         self.is_closed = False
         self._at = 0
         self._channels: dict[str, Any] = {}
+        self.last_error = "the broker does not answer"
+        """Why the last attempt at a call that is repeated has failed."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.is_inherited = False
+        """They were made by a process of which this is a child."""
+        mark_in_child(self)
+        self._reached = set[str]()
+        """Addresses at which a call has succeeded."""
+        self._wrong: dict[str, str] = {}
+        """Addresses at which something else speaks, and what is to be done."""
+        self._heard: dict[str, tuple[float, str]] = {}
+        """Address → when it was asked what speaks there, and why nobody can be reached there."""
+
+    def check_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop to which these belong, which runs. Raises ClientClosed in any other."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self.is_inherited:
+                raise ClientClosed(FORKED)
+            if self._loop is not None:
+                raise ClientClosed(
+                    "this client belongs to another event loop: its tasks and connections are there. Make a client of "
+                    "its own in each asyncio.run"
+                )
+            self._loop = loop
+        return loop
 
     def channel(self, address: str) -> Any:
+        self.check_loop()
         if self.is_closed:
             raise ClientClosed("the client is closed")
         known = self._channels.get(address)
         if known is None:
             known = self._channels[address] = self._access.channel(address, _OPTIONS)
         return known
+
+    @property
+    def is_stranded(self) -> bool:
+        """The loop of these is closed, or in another process: nothing can be waited for any more."""
+        return self.is_inherited or (self._loop is not None and self._loop.is_closed())
+
+    @property
+    def has_channels(self) -> bool:
+        return bool(self._channels)
+
+    def end_soon(self, closing: Closing) -> None:
+        """Begin *closing* on the loop, if it still runs."""
+        loop = self._loop
+        if self.is_stranded or loop is None or not loop.is_running():
+            self.drop()
+            return
+        with contextlib.suppress(RuntimeError):  # it has ended since
+            loop.call_soon_threadsafe(closing.begin)
+
+    def drop(self) -> None:
+        """The end without a loop."""
+        self.is_closed = True
+        if not self.is_inherited:
+            self._channels.clear()
 
     async def close(self) -> None:
         self.is_closed = True
@@ -129,15 +208,79 @@ class Brokers:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
+        metadata = self._access.metadata()
         try:
-            response = await call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=self._access.metadata())
-        except grpc.aio.AioRpcError as error:
-            raise topic_error(error) from None
+            asked = call(request, timeout=min(ATTEMPT_S, self.timeout_s), metadata=metadata)
+            if address not in self._reached and not isinstance(self._loop, WithChannels):
+                await self._first(address, asked)
+            response = await asked
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            raise await self._reason(address, topic_error(error)) from None
+        except asyncio.CancelledError:
+            if self.is_closed and not is_cancelled():  # the channel was closed
+                raise ClientClosed("the client is closed") from None
+            raise
+        self._reached.add(address)
         if response is None:  # the library gives None for what it cannot decode
             raise garbage(address)
         return response
 
-    async def ask_any(self, method: str, request: Any, answer: Any) -> Any:
+    async def _first(self, address: str, asked: Any) -> None:
+        """Wait for the answer to the first call at *address*, and find out in time if it cannot come (rule 2)."""
+        waiting = asyncio.ensure_future(asked.code())
+        try:
+            done, _ = await asyncio.wait([waiting], timeout=UNHEARD_S)
+            if not done:
+                await self._listen(address, "")
+        finally:
+            waiting.cancel()
+            if address in self._wrong:
+                asked.cancel()
+
+    async def _reason(self, address: str, error: TopicError) -> TopicError:
+        """Why a call at *address* has ended with *error*; in words of ours if nobody was reached there."""
+        if error.code == "UNAVAILABLE" and address not in self._reached:
+            try:
+                why = await self._listen(address, str(error))
+            except WrongPort as wrong_port:
+                return wrong_port
+            if why:
+                return TopicUnavailable(why, error.code)
+        elif error.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"):
+            self._reached.add(address)  # somebody answers
+        return error
+
+    async def _listen(self, address: str, details: str) -> str:
+        """Why nobody is reached at *address*, for whom gRPC says *details*; empty if it is not known. Raises
+        WrongPort."""
+        loop = self.check_loop()
+        at, why = self._heard.get(address, (-LISTEN_PAUSE_S, ""))
+        if isinstance(loop, WithChannels) or loop.time() < at + LISTEN_PAUSE_S:
+            return why
+        try:
+            heard = await listen(address, self._access.context())
+        except OSError as error:  # a file of certificates
+            return str(error)
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
+        uses_tls = self._access.uses_tls
+        text = problem(heard, address, uses_tls=uses_tls)
+        if not text and "CERTIFICATE_VERIFY_FAILED" in details:
+            text = f"{address}: its certificate is not trusted; give tls_trust_certs_file"
+        if text:
+            log.error("%s", text)
+            self._wrong[address] = text
+            raise WrongPort(text, "UNAVAILABLE")
+        self._wrong.pop(address, None)
+        why = ""
+        if heard.kind is Speaks.REFUSES:
+            why = f"{address} cannot be reached: {heard.detail}"
+        elif heard.kind is Speaks.SILENT:
+            why = f"{address} takes connections and does not answer: a broker that is held up, or another kind of port"
+        self._heard[address] = loop.time(), why
+        return why
+
+    async def ask_any(self, method: str, request: Any, answer: Any, timeout_s: float | None = None) -> Any:
         """The answer of any broker; while none can be reached, all are tried again. Raises TopicError."""
 
         async def attempt() -> Any:
@@ -148,7 +291,7 @@ class Brokers:
                 self._at += 1
                 raise
 
-        return await self.retry(attempt)
+        return await self.retry(attempt, timeout_s)
 
     async def ask_owner(self, topic: str, method: str, request: Any, answer: Any) -> Any:
         """The answer of the broker that serves *topic*. Raises TopicError."""
@@ -158,22 +301,35 @@ class Brokers:
 
         return await self.retry(attempt)
 
-    async def retry(self, attempt: Callable[[], Any]) -> Any:
-        """Repeat *attempt* while it fails with an error that may pass, until the timeout. Raises TopicError."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_s
+    async def retry(self, attempt: Callable[[], Any], timeout_s: float | None = None) -> Any:
+        """Repeat *attempt* while it fails with an error that may pass, until the timeout (by default that of
+        operations). Raises TopicError."""
+        if timeout_s is None:
+            timeout_s = self.timeout_s
+        last: TopicError = TopicUnavailable("the broker does not answer", "UNAVAILABLE")
         backoff = Backoff()
-        while True:
-            try:
-                return await attempt()
-            except TopicError as error:
-                if not is_retried(error):
-                    raise
-                if loop.time() >= deadline:
-                    raise TopicUnavailable(
-                        f"{error} (tried for {self.timeout_s:g} s at {', '.join(self.addresses)})", error.code
-                    ) from None
-            await backoff.wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        return await attempt()
+                    except WrongPort as error:
+                        if self._wrong.keys() >= set(self.addresses):
+                            texts = "; ".join(self._wrong[one] for one in self.addresses)
+                            raise TopicUnavailable(texts, error.code) from None
+                        last = error
+                    except TopicError as error:
+                        if not is_retried(error):
+                            raise
+                        last = error
+                    self.last_error = str(last)
+                    log.debug("trying again: %s", last)
+                    await backoff.wait()
+        except TimeoutError:
+            raise TopicUnavailable(
+                f"{last} (tried for {timeout_s:g} s at {', '.join(self.addresses)})",
+                last.code or "UNAVAILABLE",
+            ) from None
 
     async def owner(self, topic: str) -> str:
         """The broker that serves *topic*; one attempt. Raises TopicError."""
@@ -234,9 +390,11 @@ class Brokers:
             return call, opened
         except BaseException as error:
             call.cancel()
+            if isinstance(error, asyncio.CancelledError) and self.is_closed and not is_cancelled():
+                raise ClientClosed("the client is closed") from None
             if isinstance(error, TimeoutError):
                 raise TopicUnavailable(f"{topic}: {address} does not answer", "UNAVAILABLE") from None
-            if isinstance(error, grpc.aio.AioRpcError | asyncio.InvalidStateError):
+            if isinstance(error, grpc.aio.AioRpcError | grpc.aio.UsageError | asyncio.InvalidStateError):
                 raise await ended(call, topic) from None
             raise
 

@@ -4,7 +4,10 @@ One thread in the background runs the event loop of `AsyncClient`; the calls her
 used from several threads. A client does not survive a fork: make one in the child.
 """
 
+import asyncio
+import sys
 import threading
+import warnings
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -14,6 +17,8 @@ from magnetar.client.async_client import OPERATION_TIMEOUT_S, AsyncClient
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start, check_readable
 from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
 from magnetar.client.async_topics import AsyncTopics
+from magnetar.client.base.arguments import check_seconds, check_whole
+from magnetar.client.base.rpc import FORKED, check_fork, log
 from magnetar.client.errors import ClientClosed
 from magnetar.client.values import Message, Outgoing, Schema, Time
 from magnetar_core.runtime.process.loop_thread import LoopStopped, LoopThread
@@ -22,17 +27,45 @@ from managed_ledger.message_id import MessageId
 R = TypeVar("R")
 
 
+def _on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Errors that nobody waits for. All clients of a process share gRPC's queue: one may be woken for an event of
+    another whose loop has ended, or whose queue has; that is no error of anybody."""
+    error = context.get("exception")
+    if isinstance(error, OSError | RuntimeError) and "handle" in context:
+        log.debug("an event of a client that is closed: %s", error)
+    else:
+        log.error("%s", context.get("message"), exc_info=error)
+
+
 class _Loop(LoopThread):
-    """The event loop of a client, on a thread of its own."""
+    """The event loop of a client, on a thread of its own. What is made by the client holds it: it ends with the last of
+    them, if nobody closes the client."""
+
+    client: AsyncClient | None = None
+
+    def __init__(self) -> None:
+        super().__init__("magnetar client")
+        self._loop.set_exception_handler(_on_error)
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float | None = None) -> R:
         try:
             return super().run(work, timeout_s)
         except LoopStopped:
-            reason = (
-                "the client is closed" if self.is_own else "a fork does not copy a client; make one in this process"
-            )
-            raise ClientClosed(reason) from None
+            raise ClientClosed("the client is closed" if self.is_own else FORKED) from None
+
+    def now_s(self) -> float:
+        return self._loop.time()
+
+    def check(self) -> None:
+        """Raises ClientClosed in the child of a fork."""
+        if not self.is_own:
+            raise ClientClosed(FORKED)
+
+    def __del__(self, warn: Any = warnings.warn, is_finalizing: Any = sys.is_finalizing) -> None:
+        if is_finalizing() or self.client is None or not self.is_alive or self.is_stopping:
+            return
+        warn("a magnetar.Client was not closed: use `with`, or close()", ResourceWarning, 2, self)
+        self.stop_soon(self.client.close())
 
 
 class Client:
@@ -67,7 +100,8 @@ class Client:
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
     ) -> None:
-        self._loop = _Loop("magnetar client")
+        check_fork()
+        self._loop = _Loop()
 
         async def make() -> AsyncClient:
             return AsyncClient(
@@ -86,6 +120,7 @@ class Client:
         except BaseException:
             self._loop.stop()
             raise
+        self._loop.client = self._client
         self.topics = Topics(self._loop, self._client.topics)
 
     def producer(
@@ -173,7 +208,8 @@ class Client:
             self._loop.run(self._client.close())
         except ClientClosed:
             return
-        self._loop.stop()
+        finally:
+            self._loop.stop()
 
     def __enter__(self) -> "Client":
         return self
@@ -204,7 +240,7 @@ class Producer:
 
     def send(
         self,
-        payload: bytes,
+        payload: bytes | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -261,20 +297,45 @@ class Consumer:
 
     def receive(self, timeout_s: float | None = None) -> Message:
         """As `AsyncConsumer.receive`. Raises TimeoutError, UnreadableMessage, TopicError."""
-        with self._lock:
+        left_s = self._acquire(timeout_s)
+        try:
             message = self._consumer.take()
             if message is not None:  # one was waiting: no need to ask the loop's thread
                 return check_readable(message)
-            return self._loop.run(self._consumer.receive(timeout_s))
+            return self._loop.run(self._consumer.receive(left_s))
+        finally:
+            self._lock.release()
+
+    def _acquire(self, timeout_s: float | None) -> float | None:
+        """Wait until no other thread receives; returns what is left of the time. Raises TimeoutError, ClientClosed."""
+        self._loop.check()
+        if self._lock.acquire(blocking=False):
+            return timeout_s
+        if timeout_s is None:
+            self._lock.acquire()
+            return None
+        check_seconds("timeout_s", timeout_s, may_be_zero=True)
+        begin_s = self._loop.now_s()
+        if not self._lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise TimeoutError(f"{self.topic}: other threads wait for a message, and none came within {timeout_s:g} s")
+        return max(timeout_s - (self._loop.now_s() - begin_s), 0)
 
     def receive_batch(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Message]:
         """As `AsyncConsumer.receive_batch`."""
-        with self._lock:
-            return self._loop.run(self._consumer.receive_batch(max_messages, timeout_s))
+        check_whole("max_messages", max_messages, 1, 2**63)
+        try:
+            left_s = self._acquire(timeout_s)
+        except TimeoutError:
+            return []
+        try:
+            return self._loop.run(self._consumer.receive_batch(max_messages, left_s))
+        finally:
+            self._lock.release()
 
     def __iter__(self) -> Iterator[Message]:
         """All messages, as they come; ends when the consumer is closed."""
         while True:
+            self._loop.check()
             try:
                 message = self.receive()
             except ClientClosed:

@@ -5,17 +5,17 @@ Rules:
 1. Permits are granted as the program takes messages, so that never more than the size of the queue is on its way.
 2. When the call is opened again, or the broker reports a rewind, messages that the program has not taken are dropped
    from the queue: they are delivered again. A reader continues behind the last message that the program took.
-3. Acks are sent before the request that follows them.
+3. Acks are sent before the request that follows them. Those that the broker refuses are an error of the next request
+   that waits, or of the log: others are not touched by that.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import grpc
-
-from magnetar.client.brokers import Brokers, ended
+from magnetar.client.base.rpc import grpc, log
+from magnetar.client.brokers import Brokers, ended, garbage
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.stream import CLOSE_S, Stream
 from magnetar.client.values import Message, id_from_api, id_to_api
@@ -31,6 +31,8 @@ class ConsumeStream(Stream):
 
     `take` and the methods ending in `_soon` may be called from another thread than the loop's.
     """
+
+    _kind = "consumer"
 
     def __init__(
         self,
@@ -57,7 +59,9 @@ class ConsumeStream(Stream):
         self._granted = 0
         self._is_grant_due = False
         self._unsubscribe_id = 0
-        self._acks: list[MessageId] = []
+        self._acks: list[api.MessageId] = []
+        self._refused_acks: TopicError | None = None
+        """Why acks since the last request that waited were refused."""
         self._permits = 0
         self._requests: list[api.ConsumeRequest] = []
         self._answers: dict[int, asyncio.Future[None]] = {}
@@ -108,6 +112,8 @@ class ConsumeStream(Stream):
                     answer = await call.read()
                     if answer is grpc.aio.EOF:
                         raise await ended(call, self.topic)
+                    if answer is None:
+                        raise garbage(f"the broker that serves {self.topic}")
                     if answer.HasField("rewound"):
                         after = answer.rewound.after_id
                         self.position = MessageId(after.ledger_id, after.entry_id, self.partition, _WHOLE_ENTRY)
@@ -131,6 +137,7 @@ class ConsumeStream(Stream):
 
     def _fail(self, error: TopicError) -> None:
         self.failure = error
+        self._broken(error)
         self._queue.bell.ring()
 
     def _broken(self, error: TopicError) -> None:
@@ -146,7 +153,7 @@ class ConsumeStream(Stream):
             self._permits = 0
             count = min(len(self._acks), 10_000)
             if count:
-                request.acks.extend([id_to_api(id_) for id_ in self._acks[:count]])
+                request.acks.extend(self._acks[:count])
                 del self._acks[:count]
             last = self.position
             if (
@@ -170,6 +177,11 @@ class ConsumeStream(Stream):
                     for delivery in answer.deliveries
                     for message in delivery.messages
                 ],
+            )
+        if answer.error and not answer.done:
+            log.warning("%s: acknowledgements are refused: %s", self.topic, answer.error)
+            self._refused_acks = TopicError(
+                f"{self.topic}: acknowledgements are refused: {answer.error}", "INVALID_ARGUMENT"
             )
         if answer.done and answer.done == self._unsubscribe_id and not answer.error:
             self._is_closing = True  # otherwise the stream would be opened again, and subscribe
@@ -199,7 +211,14 @@ class ConsumeStream(Stream):
             self.position = message.id
         if (self._taken - self._granted) * 2 >= self._queue_size and not self._is_grant_due:
             self._is_grant_due = True
-            self._loop.call_soon_threadsafe(self._grant)
+            self._call(self._grant)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        """Call *callback* on the loop. Raises ClientClosed."""
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # it has ended
+            raise ClientClosed(f"{self.topic}: the client is closed") from None
 
     def _grant(self) -> None:
         self._is_grant_due = False
@@ -210,12 +229,14 @@ class ConsumeStream(Stream):
             self._granted = taken
             self._wake.set()
 
-    def ack_soon(self, ids: Sequence[MessageId]) -> None:
-        """Acknowledge with the next request. May be called from any thread."""
+    def ack_soon(self, ids: Sequence[api.MessageId]) -> None:
+        """Acknowledge with the next request. May be called from any thread. Raises ClientClosed."""
+        if self.failure is not None:
+            raise self.failure
         self._acks.extend(ids)
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon_threadsafe(self._flush)
+            self._call(self._flush)
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -223,6 +244,7 @@ class ConsumeStream(Stream):
 
     async def request(self, request: api.ConsumeRequest) -> None:
         """Send *request* behind the acks so far, and wait until it took effect. Raises TopicError."""
+        self._brokers.check_loop()
         if self.failure is not None:
             raise self.failure
         self._last_request_id += 1
@@ -243,6 +265,13 @@ class ConsumeStream(Stream):
             ) from None
         finally:
             self._answers.pop(request.request_id, None)
+
+    async def flush(self) -> None:
+        """Wait until the broker has all acks so far. Raises TopicError, also for those that it refused."""
+        await self.request(api.ConsumeRequest())
+        if self._refused_acks is not None:
+            refused, self._refused_acks = self._refused_acks, None
+            raise refused
 
     async def close(self) -> None:
         """Send the acks that wait, then end."""

@@ -5,7 +5,8 @@ Rules:
 1. Messages are sent in the order of their sequence ids. After the call broke, all that are not acknowledged are sent
    again with the same ids: a broker with deduplication stores each of them once.
 2. A message that is not acknowledged in time fails; whether it is stored is not known then.
-3. Beyond PENDING_BYTES_MAX or PENDING_MESSAGES_MAX `submit` waits until less than half of that is under way.
+3. Beyond PENDING_BYTES_MAX or PENDING_MESSAGES_MAX `submit` waits until less than half of that is under way. That time
+   counts for the message, too.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from magnetar.client.brokers import Brokers
 from magnetar.client.errors import ClientClosed, MessageRefused, TopicError, TopicUnavailable
 from magnetar.client.stream import Stream
+from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, MessageId
 
@@ -74,8 +76,14 @@ def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int
 class PublishStream(Stream):
     """The messages of one producer to one topic (one partition): in order, sent again until they are acknowledged."""
 
-    def __init__(self, brokers: Brokers, topic: str, opening: Any, send_timeout_s: float) -> None:
+    _kind = "producer"
+
+    def __init__(
+        self, brokers: Brokers, topic: str, opening: Any, send_timeout_s: float, open_timeout_s: float | None = None
+    ) -> None:
+        """*open_timeout_s*: how long opening may take; None: as long as an operation."""
         super().__init__(brokers, topic)
+        self._open_timeout_s = open_timeout_s
         self.producer_name = opening.producer_name
         self.last_sequence_id = -1
         self.max_message_bytes = 0
@@ -90,14 +98,15 @@ class PublishStream(Stream):
         self._room = asyncio.Event()
         self._room.set()
         self._turn = asyncio.Lock()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._waiting = 0
+        """Calls that wait for room. Those that come now go behind them."""
+        self._settled = Bell()
         self._failure: TopicError | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Raises TopicError."""
-        call = await self._open()
+        call = await self._open(self._open_timeout_s)
         self._next_sequence_id = self.last_sequence_id + 1
         self._begin(call)
 
@@ -109,15 +118,21 @@ class PublishStream(Stream):
         self.max_message_bytes = answer.opened.max_message_bytes
         return call
 
-    async def submit(self, messages: list[Any], sequence_id: int | None) -> list[MessageId]:
-        """Send and wait for the acknowledgement. Raises TopicError, ValueError."""
-        return await (await self.begin(messages, sequence_id))
+    async def submit(
+        self, messages: list[Any], sequence_id: int | None, deadline: float | None = None
+    ) -> list[MessageId]:
+        """Send and wait for the acknowledgement, until *deadline* (`loop.time`). Raises TopicError, ValueError."""
+        return await (await self.begin(messages, sequence_id, deadline))
 
-    async def begin(self, messages: list[Any], sequence_id: int | None) -> "asyncio.Future[list[MessageId]]":
+    async def begin(
+        self, messages: list[Any], sequence_id: int | None, deadline: float | None = None
+    ) -> "asyncio.Future[list[MessageId]]":
         """Send; the future that is returned gets the ids with the acknowledgement. Raises TopicError, ValueError."""
-        async with self._turn:  # a call that waits for room goes before those that come later
-            while not self._room.is_set() and self._failure is None:
-                await self._room.wait()
+        loop = asyncio.get_running_loop()
+        if deadline is None:
+            deadline = loop.time() + self._send_timeout_s
+        if self._waiting or not self._room.is_set():
+            await self._wait_for_room(deadline)
         if self._failure is not None:
             raise self._failure
         first = self._next_sequence_id if sequence_id is None else sequence_id
@@ -130,8 +145,7 @@ class PublishStream(Stream):
                 f"{self.topic}: a message of {largest} bytes is larger than the broker's maxMessageSize "
                 f"({self.max_message_bytes}); make it smaller"
             )
-        loop = asyncio.get_running_loop()
-        sending = Sending(messages, sizes, first, loop.create_future(), loop.time() + self._send_timeout_s)
+        sending = Sending(messages, sizes, first, loop.create_future(), deadline)
         self._next_sequence_id = first + len(messages)
         self._highest_sent = self._next_sequence_id - 1
         self._pending.append(sending)
@@ -140,12 +154,30 @@ class PublishStream(Stream):
         self._pending_messages += len(messages)
         if self._pending_bytes > PENDING_BYTES_MAX or self._pending_messages > PENDING_MESSAGES_MAX:
             self._room.clear()
-        self._idle.clear()
         self._wake.set()
         if self._sweeper is None:
             self._sweeper = loop.call_later(min(SWEEP_S, self._send_timeout_s), self._sweep)
         future: asyncio.Future[list[MessageId]] = sending.future
         return future
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        """Raises TopicUnavailable after *deadline*: the message is not sent."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout_at(deadline), self._turn:
+                while not self._room.is_set() and self._failure is None:
+                    await self._room.wait()
+            if (
+                asyncio.get_running_loop().time() >= deadline
+            ):  # those before it have failed just now, for the same reason
+                raise TimeoutError
+        except TimeoutError:
+            raise TopicUnavailable(
+                f"{self.topic}: not sent within {self._send_timeout_s:g} s: messages before it are not acknowledged",
+                "DEADLINE_EXCEEDED",
+            ) from None
+        finally:
+            self._waiting -= 1
 
     def _sweep(self) -> None:
         self._sweeper = None
@@ -160,8 +192,9 @@ class PublishStream(Stream):
                     "DEADLINE_EXCEEDED",
                 ),
             )
+        self._settled.ring()
         if self._pending:
-            self._sweeper = loop.call_later(min(SWEEP_S, self._send_timeout_s), self._sweep)
+            self._sweeper = loop.call_at(min(now + SWEEP_S, self._pending[0].deadline), self._sweep)
 
     def _settle(self, sending: Sending, error: TopicError | None) -> None:
         if sending in self._pending[:1]:
@@ -179,8 +212,6 @@ class PublishStream(Stream):
         assert self._pending_messages >= 0, "more messages were settled than sent"
         if self._pending_bytes < PENDING_BYTES_MAX // 2 and self._pending_messages < PENDING_MESSAGES_MAX // 2:
             self._room.set()
-        if not self._pending:
-            self._idle.set()
         if sending.future.done():
             return
         if error is None:
@@ -189,8 +220,11 @@ class PublishStream(Stream):
             sending.future.set_exception(error)
 
     async def flush(self) -> None:
-        """Wait until everything is acknowledged or has failed."""
-        await self._idle.wait()
+        """Wait until everything so far is acknowledged or has failed."""
+        async with self._turn:  # those that wait for room come before this
+            last = self._highest_sent
+        while self._pending and self._pending[0].first_sequence_id <= last:
+            await self._settled.rung()
 
     # -------------------------------------------------------------------------------- the stream
 
@@ -244,6 +278,7 @@ class PublishStream(Stream):
             for sending in list(self._pending):
                 if 0 <= refusal.first_sequence_id - sending.first_sequence_id < len(sending.messages):
                     self._settle(sending, error)
+        self._settled.ring()
 
     def _on_receipt(self, receipt: Any) -> None:
         first, count = receipt.first_sequence_id, receipt.count
@@ -288,6 +323,7 @@ class PublishStream(Stream):
         for sending in list(self._pending):
             self._settle(sending, error)
         self._room.set()
+        self._settled.ring()
         assert not self._pending_bytes, "bytes count as pending, and no message does"
 
     async def close(self) -> None:

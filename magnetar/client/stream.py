@@ -12,10 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-import grpc
-
-from magnetar.client.brokers import Backoff, Brokers, ended, garbage, is_retried
-from magnetar.client.errors import TopicError
+from magnetar.client.base.rpc import grpc, log
+from magnetar.client.brokers import Backoff, Brokers, ended, garbage, is_cancelled, is_retried
+from magnetar.client.errors import ClientClosed, TopicError
 
 # How long closing waits for the broker to release a producer name or a subscription.
 CLOSE_S: Final = 2.0
@@ -29,8 +28,17 @@ async def _finish(task: asyncio.Task[None] | None) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+def _end_after_defect(writing: asyncio.Task[None], call: Any) -> None:
+    """Nothing would be written any more, without a word: end the *call*, so that its reader says why."""
+    if not writing.cancelled() and writing.exception() is not None:
+        call.cancel()
+
+
 class Stream(abc.ABC):
     """A stream to the broker that serves a topic. It is opened again whenever its call ends, until it is closed."""
+
+    _kind = ""
+    """What it is, for the log: producer or consumer."""
 
     def __init__(self, brokers: Brokers, topic: str) -> None:
         self.topic = topic
@@ -39,9 +47,16 @@ class Stream(abc.ABC):
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
-    async def _open(self) -> Any:
-        """The first call of the stream. Raises TopicError."""
-        return await self._brokers.retry(self._attempt)
+    async def _open(self, timeout_s: float | None = None) -> Any:
+        """The first call of the stream. Raises TopicError, also after *timeout_s*."""
+        log.debug("%s: connecting (%s)", self.topic, self._kind)
+        try:
+            call = await self._brokers.retry(self._attempt, timeout_s)
+        except TopicError as error:
+            log.error("%s: not connected (%s): %s", self.topic, self._kind, error)
+            raise
+        log.info("%s: connected (%s)", self.topic, self._kind)
+        return call
 
     def _begin(self, call: Any) -> None:
         assert self._task is None, "a stream is opened once; later it opens its calls itself"
@@ -49,22 +64,35 @@ class Stream(abc.ABC):
         self._task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # a defect: callers that wait get it
+        if task.cancelled():  # the client was closed, or the program ended its tasks
+            self._fail(ClientClosed(f"{self.topic}: the client is closed"))
+        elif (error := task.exception()) is not None:  # a defect: callers that wait get it
+            log.error("%s: ended (%s) by a defect", self.topic, self._kind, exc_info=error)
             self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+
+    def _refused(self, error: TopicError) -> None:
+        log.error("%s: closed for good (%s): %s", self.topic, self._kind, error)
+        self._fail(error)
 
     async def _run(self, call: Any) -> None:
         backoff = Backoff()
         while True:
             writing = asyncio.ensure_future(self._write(call))
+            writing.add_done_callback(lambda task, call=call: _end_after_defect(task, call))  # type: ignore[misc]
             try:
                 await self._read(call, backoff)
             except TopicError as error:
-                self._broken(error)
+                if writing.done() and not writing.cancelled() and (defect := writing.exception()) is not None:
+                    raise defect from None
                 if self._is_closing:
+                    self._broken(ClientClosed(f"{self.topic}: the {self._kind} is closed"))
+                    log.info("%s: closed (%s)", self.topic, self._kind)
                     return
+                self._broken(error)
                 if not is_retried(error):
-                    self._fail(error)
+                    self._refused(error)
                     return
+                log.warning("%s: connection lost (%s): %s", self.topic, self._kind, error)
             finally:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
@@ -77,8 +105,12 @@ class Stream(abc.ABC):
                 except TopicError as error:
                     # Our own former call, or other clients that are being disconnected, may still hold the name.
                     if not is_retried(error) and error.code != "ALREADY_EXISTS":
-                        self._fail(error)
+                        self._refused(error)
                         return
+                    log.debug("%s: not connected yet (%s): %s", self.topic, self._kind, error)
+            else:
+                return
+            log.info("%s: connected again (%s)", self.topic, self._kind)
             self._reopened()
 
     async def _read(self, call: Any, backoff: Backoff) -> None:
@@ -88,6 +120,10 @@ class Stream(abc.ABC):
                 answer = await call.read()
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 answer = grpc.aio.EOF
+            except asyncio.CancelledError:
+                if not call.cancelled() or is_cancelled():
+                    raise
+                answer = grpc.aio.EOF  # the call was, not this task
             if answer is grpc.aio.EOF:
                 raise await ended(call, self.topic)
             if answer is None:  # the library gives None for what it cannot decode

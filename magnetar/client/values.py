@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.client.base.arguments import check_properties, check_text, check_whole, wrong
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import MessageId
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 Time = int | datetime
 """Milliseconds since 1970 (UTC), or a datetime (one without a time zone is local time)."""
+
+# The largest numbers of the fields that they go into.
+INT32: Final = 2**31 - 1
+INT64: Final = 2**63 - 1
 
 TYPES: Final = {
     "exclusive": api.EXCLUSIVE,
@@ -24,9 +29,10 @@ TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message for `send_many`; times as in `Producer.send`."""
+    """A message for `send_many`; times as in `Producer.send`. Without a payload (None) it is a null message, which
+    deletes its key in a compacted topic."""
 
-    payload: bytes
+    payload: bytes | None
     key: str | None = None
     properties: Mapping[str, str] | None = None
     event_time: Time | None = None
@@ -41,6 +47,12 @@ class Schema:
     type: int
     data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_whole("type of a Schema", self.type, -INT32 - 1, INT32)
+        if not isinstance(self.data, bytes):
+            raise wrong("data of a Schema", self.data, "bytes")
+        check_properties("properties of a Schema", self.properties)
 
     def to_api(self) -> api.Schema:
         return api.Schema(type=self.type, data=self.data, properties=dict(self.properties))
@@ -132,11 +144,16 @@ class Message:
         return f"Message({self.topic}, {self.id}, {len(self.payload)} bytes)"
 
 
-def time_ms(value: Time) -> int:
-    """Milliseconds since 1970. Raises ValueError for times before."""
-    ms = round(value.timestamp() * 1000) if isinstance(value, datetime) else value
-    if ms <= 0:
-        raise ValueError(f"{value} is not a time after 1970 in milliseconds")
+def time_ms(value: Time, name: str = "a time") -> int:
+    """Milliseconds since 1970. Raises TypeError, ValueError for times before."""
+    if isinstance(value, datetime):
+        ms = round(value.timestamp() * 1000)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        ms = value
+    else:
+        raise wrong(name, value, "milliseconds since 1970, as int, or a datetime")
+    if not 0 < ms <= INT64:
+        raise ValueError(f"{name}: {value} is not a time after 1970 in milliseconds")
     return ms
 
 
@@ -145,15 +162,60 @@ def outgoing(message: "Outgoing | bytes") -> api.Message:
     if isinstance(message, bytes):
         return api.Message(payload=message)
     if not isinstance(message, Outgoing):
-        raise TypeError(f"a message is bytes or Outgoing, not {type(message).__name__}")
-    made = api.Message(payload=message.payload, key=message.key, ordering_key=message.ordering_key)
-    if message.properties:
-        made.properties.update(message.properties)
+        raise wrong("a message", message, "bytes or magnetar.Outgoing")
+    payload, key, ordering_key = message.payload, message.key, message.ordering_key
+    if payload is not None and not isinstance(payload, bytes):
+        raise wrong("payload", payload, 'bytes ("text".encode()), or None for a null message')
+    if key is not None and not isinstance(key, str):
+        raise wrong("key", key, "str")
+    if not isinstance(ordering_key, bytes):
+        raise wrong("ordering_key", ordering_key, "bytes")
+    try:
+        made = api.Message(payload=payload, key=key, ordering_key=ordering_key)
+    except UnicodeEncodeError:
+        check_text("key", key, may_be_empty=True)
+        raise
+    if payload is None:
+        made.is_null = True
+    if message.properties is not None:
+        try:
+            made.properties.update(message.properties)
+        except (TypeError, ValueError, AttributeError):
+            check_properties("properties", message.properties)
+            raise
     if message.event_time is not None:
-        made.event_time_ms = time_ms(message.event_time)
+        made.event_time_ms = time_ms(message.event_time, "event_time")
     if message.deliver_at is not None:
-        made.deliver_at_ms = time_ms(message.deliver_at)
+        made.deliver_at_ms = time_ms(message.deliver_at, "deliver_at")
     return made
+
+
+def check_id(name: str, id_: object) -> None:
+    """Check that *id_* is one that a topic may have. Raises TypeError, ValueError."""
+    if not isinstance(id_, MessageId):
+        raise wrong(name, id_, "MessageId")
+    check_whole(f"ledger_id of {name}", id_.ledger_id, -1, INT64)
+    check_whole(f"entry_id of {name}", id_.entry_id, -1, INT64)
+    check_whole(f"partition of {name}", id_.partition, -1, INT32)
+    check_whole(f"batch_index of {name}", id_.batch_index, -1, INT32)
+    check_whole(f"batch_size of {name}", id_.batch_size, 0, INT32)
+
+
+def ack_to_api(item: "Message | MessageId") -> api.MessageId:
+    """The id of a message that is acknowledged. Raises TypeError, ValueError."""
+    if isinstance(item, Message):
+        return id_to_api(item.id)
+    if not isinstance(item, MessageId):
+        raise wrong("what is acknowledged", item, "messages, their MessageIds, or several of these")
+    check_id("an id that is acknowledged", item)
+    if item.ledger_id < 0 or item.entry_id < 0:
+        raise ValueError(f"{item} is no message that was received")
+    if item.batch_index >= 0 and item.batch_index >= item.batch_size:
+        raise ValueError(
+            f"{item}: batch_index {item.batch_index} and batch_size {item.batch_size} do not go together; give an id "
+            "back as it came"
+        )
+    return id_to_api(item)
 
 
 def id_to_api(id_: MessageId) -> api.MessageId:
@@ -185,4 +247,7 @@ def partition_of_key(key: str, partitions: int) -> int:
 
 
 def check_batch(messages: "Sequence[Outgoing | bytes]") -> list[api.Message]:
+    """Raises TypeError, ValueError."""
+    if isinstance(messages, bytes | str | Outgoing):
+        raise wrong("messages", messages, "a list of bytes and magnetar.Outgoing")
     return [outgoing(message) for message in messages]

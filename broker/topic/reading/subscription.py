@@ -92,7 +92,7 @@ class Subscription:
         check_fits(kind, policy, self.type, None if key_shared is None else key_shared.policy)
         most = self.pump.limits.consumers_max
         if most and len(dispatcher.consumers) >= most:
-            raise ConsumerBusy("Subscription reached max consumers limit")
+            raise ConsumerBusy("Subscription reached max consumers limit", way_out=f"close one of the {most}")
         dispatcher.check_newcomer(consumer)
 
     def add_consumer(self, consumer: Consumer, kind: int, policy: KeySharedPolicy) -> None:

@@ -26,7 +26,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name=name, daemon=True)
         self._pid = os.getpid()
         # Work goes to the loop before what ends it, or not at all: so nobody waits for a loop that has ended.
         self._lock = threading.Lock()
@@ -43,6 +43,11 @@ class LoopThread:
         """False after `stop`, and in the child of a fork."""
         return self.is_own and self._thread.is_alive()
 
+    @property
+    def is_stopping(self) -> bool:
+        """It takes no more work."""
+        return self._is_stopping
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Wait for *work*; raises what it raises, TimeoutError after *timeout_s*, LoopStopped if `stop` comes first."""
         future = self._begun(work)
@@ -58,7 +63,8 @@ class LoopThread:
                 raise  # by *work* itself
             future.cancel()
             raise TimeoutError(f"no answer within {timeout_s} s") from None
-        except KeyboardInterrupt:
+        except BaseException:
+            # By a handler of a signal, as at Control-C: nobody waits for the result any more. (From *work* it is done.)
             future.cancel()
             raise
 
@@ -107,7 +113,28 @@ class LoopThread:
         cancelling.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+
+    def stop_soon(self, last: Coroutine[Any, Any, None]) -> None:
+        """Run *last*, then `stop`. Does not wait: for finalizers, which may run on any thread."""
+        if self._begun(end := _end(last, self._loop), is_last=True) is None:
+            end.close()
+            last.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread: it does not keep the LoopThread alive."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _end(last: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        await last
+    finally:
+        await _cancel_all()
+        loop.stop()
 
 
 async def _start(

@@ -39,10 +39,11 @@ def test_an_entry_that_is_named_as_a_whole_is_no_part_any_more(batches: PartialB
     assert len(batches) == 0
 
 
-def test_what_stands_before_an_impossible_id_counts(batches: PartialBatches) -> None:
-    acks = acks_of([id_of(3), id_of(7, 5, 3), id_of(4)], batches)
-    assert (acks.whole, acks.parts) == ([Position(1, 3)], {})
+def test_an_impossible_id_is_passed_over_and_the_others_count(batches: PartialBatches) -> None:
+    acks = acks_of([id_of(3), id_of(7, 5, 3), id_of(4), api.MessageId(ledger_id=-9)], batches)
+    assert (acks.whole, acks.parts) == ([Position(1, 3), Position(1, 4)], {})
     assert isinstance(acks.failure, ValueError | BrokerError | InvalidPosition)
+    assert "batch_index 5" in str(acks.failure), "the first of them"
 
 
 def test_what_is_left_of_a_batch_is_said_as_a_set() -> None:

@@ -1,0 +1,206 @@
+"""The topic client in processes of its own: forks, exits, what stands on stderr, and servers that are held up."""
+
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from magnetar.testing.servers import TopicPlace
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_S = 60
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program of its own; it must not hang, whatever it does."""
+    text = f"import os, sys, magnetar\n{textwrap.dedent(program)}"
+    return subprocess.run(
+        [sys.executable, "-u", "-W", "error", "-c", text, *arguments],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
+def said(program: str, *arguments: str) -> list[str]:
+    """The lines on stdout of a program that ends well and leaves nothing on stderr."""
+    done = run(program, *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout.splitlines()
+
+
+FORK = """
+    import gc
+    address, topic = sys.argv[1:]
+
+    def in_child(work):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            work()
+            sys.exit(0)  # as a program ends: what was inherited is cleaned up
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    def attempt(call):
+        try:
+            print("went well:", call())
+        except magnetar.TopicError as error:
+            print(type(error).__name__, error)
+
+    def new():
+        with magnetar.Client(address) as made:
+            made.producer(topic).send(b"from the child")
+"""
+
+
+def test_a_client_works_in_the_child_of_a_fork_or_says_what_to_do(volatile_pulsar_server: TopicPlace) -> None:
+    lines = said(
+        FORK
+        + """
+    client = magnetar.Client(address)
+    producer, consumer = client.producer(topic), client.consumer(topic, "s", from_earliest=True)
+    producer.send(b"from the parent")
+    message = consumer.receive(10)
+    producer.send(b"it waits in the parent's queue")
+
+    def inherited():
+        for call in (
+            lambda: producer.send(b"x"), producer.flush, producer.close, lambda: consumer.receive(1), consumer.flush,
+            lambda: consumer.receive_batch(1, 1), lambda: next(iter(consumer)), lambda: consumer.ack(message),
+            lambda: consumer.nack(message), lambda: client.producer(topic), lambda: client.topics.list(), new,
+        ):
+            attempt(call)
+        client.close()
+        globals().pop("producer"), globals().pop("consumer"), globals().pop("client")
+        gc.collect()
+
+    for _ in range(3):
+        in_child(inherited)
+    producer.send(b"the parent goes on")
+    print(consumer.receive(10).payload, consumer.receive(10).payload)
+    client.close()
+    in_child(new)
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.topic("t"),
+    )
+    round_ = len(lines[: lines.index("0")])
+    assert round_ == 12
+    for first in range(0, 3 * (round_ + 1), round_ + 1):
+        *inherited, new, code = lines[first : first + round_ + 1]
+        assert all(re.match("ClientClosed .*make one in this process .*gunicorn", line) for line in inherited)
+        assert re.match("TopicError .*forked while a client was open.*gunicorn.*spawn", new)
+        assert code == "0"
+    assert lines[-2:] == ["""b"it waits in the parent's queue" b'the parent goes on'""", "0"]
+
+
+def test_multiprocessing_works_with_a_client_in_each_process(volatile_pulsar_server: TopicPlace) -> None:
+    lines = said(
+        """
+    import multiprocessing
+    address, topic = sys.argv[1:]
+
+    def work(number):
+        with magnetar.Client(address) as client:
+            client.producer(topic).send(b"%d" % number)
+
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(work, range(4))
+    with magnetar.Client(address) as client, client.reader(topic) as reader:
+        print(sorted(reader.receive(10).payload for _ in range(4)))
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.topic("t"),
+    )
+    assert lines == ["[b'0', b'1', b'2', b'3']"]
+
+
+@pytest.mark.parametrize("end", ["", "client.close()", "sys.exit(0)", "del client, producer, consumer"])
+def test_a_process_ends_whatever_its_threads_wait_for(volatile_pulsar_server: TopicPlace, end: str) -> None:
+    done = run(
+        f"""
+    import threading, time, warnings
+    warnings.simplefilter("ignore")
+    client = magnetar.Client(sys.argv[1], operation_timeout_s=5)
+    producer = client.producer(sys.argv[2], send_timeout_s=2)
+    consumer = client.consumer(sys.argv[2], "s")
+    producer.send(b"x")
+
+    def send(producer):
+        while True:
+            producer.send(b"x")
+
+    def receive(consumer):
+        while True:
+            consumer.receive()
+
+    for target, part in ((send, producer), (receive, consumer), (receive, consumer)):
+        threading.Thread(target=target, args=(part,), daemon=True).start()
+    time.sleep(0.1)
+    {end}
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.topic("t"),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_send_end_when_the_client_is_closed_and_so_does_the_process(
+    volatile_pulsar_server: TopicPlace,
+) -> None:
+    lines = said(
+        """
+    import collections, threading, time
+    ended = collections.Counter()
+
+    def send(producer):
+        try:
+            while True:
+                producer.send(b"x")
+        except magnetar.TopicError as error:
+            ended[type(error).__name__] += 1
+
+    for number in range(12):
+        client = magnetar.Client(sys.argv[1], operation_timeout_s=5)
+        threads = [
+            threading.Thread(target=send, args=(client.producer(sys.argv[2], mix_keys=bool(number % 2)),))
+            for number in range(10)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.01 * number)
+        client.close()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    print(dict(ended))
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.topic("t"),
+    )
+    assert lines == ["{'ClientClosed': 120}"]
+
+
+def test_nothing_stands_on_stderr_but_what_the_program_writes(volatile_pulsar_server: TopicPlace) -> None:
+    """Wrong ports, TLS for plain, nobody there: errors, and nothing beside them (`-W error` is on, too)."""
+    lines = said(
+        """
+    grpc, pulsar, http = sys.argv[1:]
+    for address, options in (
+        (grpc, {"tls": True}), (pulsar, {}), (http, {}), (pulsar, {"tls": True}), (http, {"tls": True}),
+        ("localhost:1", {"operation_timeout_s": 0.2}),
+    ):
+        with magnetar.Client(address, **{"operation_timeout_s": 30, **options}) as client:
+            try:
+                client.producer("t").send(b"x")
+            except magnetar.TopicError as error:
+                print(error)
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.service_url.partition("://")[2],
+        volatile_pulsar_server.admin_url.partition("://")[2],
+    )
+    words = ["gRPC without TLS", "binary protocol", "speaks HTTP", "binary protocol", "speaks HTTP", "is refused"]
+    assert len(lines) == len(words)
+    assert all(word in line for word, line in zip(words, lines, strict=True)), lines
