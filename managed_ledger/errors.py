@@ -8,6 +8,7 @@ ManagedLedgerError
 ├── ManagedLedgerNotFound
 ├── StorageUnavailable        bookies or metadata store fail at the moment; a retry later may succeed
 │   ├── DataLost              … and never will: no copy of these entries is left
+│   ├── OffloadedLedger       … here: the ledger is in tiered storage, where only Apache's brokers read
 │   ├── RecordInDoubt         … and whether a record was written is not known
 │   └── RecordUnreadable      … and never will: what is stored in the metadata store cannot be understood
 ├── EntryRefused              the entry can never be stored (too large); other entries are not affected
@@ -59,6 +60,10 @@ class DataLost(StorageUnavailable):
         super().__init__(text)
         self.ledger_id = ledger_id
         self.entry_id = entry_id
+
+
+class OffloadedLedger(StorageUnavailable):
+    """The ledger was moved to tiered storage, which is not read here; it is not lost."""
 
 
 class RecordInDoubt(StorageUnavailable):

@@ -21,6 +21,7 @@ Rules:
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,6 +48,7 @@ from managed_ledger.errors import (
 )
 from managed_ledger.ledgers.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCursor, Holdings
 from managed_ledger.ledgers.lifecycle import LedgerLifecycle
+from managed_ledger.ledgers.offloaded import is_offloaded, what_stays
 from managed_ledger.ledgers.preparing import Prepared
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.ledgers.topic_record import TopicRecord, set_properties
@@ -59,6 +61,8 @@ from managed_ledger.reading.reading import Entry, Reading
 from managed_ledger.retention import RetentionRule
 from managed_ledger.writing.appending import Appending, AppendListener, State
 from managed_ledger.writing.writing import Writing
+
+log = logging.getLogger(__name__)
 
 # A conflict while opening means that another broker opens the same topic; one of us wins after a round or two. The
 # wait before the second attempt; it grows by as much with each further one.
@@ -589,7 +593,10 @@ class ManagedLedger:
             # After this write the record names no ledger, and a write by a former owner is a conflict.
             async with self._record.lock:
                 ledger_ids = self._record.ledger_ids
+                left_behind = what_stays(self._ledgers)
                 await self._record.write([])
+            for place in left_behind:
+                log.warning("%s is deleted: what was offloaded of it stays there: %s", self.name, place)
             await self._cursors.delete_all()
             for ledger_id in ledger_ids:
                 await self._record.drop(ledger_id)
@@ -616,7 +623,7 @@ class ManagedLedger:
                     "ledgerId": info.ledgerId,
                     "entries": info.entries,
                     "size": info.size,
-                    "offloaded": False,
+                    "offloaded": is_offloaded(info),
                     "underReplicated": False,
                 }
                 for info in self._ledgers

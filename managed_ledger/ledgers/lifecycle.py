@@ -31,6 +31,7 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.ledgers.holdings import NOTHING_KNOWN
 from managed_ledger.ledgers.new_ledger import new_ledger
+from managed_ledger.ledgers.offloaded import only_offloaded, what_stays
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.ledgers.topic_record import TopicRecord
 from managed_ledger.position import Position
@@ -87,6 +88,8 @@ class LedgerLifecycle:
         if not infos:
             return
         last = infos[-1]
+        if only_offloaded(last):
+            return  # it was closed before it was moved, and its record says how many entries it has
         try:
             handle = await self._bookkeeper.open_ledger(
                 last.ledgerId, password=self.config.password, recovery=True, known=known.get(last.ledgerId)
@@ -279,6 +282,9 @@ class LedgerLifecycle:
 
         Raises as `write_record`.
         """
+        left_behind = what_stays(info for info in self._ledgers if info.ledgerId in ledger_ids)
         await self.write_record([info for info in self._ledgers if info.ledgerId not in ledger_ids])
         for ledger_id in ledger_ids:
             self._ledgers.remove(ledger_id)
+        for place in left_behind:
+            log.warning("%s: what was offloaded of a ledger that is removed stays there: %s", self._name, place)

@@ -15,8 +15,9 @@ from magnetar_core.bookkeeper.client.write_handle import LedgerWriteHandle
 from magnetar_core.bookkeeper.metadata.damage.reports import OnDamage, ignore_damage
 from magnetar_core.bookkeeper.metadata.damage.rules import Kind
 from magnetar_core.runtime.types import Buffer, Corruption
-from managed_ledger.errors import DataLost, StorageUnavailable
+from managed_ledger.errors import DataLost, OffloadedLedger, StorageUnavailable
 from managed_ledger.ledger_list import LedgerList
+from managed_ledger.ledgers.offloaded import only_offloaded, place_of
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading.entry_cache import EntryCache
 
@@ -68,8 +69,8 @@ class Reading:
         """Entries from *first* (or the next one there is) on, in order, of one ledger.
 
         At most *max_entries* and about *max_bytes*, but at least one if there is one; never past `last_confirmed`;
-        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable, or DataLost of
-        the first entry that it would return.
+        empty at the end. What memory has is returned at once. The awaitable raises StorageUnavailable, OffloadedLedger,
+        or DataLost of the first entry that it would return.
         """
         position = self._ledgers.ceiling(first)
         last = self._ledgers.entries_of(position.ledger_id) - 1
@@ -88,6 +89,12 @@ class Reading:
 
     async def _read_cold(self, position: Position, last: int, max_bytes: int) -> Sequence[Entry]:
         ledger_id = position.ledger_id
+        info = self._ledgers.info(ledger_id)
+        if only_offloaded(info):
+            raise OffloadedLedger(
+                f"{self._name}: {position} is in tiered storage ({place_of(info)}), which this broker does not read. "
+                "It is not lost: an Apache broker with that offloader gives it"
+            )
         handle: LedgerReadHandle | None = None
         try:
             handle = await self._handle(ledger_id)

@@ -15,6 +15,21 @@ COMPACTED = ("tests/unit/broker/test_compacted_topics.py",)
 STEPS = (f"{UNIT}/test_order_of_steps.py",)
 
 MUTANTS = (
+    # -- ledgers in tiered storage
+    Mutant(
+        "a ledger in tiered storage counts as lost",
+        "managed_ledger/reading/reading.py",
+        "        if only_offloaded(info):\n",
+        "        if False:\n",
+        ("tests/unit/managed_ledger/ledgers/test_offloaded.py",),
+    ),
+    Mutant(
+        "the last ledger is forgotten where it is in tiered storage",
+        "managed_ledger/ledgers/lifecycle.py",
+        "        if only_offloaded(last):\n",
+        "        if False:\n",
+        ("tests/unit/managed_ledger/ledgers/test_offloaded.py",),
+    ),
     # -- transactions of Apache's brokers
     Mutant(
         "a topic with messages of transactions is opened",

@@ -23,6 +23,20 @@ _VALUES: Final = (f"{_UNIT}/values/test_records.py",)
 _ROWS: Final = ("tests/property/test_spark_rows.py",)
 
 MUTANTS = (
+    Mutant(
+        "a ledger in tiered storage is planned as if bookies had it",
+        "connectors/spark/plan/cluster.py",
+        "        check_on_bookies(str(part), kept, offloaded)\n",
+        "",
+        ("tests/unit/connectors/spark/test_reading.py", "-k", "tiered"),
+    ),
+    Mutant(
+        "a query leaves out a ledger in tiered storage",
+        "connectors/spark/stream/follower.py",
+        "        check_on_bookies(view.name.full, runs, view.offloaded)\n",
+        "",
+        ("tests/unit/connectors/spark/stream/test_driver.py", "-k", "tiered"),
+    ),
     # -- filters
     Mutant(
         "a filter from an entry on leaves out that entry",
@@ -85,7 +99,7 @@ MUTANTS = (
     Mutant(
         "the last ledger of a topic is believed to be closed",
         "connectors/spark/plan/recorded.py",
-        "        if entries > 0 and number < last:\n",
+        "        if entries > 0 and (number < last or only_offloaded(info)):\n",
         "        if entries > 0:\n",
         (f"{UNIT}/plan/test_recorded.py",),
     ),

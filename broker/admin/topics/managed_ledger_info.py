@@ -5,6 +5,7 @@ from urllib.parse import unquote_plus
 
 from broker.admin.topics.entry_headers import time_text
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, Node
+from managed_ledger.ledgers.offloaded import is_offloaded
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo, NestedPositionInfo
@@ -44,7 +45,7 @@ def _ledger(info: ManagedLedgerInfo.LedgerInfo, now_ms: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"ledgerId": info.ledgerId}
     if info.HasField("entries") and info.timestamp:
         shown |= {"entries": info.entries, "size": info.size}
-    return shown | {"timestamp": info.timestamp or now_ms, "isOffloaded": False}
+    return shown | {"timestamp": info.timestamp or now_ms, "isOffloaded": is_offloaded(info)}
 
 
 def _cursor(node: Node, name: str) -> dict[str, Any]:

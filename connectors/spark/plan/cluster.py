@@ -14,7 +14,7 @@ from typing import Final
 from connectors.spark.options.read import Place, ReadOptions
 from connectors.spark.plan.cursors import consumed, missing
 from connectors.spark.plan.planning import TopicRange, clip
-from connectors.spark.plan.recorded import recorded
+from connectors.spark.plan.recorded import check_on_bookies, places, recorded
 from connectors.spark.plan.times import bounds
 from connectors.spark.plan.topics import partition_count, topics_like
 from connectors.spark.ranges import Position, Run, Times
@@ -182,11 +182,14 @@ class Freezer:
         closed_ms = {info.ledgerId: info.timestamp for info in record.ledgerInfo}
         self.closed_ms.update(closed_ms)
         known, unknown = recorded(record.ledgerInfo)
+        offloaded = places(record.ledgerInfo)
         asked = await asyncio.gather(*(self._run(part, ledger_id) for ledger_id in unknown))
         run_by_ledger = {**known, **dict(zip(unknown, asked, strict=True))}
         runs = [run for info in record.ledgerInfo if (run := run_by_ledger[info.ledgerId]) is not None]
         if self._options.compacted:
-            return await self._compacted_range(part, runs)
+            compacted = await self._compacted_range(part, runs)
+            check_on_bookies(str(part), compacted.runs, offloaded)
+            return compacted
         start = self._options.starting.get(topic, {}).get(number)
         end = self._options.ending.get(topic, {}).get(number)
         if self._options.times is not None:
@@ -197,6 +200,7 @@ class Freezer:
             first, acked = await consumed(self._store, self._bookkeeper, part, self._options.backlog_of)
             start = max(start or first, first)
         kept, earlier = clip(runs, start, end)
+        check_on_bookies(str(part), kept, offloaded)
         return TopicRange(str(part), part.partition, kept, earlier, acked)
 
     async def _compacted_range(self, part: TopicName, runs: Sequence[Run]) -> TopicRange:

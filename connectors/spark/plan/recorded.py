@@ -5,9 +5,11 @@ that no entry is added. So a ledger that is not the last, with its entries, need
 one may be open, and one without entries may be one of which the broker has not said yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.spark.ranges import Run
+from managed_ledger.errors import OffloadedLedger
+from managed_ledger.ledgers.offloaded import only_offloaded, place_of
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 
@@ -18,8 +20,24 @@ def recorded(infos: Sequence[ManagedLedgerInfo.LedgerInfo]) -> tuple[dict[int, R
     last = len(infos) - 1
     for number, info in enumerate(infos):
         ledger_id, entries = info.ledgerId, info.entries
-        if entries > 0 and number < last:
+        if entries > 0 and (number < last or only_offloaded(info)):
             known[ledger_id] = Run(ledger_id, 0, entries - 1, max(info.size, 1))
         else:
             unknown.append(ledger_id)
     return known, unknown
+
+
+def places(infos: Iterable[ManagedLedgerInfo.LedgerInfo]) -> dict[int, str]:
+    """Ledger → where in tiered storage it is, of those that are not on bookies any more."""
+    return {info.ledgerId: place_of(info) for info in infos if only_offloaded(info)}
+
+
+def check_on_bookies(topic: str, runs: Iterable[Run], offloaded: Mapping[int, str]) -> None:
+    """Raises OffloadedLedger if some of *runs* are not on bookies any more, whatever `failOnDataLoss` says: they are
+    not lost. *offloaded*: see `places`."""
+    for run in runs:
+        if run.ledger_id in offloaded and not run.is_compacted:
+            raise OffloadedLedger(
+                f"{topic}: ledger {run.ledger_id} is in tiered storage ({offloaded[run.ledger_id]}), which is not read "
+                "here. It is not lost: clients of Apache's brokers read it. Begin behind it with startingOffsets"
+            )

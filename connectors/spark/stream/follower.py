@@ -22,13 +22,14 @@ Rules:
 import asyncio
 import logging
 from bisect import bisect_left
+from collections.abc import Mapping
 from typing import Final
 
 from connectors.spark.options.read import ReadOptions
 from connectors.spark.plan import topics
 from connectors.spark.plan.cluster import DataLoss, TopicMissing, check_own, time_bounds
 from connectors.spark.plan.planning import TopicRange, clip
-from connectors.spark.plan.recorded import recorded
+from connectors.spark.plan.recorded import check_on_bookies, places, recorded
 from connectors.spark.ranges import Position, Run, Times
 from connectors.spark.stream.offsets import EARLIEST, Part, Positions
 from magnetar_core.bookkeeper.client.client import BookKeeper
@@ -176,11 +177,12 @@ class Follower:
             )
 
     def range(self, part: Part, start: Position, end: Position) -> TopicRange:
-        """What is to be read of a partition."""
+        """What is to be read of a partition. Raises OffloadedLedger."""
         view = self._part(part)
         if view is None:
             return TopicRange(part.topic, -1, ())
         runs, before = view.runs(start, end)
+        check_on_bookies(view.name.full, runs, view.offloaded)
         return TopicRange(view.name.full, view.name.partition, runs, before)
 
     def reach(self, part: Part, end: Position) -> None:
@@ -352,6 +354,8 @@ class _PartView:
         self._is_stale = True
         self.closed_ms: dict[int, int] = {}
         """When ledgers were closed."""
+        self.offloaded: Mapping[int, str] = {}
+        """Ledgers that are in tiered storage alone, and where."""
         self._cancel = store.watch_node(ledger_path(name.managed_ledger_name), self._on_change)
 
     def _on_change(self) -> None:
@@ -422,6 +426,7 @@ class _PartView:
                 self._closed[ledger_id] = ledger_or_run
         self._ledger_ids = ledger_ids
         self.closed_ms = {info.ledgerId: info.timestamp for info in infos}
+        self.offloaded = places(infos)
 
     def _lose(self, run: Run | None) -> None:
         """Note that what was seen of a ledger is gone."""

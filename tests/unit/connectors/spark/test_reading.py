@@ -23,7 +23,7 @@ from connectors.spark.task import reader
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_path as metadata_path
 from magnetar_core.bookkeeper.wire.codec_v2 import BATCH_READ_ENTRY, V2Error
 from magnetar_core.runtime.types import ConfigurationError, Corruption, MagnetarError
-from managed_ledger.errors import ShadowTopic
+from managed_ledger.errors import OffloadedLedger, ShadowTopic
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from tests.unit.connectors.spark.entries import ALL_METADATA, batch, message, single
@@ -213,6 +213,20 @@ async def test_a_ledger_that_the_topic_lists_and_is_gone_is_data_loss(world: Spa
     with pytest.raises(DataLoss, match="ledger 4711 of persistent://public/default/t is gone"):
         await world.reader("t")
     assert await world.values("t", failOnDataLoss="false") == in_order(0, 2)
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+async def test_a_ledger_in_tiered_storage_is_named_and_never_left_out(world: SparkWorld, lenient: str) -> None:
+    one, two = await world.ledger(numbered(0, 2)), await world.ledger(numbered(2, 3))
+    await world.topic("t", one, two)
+    await world.moved_to_tiered_storage("t", one, 2)
+    with pytest.raises(OffloadedLedger, match=f"ledger {one.ledger_id} is in tiered storage .*cold, object .* lost"):
+        await world.reader("t", failOnDataLoss=lenient)
+    behind = json.dumps({"t": {"0": f"{two.ledger_id}:0"}})
+    assert await world.values("t", startingOffsets=behind) == in_order(2, 3)
+    await world.moved_to_tiered_storage("t", two, 3)
+    with pytest.raises(OffloadedLedger, match=f"ledger {two.ledger_id} is in tiered storage"):
+        await world.reader("t", failOnDataLoss=lenient, startingOffsets=behind)
 
 
 async def test_a_ledger_that_is_trimmed_after_planning_is_data_loss(world: SparkWorld) -> None:

@@ -66,6 +66,19 @@ class SparkWorld:
             info.ledgerInfo.add(ledgerId=ledger if isinstance(ledger, int) else ledger.ledger_id)
         await self.store.put(ledger_path(f"{STEM}/{name}"), info.SerializeToString())
 
+    async def moved_to_tiered_storage(self, name: str, ledger: LedgerWriteHandle, entries: int) -> None:
+        """As an Apache broker does with a ledger of *entries* that is closed: the bookies have it no more."""
+        node = await self.store.get(ledger_path(f"{STEM}/{name}"))
+        assert node is not None
+        record = ManagedLedgerInfo.FromString(bytes(node.value))
+        (info,) = (info for info in record.ledgerInfo if info.ledgerId == ledger.ledger_id)
+        info.entries, info.size, info.timestamp = entries, 100, 1
+        info.offloadContext.complete = info.offloadContext.bookkeeperDeleted = True
+        info.offloadContext.driverMetadata.name = "aws-s3"
+        info.offloadContext.driverMetadata.properties.add(key="bucket", value="cold")
+        await self.client.delete_ledger(ledger.ledger_id)
+        await self.store.put(node.path, record.SerializeToString())
+
     async def shadow(self, name: str, source: str, partitions: int) -> str:
         """A shadow topic of *source*, whose record has no ledgers; returns the name of the first partition that was
         used, or its own."""

@@ -26,7 +26,7 @@ from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import ledger_pat
 from magnetar_core.bookkeeper.metadata.stores.store import Node
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
-from managed_ledger.errors import ShadowTopic
+from managed_ledger.errors import OffloadedLedger, ShadowTopic
 from managed_ledger.messages import encode_entry
 from managed_ledger.records.paths import cursor_path, ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
@@ -68,6 +68,21 @@ async def test_the_last_entry_is_seen_though_nothing_follows_it(tmp_path: Path) 
         await found.look_settled()
         assert found.ends() == {HERE: (head.ledger_id, 4)}
         found.close()
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+async def test_a_ledger_in_tiered_storage_ends_the_query_that_comes_to_it(tmp_path: Path, lenient: str) -> None:
+    async with spark_world(tmp_path) as world:
+        one, head = await world.ledger(numbered(0, 3)), await world.ledger(numbered(3, 3), closed=False)
+        await world.topic("t", one, head)
+        await world.moved_to_tiered_storage("t", one, 3)
+        query = follower(world, failOnDataLoss=lenient)
+        await query.look_settled()
+        assert query.begins() == {HERE: (one.ledger_id, 0)}
+        with pytest.raises(OffloadedLedger, match=f"ledger {one.ledger_id} is in tiered storage"):
+            query.range(HERE, (one.ledger_id, 0), (head.ledger_id, 3))
+        assert query.range(HERE, (head.ledger_id, 0), (head.ledger_id, 3)).entries == 3
+        query.close()
 
 
 async def test_an_entry_that_is_not_confirmed_counts_when_it_has_been_held_for_a_while(tmp_path: Path) -> None:
