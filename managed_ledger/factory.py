@@ -15,11 +15,11 @@ from managed_ledger.ledger import ManagedLedger
 from managed_ledger.ledgers.holdings import Changes, Holdings
 from managed_ledger.ledgers.preparing import Preparations
 from managed_ledger.ledgers.tails import Tails
-from managed_ledger.ledgers.transactions import TransactionNotes
 from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.read_ahead import AheadBudget
 from managed_ledger.records.paths import ROOT, ledger_path
 from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
+from managed_ledger.transactions import TransactionNotes
 
 log = logging.getLogger(__name__)
 

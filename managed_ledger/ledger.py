@@ -48,7 +48,6 @@ from managed_ledger.errors import (
 )
 from managed_ledger.ledgers.holdings import CURSORS_MAX, NOTHING_KNOWN, UNHEARD, HeldCursor, Holdings
 from managed_ledger.ledgers.lifecycle import LedgerLifecycle
-from managed_ledger.ledgers.offloaded import is_offloaded, what_stays
 from managed_ledger.ledgers.preparing import Prepared
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.ledgers.topic_record import TopicRecord, set_properties
@@ -58,6 +57,7 @@ from managed_ledger.reading.entry_cache import EntryCache
 from managed_ledger.reading.entry_index import stored_index
 from managed_ledger.reading.read_ahead import AheadBudget
 from managed_ledger.reading.reading import Entry, Reading
+from managed_ledger.records.offloaded import is_offloaded, what_stays
 from managed_ledger.retention import RetentionRule
 from managed_ledger.writing.appending import Appending, AppendListener, State
 from managed_ledger.writing.writing import Writing

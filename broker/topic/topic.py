@@ -479,7 +479,7 @@ class Topic:
         """
         horizon = self.compactor.horizon
         if not read_compacted or horizon is None or horizon < self.ledger.last_confirmed:
-            return await last_message(self.ledger)
+            return await last_message(self.ledger, lambda: asyncio.sleep(0))
         with storage_errors():
             kept = await self.compactor.last_message()
         if kept is None:

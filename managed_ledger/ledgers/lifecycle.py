@@ -31,11 +31,11 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerError, ManagedLedgerFenced, RecordInDoubt, StorageUnavailable
 from managed_ledger.ledgers.holdings import NOTHING_KNOWN
 from managed_ledger.ledgers.new_ledger import new_ledger
-from managed_ledger.ledgers.offloaded import only_offloaded, what_stays
 from managed_ledger.ledgers.tails import Tails
 from managed_ledger.ledgers.topic_record import TopicRecord
 from managed_ledger.position import Position
 from managed_ledger.reading.reading import Reading
+from managed_ledger.records.offloaded import only_offloaded, what_stays
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.retention import LedgerSummary, RetentionRule, trimmable
 

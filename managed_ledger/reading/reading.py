@@ -17,9 +17,9 @@ from magnetar_core.bookkeeper.metadata.damage.rules import Kind
 from magnetar_core.runtime.types import Buffer, Corruption
 from managed_ledger.errors import DataLost, OffloadedLedger, StorageUnavailable
 from managed_ledger.ledger_list import LedgerList
-from managed_ledger.ledgers.offloaded import only_offloaded, place_of
 from managed_ledger.position import EARLIEST, Position
 from managed_ledger.reading.entry_cache import EntryCache
+from managed_ledger.records.offloaded import only_offloaded, place_of
 
 _WAY_OUT: Final = " (with autoSkipNonRecoverableData=true subscriptions pass over what is lost)"
 

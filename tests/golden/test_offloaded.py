@@ -1,6 +1,6 @@
 """The record of a topic whose ledgers an Apache broker moved to S3 (tests/vectors/offloaded)."""
 
-from managed_ledger.ledgers.offloaded import is_offloaded, only_offloaded, place_of
+from managed_ledger.records.offloaded import is_offloaded, only_offloaded, place_of
 from managed_ledger.records.pulsar_records import decode_ledger_info
 from tests.support.golden import DECODES, Report, b64, golden, load
 

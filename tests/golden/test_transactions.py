@@ -10,7 +10,7 @@ from connectors.spark.task.entries import open_entry
 from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import TransactionalTopic
 from managed_ledger.factory import ManagedLedgerFactory
-from managed_ledger.ledgers.transactions import SNAPSHOT_TOPICS
+from managed_ledger.transactions import SNAPSHOT_TOPICS
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.golden import DECODES, REFUSES, Report, b64, golden, rows
 

@@ -40,18 +40,18 @@ MUTANTS = (
     ),
     Mutant(
         "who asks shares a reading that has begun",
-        "managed_ledger/ledgers/transactions.py",
+        "managed_ledger/transactions.py",
         "            del self._next[snapshots]\n            return await self._look(snapshots)\n",
         "            named = await self._look(snapshots)\n            del self._next[snapshots]\n"
         "            return named\n",
-        ("tests/unit/managed_ledger/ledgers/test_transactions.py",),
+        ("tests/unit/managed_ledger/test_transactions.py",),
     ),
     Mutant(
         "what compaction kept of the notes about transactions is not read",
-        "managed_ledger/ledgers/transactions.py",
+        "managed_ledger/transactions.py",
         "        if compacted is not None:\n",
         "        if compacted is None:\n",
-        ("tests/unit/managed_ledger/ledgers/test_transactions.py",),
+        ("tests/unit/managed_ledger/test_transactions.py",),
     ),
     # -- entries that only a compacted ledger has
     Mutant(

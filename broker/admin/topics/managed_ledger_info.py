@@ -5,7 +5,7 @@ from urllib.parse import unquote_plus
 
 from broker.admin.topics.entry_headers import time_text
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, Node
-from managed_ledger.ledgers.offloaded import is_offloaded
+from managed_ledger.records.offloaded import is_offloaded
 from managed_ledger.records.paths import ledger_path
 from managed_ledger.records.pulsar_records import decode_cursor_info, decode_ledger_info
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo, NestedPositionInfo

@@ -1,6 +1,5 @@
 """Where in a topic something is: a publish time, the last message, the start of a reader. No IO of its own."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Final, Protocol
 
@@ -79,11 +78,11 @@ def published_ms(data: Buffer) -> int:
     return signed(metadata_of(parts).publish_time)
 
 
-async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
+async def last_message(ledger: SearchedLedger, pause: Callable[[], Awaitable[None]]) -> tuple[Position, int]:
     """(last position, index of the last message in its batch or -1); EARLIEST and -1 if the topic has no message.
 
     Markers, which no consumer gets, are passed over: a client would wait for them for ever
-    (`PersistentTopic.getLastDispatchablePosition`, 4.0.8). Raises BrokerError.
+    (`PersistentTopic.getLastDispatchablePosition`, 4.0.8). In *pause* others have their turn. Raises BrokerError.
     """
     position, passed = ledger.last_confirmed, 0
     while position.entry_id >= 0:
@@ -97,7 +96,7 @@ async def last_message(ledger: SearchedLedger) -> tuple[Position, int]:
         position = ledger.previous_position(position)
         passed += 1
         if passed % MARKERS_PER_TURN == 0:
-            await asyncio.sleep(0)
+            await pause()
     return EARLIEST, -1
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.spark.ranges import Run
 from managed_ledger.errors import OffloadedLedger
-from managed_ledger.ledgers.offloaded import only_offloaded, place_of
+from managed_ledger.records.offloaded import only_offloaded, place_of
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 
 

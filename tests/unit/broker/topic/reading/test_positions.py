@@ -1,5 +1,6 @@
 """Where a reader begins, where a time is, and what the last message is."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import cast
 
@@ -99,7 +100,7 @@ async def test_the_first_entry_at_a_time_or_later_and_a_damaged_one_is_old(time_
     ],
 )
 async def test_the_last_message(entries: tuple[bytes, ...], last: tuple[Position, int]) -> None:
-    assert await last_message(ledger(*entries)) == last
+    assert await last_message(ledger(*entries), lambda: asyncio.sleep(0)) == last
 
 
 async def test_without_storage_the_client_is_told_so() -> None:
@@ -107,4 +108,4 @@ async def test_without_storage_the_client_is_told_so() -> None:
     with pytest.raises(StorageFailure):
         await position_at_ms(stored, 1)
     with pytest.raises(StorageFailure):
-        await last_message(stored)
+        await last_message(stored, lambda: asyncio.sleep(0))

@@ -10,10 +10,10 @@ from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import StorageUnavailable, TransactionalTopic
 from managed_ledger.factory import ManagedLedgerFactory
 from managed_ledger.ledger import ManagedLedger
-from managed_ledger.ledgers.transactions import SNAPSHOT_TOPICS, TransactionNotes
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import MessageMetadata
 from managed_ledger.position import EARLIEST
+from managed_ledger.transactions import SNAPSHOT_TOPICS, TransactionNotes
 from tests.support.fake_bookies import FakeCluster, fake_cluster
 from tests.support.waiting import eventually
 
