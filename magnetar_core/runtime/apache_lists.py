@@ -21,7 +21,15 @@ class Listed(NamedTuple):
     comment: str
 
     def has(self, value: str) -> bool:
-        return value.strip().lower() in (one.lower() for one in self.values)
+        """Whether *value* means the same as one of these: 0.0 and 0 do, TRUE and true, and "a,b" and "b, a"."""
+        return _meaning(value) in map(_meaning, self.values)
+
+
+def _meaning(text: str) -> float | tuple[str, ...]:
+    try:
+        return float(text)
+    except ValueError:
+        return tuple(sorted(part.strip().lower() for part in text.split(",")))
 
 
 def read_kinds(package: str, file: str) -> dict[str, str]:

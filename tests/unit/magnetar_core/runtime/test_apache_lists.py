@@ -39,3 +39,18 @@ def test_a_value_is_on_a_list_whatever_its_case() -> None:
     assert listed.has(" false")
     assert listed.has("")
     assert not listed.has("true")
+
+
+@pytest.mark.parametrize(
+    ("listed", "same", "other"),
+    [
+        ("0", ("0.0", " 0", "0e0"), ("1", "", "false")),
+        ("0.85", (".85", "0.850"), ("0.8", "85")),
+        ("64,5000", ("5000,64", "64, 5000"), ("64", "64,5000,1")),
+        ("Prop1,prop2", ("prop2 , PROP1",), ("prop1", "prop1,prop2,prop3")),
+        ("", (" ",), ("0", "a")),
+    ],
+)
+def test_values_are_compared_by_what_they_mean(listed: str, same: tuple[str, ...], other: tuple[str, ...]) -> None:
+    assert all(Listed((listed,), "").has(value) for value in same)
+    assert not any(Listed((listed,), "").has(value) for value in other)
