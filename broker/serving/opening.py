@@ -57,6 +57,9 @@ log = logging.getLogger(__name__)
 OPENED_AT_ONCE: Final = 1_000
 OPENING_TURN_S: Final = 2.0
 
+# Namespaces that are remembered as told of in the log; with more, some are told of again.
+WARNED_MAX: Final = 10_000
+
 
 class _NotStored(TopicNotFound, code=TopicNotFound.code):
     """A topic was to be opened without being made, and is not there."""
@@ -138,6 +141,8 @@ class Opening:
         self._load_slots = asyncio.Semaphore(self._loads_max)
         self._openings = Turns(OPENED_AT_ONCE, OPENING_TURN_S, clock)
         self._is_stopping = False
+        self._warned: dict[str, str] = {}
+        """Namespaces that Apache's brokers replicate → the other clusters, as the log has named them."""
 
     def stop(self) -> None:
         """Open no topic any more."""
@@ -331,9 +336,26 @@ class Opening:
             self._topics[name] = topic
             self._creation.forget(name)
             self.expected.pop(name, None)
+            self._warn_of_other_clusters(name, policies)
             # Opening may have waited for its turn: what changed meanwhile did not reach this topic.
             await self._in_force.bring_up_to_date(topic, policies)
             return topic
+
+    def _warn_of_other_clusters(self, name: TopicName, policies: NamespacePolicies) -> None:
+        """Say once of a namespace that an Apache broker would send its messages to other clusters."""
+        clusters = policies.raw.get("replication_clusters")
+        others = [one for one in clusters if one != self._config.cluster_name] if isinstance(clusters, list) else []
+        known = ", ".join(map(str, others))
+        if not others or self._warned.get(name.namespace) == known:
+            return
+        if len(self._warned) >= WARNED_MAX:
+            self._warned.clear()
+        self._warned[name.namespace] = known
+        log.warning(
+            "namespace %s is to be replicated to %s. This broker does not do that: what is published stays in this "
+            "cluster, and cursors pulsar.repl.… of its topics hold their ledgers, until an Apache broker goes on",
+            name.namespace, known,
+        )  # fmt: skip
 
     def _open_non_persistent(self, name: TopicName, policies: NamespacePolicies) -> NonPersistentTopic:
         """Raises NotAllowed."""
