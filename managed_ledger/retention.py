@@ -3,7 +3,7 @@
 The rules are those of Apache's `ManagedLedgerImpl`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -51,16 +51,17 @@ def is_full(rule: RolloverRule, entries: int, size_bytes: int, age_ms: int, idle
 
 
 def trimmable(
-    closed: Sequence[LedgerSummary],
+    closed: Iterable[LedgerSummary],
     slowest: Position | None,
     rule: RetentionRule,
     now_ms: int,
     total_bytes: int,
 ) -> list[int]:
-    """Ids of the ledgers that may be deleted: a prefix of *closed*, which is oldest first.
+    """Ids of the ledgers that may be deleted: a prefix of *closed*, which is oldest first, and is not looked at any
+    further: this is asked each time that a cursor is stored.
 
     *slowest* is the lowest persisted mark-delete position of all durable cursors; None if there are none.
-    *total_bytes* is the size of the whole topic, the open ledger included.
+    *total_bytes* is the size of the whole topic, the open ledger included; it counts only with a limit of bytes.
     """
     going: list[int] = []
     remaining = total_bytes
@@ -73,7 +74,7 @@ def trimmable(
                 break
         remaining -= ledger.size_bytes
         expired = rule.time_ms == 0 or 0 <= rule.time_ms < now_ms - ledger.closed_ms
-        over = 0 <= rule.bytes_max <= remaining
+        over = rule.bytes_max == 0 or 0 < rule.bytes_max <= remaining
         if not (expired or over):
             break
         going.append(ledger.ledger_id)

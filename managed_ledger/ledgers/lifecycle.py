@@ -259,23 +259,22 @@ class LedgerLifecycle:
     # ----------------------------------------------------------------------------------------- trimming
 
     def trimmable(
-        self, slowest: Position | None, bytes_total: int, retention: RetentionRule | None = None
+        self, slowest: Position | None, bytes_total: Callable[[], int], retention: RetentionRule | None = None
     ) -> list[int]:
         """Closed ledgers that may be deleted, oldest first (`managed_ledger.retention.trimmable`).
 
-        *slowest* is the lowest stored position of the durable cursors; *bytes_total* is what the topic holds;
+        *slowest* is the lowest stored position of the durable cursors; *bytes_total* gives what the topic holds;
         *retention* is used instead of that of the configuration.
         """
         rule = self.config.retention if retention is None else retention
-        current = self.present.ledger_id if self.present is not None else None
-        closed = [
+        # Between two ledgers the last one stays.
+        staying = self._ledgers.last_id if self.present is None else self.present.ledger_id
+        closed = (
             LedgerSummary(info.ledgerId, info.entries, info.size, info.timestamp)
-            for info in self._ledgers
-            if info.ledgerId != current and info.HasField("entries")
-        ]
-        if current is None and closed:
-            closed.pop()  # between two ledgers: the last one stays
-        return trimmable(closed, slowest, rule, self._clock.wall_ms(), bytes_total)
+            for info in self._ledgers.oldest_first()
+            if info.ledgerId != staying and info.HasField("entries")
+        )
+        return trimmable(closed, slowest, rule, self._clock.wall_ms(), bytes_total() if rule.bytes_max > 0 else 0)
 
     async def remove(self, ledger_ids: Collection[int]) -> None:
         """Take ledgers out of the record and the list; the caller deletes them after that. The record's lock is held.

@@ -1,5 +1,7 @@
 """Which ledgers go, and when the open one is full."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from managed_ledger.position import Position
@@ -69,3 +71,16 @@ def test_a_ledger_is_full(entries: int, size_bytes: int, age_ms: int, full: bool
 def test_without_a_greatest_age_time_alone_fills_nothing() -> None:
     rule = RolloverRule(entries_max=10, bytes_max=1_000, age_max_ms=0, age_min_ms=0)
     assert not is_full(rule, 9, 999, 10**9)
+
+
+def test_ledgers_behind_the_first_that_stays_are_not_looked_at() -> None:
+    """It is asked each time that a cursor is stored, and a topic may have tens of thousands of ledgers."""
+    looked_at: list[int] = []
+
+    def closed() -> Iterator[LedgerSummary]:
+        for ledger in CLOSED:
+            looked_at.append(ledger.ledger_id)
+            yield ledger
+
+    assert trimmable(closed(), None, FOR_EVER, now_ms=10_000, total_bytes=300) == []
+    assert looked_at == [CLOSED[0].ledger_id]
