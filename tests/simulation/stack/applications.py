@@ -173,7 +173,7 @@ class Deleted:
             process, broker, _ = owner
             try:
                 await carried_out(process, delete(broker))
-            except (MagnetarError, TimeoutError, Failed) as error:
+            except (MagnetarError, Failed) as error:
                 self._world.note(f"{self._topic} is not deleted: {error!r}")
                 return False
             return True
@@ -271,12 +271,11 @@ def owner_of(cluster: SimulatedCluster, topic: str) -> tuple[Process, Broker, To
 
 
 async def carried_out(process: Process, work: Coroutine[Any, Any, T]) -> T:
-    """What an operator asked a broker for. Raises what *work* raises, TimeoutError, and Failed where the broker ends
-    meanwhile."""
-    try:
-        return await asyncio.wait_for(process.run(work), OPERATION_S)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise Failed("the broker has ended") from None
+    """What an operator asked a broker for. Raises what *work* raises, and Failed where the broker ends meanwhile."""
+    asked = asyncio.ensure_future(process.run(work))
+    # Not `wait_for`, which waits until what it cancels has ended: a process that was killed does nothing any more.
+    await asyncio.wait([asked], timeout=OPERATION_S)
+    if not asked.done() or asked.cancelled():
+        asked.cancel()
+        raise Failed("the broker does not answer, or has ended")
+    return asked.result()

@@ -48,6 +48,9 @@ FAULTS_S: Final = 40.0
 SETTLE_S: Final = 180.0
 ANSWERED_S: Final = 30.0
 
+# Applications end within this after the faults.
+ENDED_S: Final = 600.0
+
 # How many of the lives go on with the replacement of all bookies.
 REPLACED_SHARE: Final = 0.15
 
@@ -222,16 +225,21 @@ class Life:
             f"{len(self.cluster.bookies)} bookies, {len(self.cluster.brokers)} brokers, {self.config.ensemble_size}/"
             f"{self.config.write_quorum}/{self.config.ack_quorum}, sessions of {self.cluster.server.session_s} s"
         )
-        running = [
-            asyncio.ensure_future(application())
+        running = {
+            asyncio.ensure_future(application()): name
             for name, application in self._drawn_applications().items()
             if name not in self._without
-        ]
+        }
         await self.faults.happen(FAULTS_S)
         self._has_healed = True
         await self.faults.heal()
         self._healed_s = self.loop.time()
-        await asyncio.gather(*running)
+        if running:
+            ended, endless = await asyncio.wait(running, timeout=ENDED_S)
+            for task in ended:
+                task.result()
+            if endless:
+                raise Broken(f"{sorted(running[task] for task in endless)} do not end after the faults")
         await self._settle()
         if len(self.cluster.bookies) > self.config.ensemble_size and self.rng.random() < REPLACED_SHARE:
             await self._replace_all()

@@ -258,7 +258,7 @@ class Terminated:
                 try:
                     position = await carried_out(process, broker.topics[name].terminate())
                     last = position.ledger_id, position.entry_id
-                except (MagnetarError, TimeoutError, Failed) as error:
+                except (MagnetarError, Failed) as error:
                     self._world.note(f"{topic} is not terminated: {error!r}")
             await asyncio.sleep(0.5)
         self._world.counts["terminated"] += 1
