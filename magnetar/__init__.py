@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from magnetar.client.async_client import AsyncClient
     from magnetar.client.client import Client
     from magnetar.client.errors import TopicError
+    from magnetar.client.retries.retry import Retry
     from magnetar.client.values import Message, Outgoing, Schema
     from managed_ledger.message_id import MessageId
 
 __version__ = "0.1.0"
 
-__all__ = ["AsyncClient", "Client", "Message", "MessageId", "Outgoing", "Schema", "TopicError", "__version__"]
+__all__ = ["AsyncClient", "Client", "Message", "MessageId", "Outgoing", "Retry", "Schema", "TopicError", "__version__"]
 
 _HOMES = {
     "AsyncClient": "magnetar.client.async_client",
@@ -22,6 +23,7 @@ _HOMES = {
     "Message": "magnetar.client.values",
     "MessageId": "managed_ledger.message_id",
     "Outgoing": "magnetar.client.values",
+    "Retry": "magnetar.client.retries.retry",
     "Schema": "magnetar.client.values",
     "TopicError": "magnetar.client.errors",
 }

@@ -51,6 +51,8 @@ class Consumers:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: there is no subscription type {wanted.type}")
         if wanted.is_reader and wanted.type != api.EXCLUSIVE:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: readers have the type EXCLUSIVE")
+        if wanted.read_compacted and wanted.type not in (api.EXCLUSIVE, api.FAILOVER):
+            raise Refused(Status.INVALID_ARGUMENT, f"{name}: read_compacted needs the type EXCLUSIVE or FAILOVER")
         if wanted.sticky_ranges and wanted.type != api.KEY_SHARED:
             raise Refused(Status.INVALID_ARGUMENT, f"{name}: sticky ranges need the type KEY_SHARED")
         caller = caller_of(call)
@@ -89,7 +91,7 @@ class Consumers:
         if wanted.HasField("schema") and (schema := schema_of(wanted.schema)) is not None:
             await broker.check_consumer_schema(name, schema)
         made = ConsumeCall(broker, topic, wanted, address, caller)
-        last = await last_id(topic)
+        last = await last_id(topic, read_compacted=wanted.read_compacted)
         await made.subscribe()
         return made, last
 
@@ -130,9 +132,9 @@ async def _pump(grpc_call: Any, consuming: ConsumeCall) -> None:
         raise consuming.reason
 
 
-async def last_id(topic: Topic) -> api.MessageId:
+async def last_id(topic: Topic, *, read_compacted: bool = False) -> api.MessageId:
     """The last message of *topic*. Raises BrokerError."""
-    position, batch_index = await topic.last_message()
+    position, batch_index = await topic.last_message(read_compacted=read_compacted)
     made = api.MessageId(ledger_id=position.ledger_id, entry_id=position.entry_id)
     if topic.name.partition >= 0:
         made.partition = topic.name.partition

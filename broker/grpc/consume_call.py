@@ -124,6 +124,7 @@ class ConsumeCall:
             name,
             partition=self._topic.name.partition,
             priority_level=request.priority,
+            read_compacted=request.read_compacted,
             hash_ranges=[(one.start, one.end) for one in request.sticky_ranges],
             address=self._address,
             client_version="magnetar topics.v1",

@@ -225,7 +225,7 @@ class GrpcServer:
 
     async def _last_message_id(self, request: api.GetLastMessageIdRequest) -> api.GetLastMessageIdResponse:
         topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
-        return api.GetLastMessageIdResponse(id=await last_id(topic))
+        return api.GetLastMessageIdResponse(id=await last_id(topic, read_compacted=request.read_compacted))
 
     async def _create_topic(self, request: api.CreateTopicRequest) -> api.CreateTopicResponse:
         name = parse_topic(request.topic)

@@ -19,7 +19,10 @@ from magnetar.client.base.closing import Closing
 from magnetar.client.base.rpc import log
 from magnetar.client.brokers import Brokers
 from magnetar.client.errors import ClientClosed
+from magnetar.client.retries.letters import Letters
+from magnetar.client.retries.retry import Retry
 from magnetar.client.values import INT32, TYPES, Schema, check_id, id_to_api, time_ms
+from magnetar.client.views.table import AsyncTableView, CompactedReader
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, LATEST, MessageId
 
@@ -124,12 +127,15 @@ class AsyncClient:
         allow_out_of_order: bool = False,
         priority: int = 0,
         schema: Schema | None = None,
+        retry: Retry | None = None,
     ) -> AsyncConsumer:
         """A consumer of *topic*; it subscribes with the first receive, or by `async with`.
 
         *type* is exclusive, shared, failover or key_shared. A new subscription begins behind the last message, or at
         the first one with *from_earliest*. *queue_size* messages may wait here for the program; the broker keeps the
         rest. *sticky_ranges* (key_shared) are the key hashes wanted, 0 … 65535, both ends included.
+
+        *retry* (shared and key_shared): how often and when a failed message is tried again, and where it ends.
 
         Example:
             async with client.consumer("orders", "billing", type="shared") as consumer:
@@ -147,6 +153,7 @@ class AsyncClient:
         check_flag("allow_out_of_order", allow_out_of_order)
         check_whole("priority", priority, -INT32 - 1, INT32)
         check_instance("schema", schema, Schema, "magnetar.Schema or None")
+        check_instance("retry", retry, Retry, "magnetar.Retry or None")
         opening = api.ConsumeRequest.Open(
             subscription=subscription,
             type=TYPES[type],
@@ -159,7 +166,13 @@ class AsyncClient:
             opening.sticky_ranges.add(start=start, end=end)
         if schema is not None:
             opening.schema.CopyFrom(schema.to_api())
-        made = AsyncConsumer(self._brokers, topic, opening, queue_size, self._forget)
+        letters = None
+        if retry is not None:
+            if type not in ("shared", "key_shared"):
+                raise ValueError(f'retry needs type="shared" or "key_shared"; {type} keeps the order of its messages')
+            written = None if schema is None else schema.to_api()
+            letters = Letters(self._brokers, topic, subscription, retry, written, self._subscribe)
+        made = AsyncConsumer(self._brokers, topic, opening, queue_size, self._forget, letters=letters)
         self._open[made] = None
         return made
 
@@ -196,6 +209,33 @@ class AsyncClient:
         made = AsyncReader(self._brokers, topic, opening, queue_size, self._forget, start_ms)
         self._open[made] = None
         return made
+
+    def table_view(self, topic: str) -> AsyncTableView:
+        """The last value of each key of *topic*, as a mapping; ready with `await`, or by `async with`.
+
+        Example:
+            async with client.table_view("prices") as view:
+                print(view["apple"], len(view))
+                async for message in view.changes():
+                    print(message.key, message.payload)
+        """
+        self._check_open()
+        check_text("topic", topic)
+        opening = api.ConsumeRequest.Open(
+            subscription=f"view-{secrets.token_hex(5)}",
+            type=api.EXCLUSIVE,
+            is_reader=True,
+            from_earliest=True,
+            read_compacted=True,
+        )
+        reader = CompactedReader(self._brokers, topic, opening, QUEUE_SIZE, self._forget)
+        self._open[reader] = None
+        return AsyncTableView(reader)
+
+    async def _subscribe(self, topic: str, subscription: str) -> None:
+        """Make a subscription that begins at the first message. Raises TopicError."""
+        async with self.consumer(topic, subscription, type="shared", from_earliest=True, queue_size=1):
+            pass
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -16,8 +16,19 @@ from magnetar.client.base.rpc import FORKED
 from magnetar.client.brokers import Brokers
 from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import ClientClosed, TopicError, UnreadableMessage
+from magnetar.client.retries.letters import Letters
 from magnetar.client.stream import open_all
-from magnetar.client.values import INT32, Message, Time, ack_to_api, check_id, id_from_api, id_to_api, time_ms
+from magnetar.client.values import (
+    INT32,
+    Message,
+    Time,
+    ack_to_api,
+    check_id,
+    id_from_api,
+    id_to_api,
+    source_of,
+    time_ms,
+)
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
 from managed_ledger.message_id import EARLIEST, MessageId
@@ -25,6 +36,9 @@ from managed_ledger.topic_name import TopicName
 
 # Messages that wait in a consumer for the program, over all partitions of a topic.
 QUEUE_SIZE: Final = 1_000
+
+# Until a message comes again that `nack` was told of.
+NACK_DELAY_S: Final = 60.0
 
 Start = str | MessageId | Time
 """Where a reader begins: "earliest", "latest", an id (the message behind it comes first), or a time."""
@@ -81,6 +95,7 @@ class AsyncConsumer:
         queue_size: int,
         on_close: Callable[["AsyncConsumer"], None],
         start_ms: int = 0,
+        letters: Letters | None = None,
     ) -> None:
         check_whole("queue_size", queue_size, 1, INT32)
         self.topic = topic
@@ -89,6 +104,7 @@ class AsyncConsumer:
         self._opening = opening
         self._queue_size = queue_size
         self._start_ms = start_ms
+        self._letters = letters
         self._queue = _Queue()
         self._streams: dict[str, ConsumeStream] = {}
         self._lock = asyncio.Lock()
@@ -116,14 +132,21 @@ class AsyncConsumer:
                     self._opening_task = None
         return self
 
+    @property
+    def _retry_topic(self) -> str | None:
+        return None if self._letters is None else self._letters.retry.retry_topic
+
     async def _open_streams(self) -> None:
         topics = await topics_of(self._brokers, self.topic)
+        retry_topics = await topics_of(self._brokers, self._retry_topic) if self._retry_topic is not None else []
         streams: dict[str, ConsumeStream] = {}
-        share = max(self._queue_size // len(topics), 1)
-        for topic in topics:
+        share = max(self._queue_size // (len(topics) + len(retry_topics)), 1)
+        for topic in topics + retry_topics:
             opening = api.ConsumeRequest.Open()
             opening.CopyFrom(self._opening)
             opening.topic = topic
+            if topic in retry_topics:  # what is there already has failed in this subscription, and waits for it
+                opening.from_earliest = True
             streams[topic] = ConsumeStream(
                 self._brokers,
                 topic,
@@ -132,8 +155,10 @@ class AsyncConsumer:
                 share,
                 TopicName.parse(topic).partition,
                 self._start_ms,
+                self._letters,
             )
-        assert len(streams) == len(topics), "two partitions have one name"
+            streams[topic].has_copies = topic in retry_topics
+        assert len(streams) == len(topics) + len(retry_topics), "two partitions have one name"
         await open_all(list(streams.values()))
         self._streams = streams
 
@@ -220,13 +245,24 @@ class AsyncConsumer:
         await stream.request(api.ConsumeRequest(cumulative_ack=ids[0]))
 
     async def nack(
-        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
+        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float | None = None
     ) -> None:
-        """Deliver again after *delay_s*. The entry is the unit: of a batch, all messages not acknowledged come again.
+        """Deliver again after *delay_s*: 60 s if it is left out, or what `Retry.backoff` says. The entry is the unit:
+        of a batch, all messages not acknowledged come again.
 
         Exclusive and failover keep the order, so everything unacknowledged comes again.
+
+        With a retry topic each message is for itself: a copy is stored there, or in the dead letter topic, and the
+        message is acknowledged. If that fails (TopicError), it comes again in half a minute.
         """
-        check_seconds("delay_s", delay_s, may_be_zero=True)
+        if delay_s is not None:
+            check_seconds("delay_s", delay_s, may_be_zero=True)
+        if self._letters is not None:
+            self._brokers.check_loop()
+            await self._letters.on_failed(self._with_sources(messages), delay_s)
+            return
+        if delay_s is None:
+            delay_s = NACK_DELAY_S
         for stream, ids in self._by_stream(messages).items():
             request = api.ConsumeRequest()
             request.nack.ids.extend(ids)
@@ -237,29 +273,47 @@ class AsyncConsumer:
         self, messages: Message | MessageId | Iterable[Message | MessageId]
     ) -> dict[ConsumeStream, list[api.MessageId]]:
         """Stream → ids of its messages. Raises TypeError, ValueError, TopicError; then none of them counts."""
-        if isinstance(messages, Message | MessageId):
-            many: Iterable[Message | MessageId] = (messages,)
-        elif isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Mapping):
-            many = messages
-        else:
-            raise wrong("what is acknowledged", messages, "messages, their MessageIds, or several of these")
-        ids = [ack_to_api(item) for item in many]
+        groups: dict[ConsumeStream, list[api.MessageId]] = {}
+        if self._retry_topic is not None:
+            for stream, message in self._with_sources(messages):
+                groups.setdefault(stream, []).append(ack_to_api(message))
+            return groups
+        ids = [ack_to_api(item) for item in _several(messages)]
+        self._check_receiving()
+        if len(self._streams) == 1:
+            return {next(iter(self._streams.values())): ids} if ids else {}
+        streams = {stream.partition: stream for stream in self._streams.values()}
+        for id_ in ids:
+            owner = streams.get(id_.partition) if id_.HasField("partition") else None
+            if owner is None:
+                raise ValueError(f"{id_from_api(id_)} does not belong to a partition of {self.topic}")
+            groups.setdefault(owner, []).append(id_)
+        return groups
+
+    def _with_sources(
+        self, messages: Message | MessageId | Iterable[Message | MessageId]
+    ) -> list[tuple[ConsumeStream, Message]]:
+        """Messages with the streams that brought them: of an id it is not known whether the retry topic has it. Raises
+        TypeError, ValueError, TopicError."""
+        pairs = list[tuple[ConsumeStream, Message]]()
+        streams = self._streams.values()
+        for item in _several(messages):
+            if not isinstance(item, Message):
+                raise wrong("what is acknowledged", item, "messages, as they were received: the consumer has a Retry")
+            if streams and source_of(item) not in streams:
+                raise ValueError(f"{item!r} was not received by this consumer of {self.topic}")
+            pairs.append((source_of(item), item))
+        self._check_receiving()
+        return pairs
+
+    def _check_receiving(self) -> None:
+        """Raises TopicError if nothing can be acknowledged."""
         if self._brokers.is_inherited:
             raise ClientClosed(FORKED)
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the consumer is closed")
         if not self._streams:
             raise TopicError(f"{self.topic}: nothing was received yet")
-        if len(self._streams) == 1:
-            return {next(iter(self._streams.values())): ids} if ids else {}
-        streams = {stream.partition: stream for stream in self._streams.values()}
-        groups: dict[ConsumeStream, list[api.MessageId]] = {}
-        for id_ in ids:
-            stream = streams.get(id_.partition) if id_.HasField("partition") else None
-            if stream is None:
-                raise ValueError(f"{id_from_api(id_)} does not belong to a partition of {self.topic}")
-            groups.setdefault(stream, []).append(id_)
-        return groups
 
     async def flush(self) -> None:
         """Wait until the broker has all acks so far. Raises TopicError, also for acks that it refused.
@@ -274,7 +328,7 @@ class AsyncConsumer:
     async def seek(self, to: Start) -> None:
         """Continue at another place: "earliest", "latest", an id (that message comes next), or a publish time.
 
-        Other consumers of the subscription are disconnected for a moment.
+        Other consumers of the subscription are disconnected for a moment. What waits in a retry topic stays there.
         """
         if isinstance(to, MessageId):
             check_id("to", to)
@@ -284,14 +338,15 @@ class AsyncConsumer:
         else:
             time_ms(to, "to")
         await self.open()
-        for stream in list(self._streams.values()):
+        streams = [stream for stream in self._streams.values() if not stream.has_copies]
+        for stream in streams:
             request = api.ConsumeRequest()
             if to == "latest":
                 request.seek.to_end = True
             elif to == "earliest":
                 request.seek.id.CopyFrom(id_to_api(EARLIEST))
             elif isinstance(to, MessageId):
-                if len(self._streams) > 1 and to.partition != stream.partition and to.ledger_id >= 0:
+                if len(streams) > 1 and to.partition != stream.partition and to.ledger_id >= 0:
                     continue
                 request.seek.id.CopyFrom(id_to_api(to))
             elif not isinstance(to, str):
@@ -319,6 +374,8 @@ class AsyncConsumer:
         self._queue.bell.ring()
         try:
             async with self._lock:
+                if self._letters is not None:
+                    await self._letters.close()
                 await asyncio.gather(*(stream.close() for stream in self._streams.values()))
         finally:
             self._on_close(self)
@@ -337,17 +394,21 @@ class AsyncReader(AsyncConsumer):
     """Reads a topic without leaving a subscription. Made by `AsyncClient.reader`."""
 
     async def has_more(self) -> bool:
-        """Whether there are messages behind the last one that was received. Raises TopicError."""
+        """Whether there are messages behind the last one that was received. Raises TopicError.
+
+        The broker is asked where the reader stands at the last one that is known, not for each message.
+        """
         await self.open()
-        for stream in self._streams.values():
-            request = api.GetLastMessageIdRequest(topic=stream.topic)
-            answer = await self._brokers.ask_owner(
-                stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse
-            )
-            last = id_from_api(answer.id)
-            if last.entry_id >= 0 and stream.is_before(last):
-                return True
-        return False
+        streams = list(self._streams.values())
+        if not any(stream.is_before_end() for stream in streams):
+            await asyncio.gather(*(self._ask_end(stream) for stream in streams))
+        return any(stream.is_before_end() for stream in streams)
+
+    async def _ask_end(self, stream: ConsumeStream) -> None:
+        compacted = self._opening.read_compacted
+        request = api.GetLastMessageIdRequest(topic=stream.topic, read_compacted=compacted)
+        answer = await self._brokers.ask_owner(stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse)
+        stream.end = id_from_api(answer.id)
 
     def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
         raise TopicError(f"{self.topic}: a reader acknowledges nothing; use a consumer")
@@ -356,9 +417,18 @@ class AsyncReader(AsyncConsumer):
         await self.ack(message)
 
     async def nack(
-        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0
+        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float | None = None
     ) -> None:
         await self.ack(messages)
+
+
+def _several(messages: Message | MessageId | Iterable[Message | MessageId]) -> Iterable[Message | MessageId]:
+    """Raises TypeError."""
+    if isinstance(messages, Message | MessageId):
+        return (messages,)
+    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Mapping):
+        return messages
+    raise wrong("what is acknowledged", messages, "messages, their MessageIds, or several of these")
 
 
 def check_readable(message: Message) -> Message:

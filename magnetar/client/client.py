@@ -8,7 +8,7 @@ import asyncio
 import sys
 import threading
 import warnings
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -20,7 +20,9 @@ from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.base.arguments import check_seconds, check_whole
 from magnetar.client.base.rpc import FORKED, check_fork, log
 from magnetar.client.errors import ClientClosed
+from magnetar.client.retries.retry import Retry
 from magnetar.client.values import Message, Outgoing, Schema, Time
+from magnetar.client.views.table import AsyncChanges, AsyncTableView
 from magnetar_core.runtime.process.loop_thread import LoopStopped, LoopThread
 from managed_ledger.message_id import MessageId
 
@@ -159,6 +161,7 @@ class Client:
         allow_out_of_order: bool = False,
         priority: int = 0,
         schema: Schema | None = None,
+        retry: Retry | None = None,
     ) -> "Consumer":
         """As `AsyncClient.consumer`, but subscribed when it returns.
 
@@ -180,6 +183,7 @@ class Client:
                 allow_out_of_order=allow_out_of_order,
                 priority=priority,
                 schema=schema,
+                retry=retry,
             ).open()
 
         return Consumer(self._loop, self._loop.run(make()))
@@ -201,6 +205,21 @@ class Client:
             return made
 
         return Reader(self._loop, self._loop.run(make()))
+
+    def table_view(self, topic: str) -> "TableView":
+        """As `AsyncClient.table_view`, but ready when it returns.
+
+        Example:
+            with client.table_view("prices") as view:
+                print(view["apple"], len(view))
+                for message in view.changes():
+                    print(message.key, message.payload)
+        """
+
+        async def make() -> AsyncTableView:
+            return await self._client.table_view(topic).__aenter__()
+
+        return TableView(self._loop, self._loop.run(make()))
 
     def close(self) -> None:
         """Close all producers (after what they sent is answered), consumers and readers."""
@@ -350,7 +369,9 @@ class Consumer:
         """As `AsyncConsumer.ack_cumulative`."""
         self._loop.run(self._consumer.ack_cumulative(message))
 
-    def nack(self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float = 60.0) -> None:
+    def nack(
+        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float | None = None
+    ) -> None:
         """As `AsyncConsumer.nack`."""
         self._loop.run(self._consumer.nack(messages, delay_s=delay_s))
 
@@ -392,6 +413,77 @@ class Reader(Consumer):
 
     def __enter__(self) -> "Reader":
         return self
+
+
+class TableView(Mapping[str, bytes]):
+    """The last value of each key of a topic. Made by `Client.table_view`.
+
+    It is a mapping of keys to payloads. A null message removes its key; messages without a key are passed over.
+    """
+
+    def __init__(self, loop: _Loop, view: AsyncTableView) -> None:
+        self._loop = loop
+        self._view = view
+        self.topic = view.topic
+
+    def ready(self) -> "TableView":
+        """As `AsyncTableView.ready`."""
+        self._loop.run(self._view.ready())
+        return self
+
+    def changes(self) -> Iterator[Message]:
+        """As `AsyncTableView.changes`, to be used with `for`."""
+
+        async def make() -> AsyncChanges:
+            return self._view.changes()
+
+        return self._each(self._loop.run(make()))
+
+    def _each(self, changes: AsyncChanges) -> Iterator[Message]:
+        while True:
+            try:
+                message = self._loop.run(anext(changes))
+            except (StopAsyncIteration, ClientClosed):
+                return
+            yield message
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._loop.run(self._view.close())
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._view[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._view)
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def keys(self) -> KeysView[str]:
+        return self._view.keys()
+
+    def values(self) -> ValuesView[bytes]:
+        return self._view.values()
+
+    def items(self) -> ItemsView[str, bytes]:
+        return self._view.items()
+
+    def __repr__(self) -> str:
+        return repr(self._view).removeprefix("Async")
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __enter__(self) -> "TableView":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class Topics:

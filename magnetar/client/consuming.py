@@ -11,12 +11,13 @@ Rules:
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from magnetar.client.base.rpc import grpc, log
 from magnetar.client.brokers import Brokers, ended, garbage
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
+from magnetar.client.retries.letters import Letters
 from magnetar.client.stream import CLOSE_S, Stream
 from magnetar.client.values import Message, id_from_api, id_to_api
 from magnetar_core.topics import topics_pb2 as api
@@ -43,17 +44,25 @@ class ConsumeStream(Stream):
         queue_size: int,
         partition: int,
         start_ms: int,
+        letters: Letters | None = None,
     ) -> None:
+        """*letters*: where messages go that were delivered too often."""
         super().__init__(brokers, topic)
         self.partition = partition
         self.is_reader = opening.is_reader
+        self.has_copies = False
+        """The topic is the retry topic of its consumer."""
         self.position: MessageId | None = None
-        """The last message that the program took; for a reader at the end, the last one when it began."""
+        """The last message that the program took; for a reader at the end, the last one when it began; after a seek,
+        the place in front of the next one."""
+        self.end: MessageId | None = None
+        """The last message of the topic when the broker was asked; None if it was not, or messages may be gone."""
         self.generation = 0
         self._opening = opening
         self._queue = queue
         self._queue_size = queue_size
         self._start_ms = start_ms
+        self._letters = letters
         # The program's thread writes the first count, the loop's thread the second, so that no update gets lost.
         self._taken = 0
         self._granted = 0
@@ -115,8 +124,7 @@ class ConsumeStream(Stream):
                     if answer is None:
                         raise garbage(f"the broker that serves {self.topic}")
                     if answer.HasField("rewound"):
-                        after = answer.rewound.after_id
-                        self.position = MessageId(after.ledger_id, after.entry_id, self.partition, _WHOLE_ENTRY)
+                        self._stand_behind(answer.rewound.after_id)
                     if answer.done == request.request_id:
                         break
         except TimeoutError:
@@ -127,9 +135,13 @@ class ConsumeStream(Stream):
         if answer.error:
             raise TopicUnavailable(f"{self.topic}: {answer.error}", "UNAVAILABLE")
 
+    def _stand_behind(self, entry: api.MessageId) -> None:
+        self.position = MessageId(entry.ledger_id, entry.entry_id, self.partition, _WHOLE_ENTRY)
+
     def _start_anew(self) -> None:
         """Drop the messages that the program has not taken, which are delivered again, and count permits from zero."""
         self.generation += 1
+        self.end = None
         self._queue.drop(self)
         self._granted = self._taken
         self._permits = self._queue_size
@@ -169,15 +181,14 @@ class ConsumeStream(Stream):
     def _on_answer(self, answer: Any) -> None:
         if answer.HasField("rewound"):
             self._start_anew()
+            if self.is_reader:
+                self._stand_behind(answer.rewound.after_id)
         if answer.deliveries:
-            self._queue.put(
-                self,
-                [
-                    Message(self.topic, delivery, message, self)
-                    for delivery in answer.deliveries
-                    for message in delivery.messages
-                ],
-            )
+            deliveries = answer.deliveries
+            if self._letters is not None and any(map(self._letters.are_dead, deliveries)):
+                self._letters.bury_soon(self, self._messages(filter(self._letters.are_dead, deliveries)))
+                deliveries = [one for one in deliveries if not self._letters.are_dead(one)]
+            self._queue.put(self, self._messages(deliveries))
         if answer.error and not answer.done:
             log.warning("%s: acknowledgements are refused: %s", self.topic, answer.error)
             self._refused_acks = TopicError(
@@ -193,8 +204,19 @@ class ConsumeStream(Stream):
                 else:
                     future.set_result(None)
 
+    def _messages(self, deliveries: Iterable[Any]) -> list[Message]:
+        return [
+            Message(self.topic, delivery, message, self) for delivery in deliveries for message in delivery.messages
+        ]
+
+    def is_before_end(self) -> bool:
+        """Whether a reader has yet to take the last message that is known."""
+        return self.end is not None and self.is_before(self.end)
+
     def is_before(self, last: MessageId) -> bool:
         """Whether a reader has yet to take *last*."""
+        if last.entry_id < 0:
+            return False
         if self.position is not None:
             return self.position < last
         if self._opening.from_earliest:
@@ -227,6 +249,12 @@ class ConsumeStream(Stream):
         if taken > self._granted:
             self._permits += taken - self._granted
             self._granted = taken
+            self._wake.set()
+
+    def give_back(self, permits: int, generation: int) -> None:
+        """Grant *permits* anew for messages that never came into the queue."""
+        if generation == self.generation:
+            self._permits += permits
             self._wake.set()
 
     def ack_soon(self, ids: Sequence[api.MessageId]) -> None:

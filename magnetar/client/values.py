@@ -218,6 +218,20 @@ def ack_to_api(item: "Message | MessageId") -> api.MessageId:
     return id_to_api(item)
 
 
+def copy_to_api(message: Message) -> api.Message:
+    """*message* as it is sent to another topic, without what only its delivery has."""
+    made = api.Message()
+    made.CopyFrom(message._message)
+    made.ClearField("batch_index")
+    made.ClearField("sequence_id")
+    return made
+
+
+def source_of(message: Message) -> Any:
+    """The stream that brought *message*."""
+    return message._source
+
+
 def id_to_api(id_: MessageId) -> api.MessageId:
     made = api.MessageId(ledger_id=id_.ledger_id, entry_id=id_.entry_id, batch_size=id_.batch_size)
     if id_.partition >= 0:

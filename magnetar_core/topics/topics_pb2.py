@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!magnetar_core/topics/topics.proto\x12\x12magnetar.topics.v1\"\x94\x01\n\tMessageId\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x16\n\tpartition\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0b\x62\x61tch_index\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\x42\x0c\n\n_partitionB\x0e\n\x0c_batch_index\"\xbe\x02\n\x07Message\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x10\n\x03key\x18\x02 \x01(\tH\x00\x88\x01\x01\x12?\n\nproperties\x18\x03 \x03(\x0b\x32+.magnetar.topics.v1.Message.PropertiesEntry\x12\x15\n\revent_time_ms\x18\x04 \x01(\x03\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x14\n\x0cordering_key\x18\x06 \x01(\x0c\x12\x15\n\rkey_is_base64\x18\x07 \x01(\x08\x12\x0f\n\x07is_null\x18\x08 \x01(\x08\x12\x13\n\x0b\x62\x61tch_index\x18\x0e \x01(\x05\x12\x13\n\x0bsequence_id\x18\x0f \x01(\x04\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04_key\"\x97\x01\n\x06Schema\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12>\n\nproperties\x18\x03 \x03(\x0b\x32*.magnetar.topics.v1.Schema.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\rLookupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rauthoritative\x18\x02 \x01(\x08\"K\n\x0eLookupResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\task_there\x18\x02 \x01(\x08\x12\x15\n\rauthoritative\x18\x03 \x01(\x08\"0\n\x0fGetTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\"5\n\x10GetTopicResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\"\xfd\x01\n\x0ePublishRequest\x12\x35\n\x04open\x18\x01 \x01(\x0b\x32\'.magnetar.topics.v1.PublishRequest.Open\x12\x19\n\x11\x66irst_sequence_id\x18\x02 \x01(\x04\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.magnetar.topics.v1.Message\x1aj\n\x04Open\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rproducer_name\x18\x02 \x01(\t\x12*\n\x06schema\x18\x03 \x01(\x0b\x32\x1a.magnetar.topics.v1.Schema\x12\x10\n\x08mix_keys\x18\x04 \x01(\x08\"\xcc\x03\n\x0fPublishResponse\x12:\n\x06opened\x18\x01 \x01(\x0b\x32*.magnetar.topics.v1.PublishResponse.Opened\x12=\n\x08receipts\x18\x02 \x03(\x0b\x32+.magnetar.topics.v1.PublishResponse.Receipt\x12=\n\x08refusals\x18\x03 \x03(\x0b\x32+.magnetar.topics.v1.PublishResponse.Refusal\x1aT\n\x06Opened\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x18\n\x10last_sequence_id\x18\x02 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\x1a\x64\n\x07Receipt\x12\x19\n\x11\x66irst_sequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12/\n\x08\x66irst_id\x18\x03 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x1a\x43\n\x07Refusal\x12\x19\n\x11\x66irst_sequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xb3\x07\n\x0e\x43onsumeRequest\x12\x35\n\x04open\x18\x01 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Open\x12\x0f\n\x07permits\x18\x02 \x01(\x05\x12+\n\x04\x61\x63ks\x18\x03 \x03(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x35\n\x0e\x63umulative_ack\x18\x04 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x35\n\x04nack\x18\x05 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Nack\x12\x35\n\x04seek\x18\x06 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Seek\x12\x13\n\x0bunsubscribe\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18\x0f \x01(\x04\x1a\'\n\tHashRange\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x1a\x89\x03\n\x04Open\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x32\n\x04type\x18\x03 \x01(\x0e\x32$.magnetar.topics.v1.SubscriptionType\x12\x15\n\rconsumer_name\x18\x04 \x01(\t\x12\x15\n\rfrom_earliest\x18\x05 \x01(\x08\x12\x11\n\tis_reader\x18\x06 \x01(\x08\x12/\n\x08start_id\x18\x07 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x17\n\x0fstart_inclusive\x18\x08 \x01(\x08\x12\x43\n\rsticky_ranges\x18\t \x03(\x0b\x32,.magnetar.topics.v1.ConsumeRequest.HashRange\x12\x1a\n\x12\x61llow_out_of_order\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x06schema\x18\x0c \x01(\x0b\x32\x1a.magnetar.topics.v1.Schema\x1a\x44\n\x04Nack\x12*\n\x03ids\x18\x01 \x03(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x10\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03\x1a\x63\n\x04Seek\x12)\n\x02id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x14\n\x07time_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06to_end\x18\x03 \x01(\x08\x42\n\n\x08_time_ms\"\xdf\x04\n\x0f\x43onsumeResponse\x12:\n\x06opened\x18\x01 \x01(\x0b\x32*.magnetar.topics.v1.ConsumeResponse.Opened\x12@\n\ndeliveries\x18\x02 \x03(\x0b\x32,.magnetar.topics.v1.ConsumeResponse.Delivery\x12<\n\x07rewound\x18\x03 \x01(\x0b\x32+.magnetar.topics.v1.ConsumeResponse.Rewound\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x1aO\n\x06Opened\x12\x15\n\rconsumer_name\x18\x01 \x01(\t\x12.\n\x07last_id\x18\x02 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x1a\xe5\x01\n\x08\x44\x65livery\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\x18\n\x10redelivery_count\x18\x04 \x01(\x05\x12\x17\n\x0fpublish_time_ms\x18\x05 \x01(\x03\x12\x15\n\rproducer_name\x18\x06 \x01(\t\x12\x16\n\x0eschema_version\x18\x07 \x01(\x0c\x12-\n\x08messages\x18\x08 \x03(\x0b\x32\x1b.magnetar.topics.v1.Message\x12\x0f\n\x07problem\x18\t \x01(\t\x1a:\n\x07Rewound\x12/\n\x08\x61\x66ter_id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\"(\n\x17GetLastMessageIdRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"E\n\x18GetLastMessageIdResponse\x12)\n\x02id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\"7\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\"\x15\n\x13\x43reateTopicResponse\"2\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x15\n\x13\x44\x65leteTopicResponse\"\x14\n\x12ListBrokersRequest\"(\n\x13ListBrokersResponse\x12\x11\n\taddresses\x18\x01 \x03(\t\"&\n\x11ListTopicsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"$\n\x12ListTopicsResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\"%\n\x14GetTopicStatsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"%\n\x15GetTopicStatsResponse\x12\x0c\n\x04json\x18\x01 \x01(\t*K\n\x10SubscriptionType\x12\r\n\tEXCLUSIVE\x10\x00\x12\n\n\x06SHARED\x10\x01\x12\x0c\n\x08\x46\x41ILOVER\x10\x02\x12\x0e\n\nKEY_SHARED\x10\x03\x32\xb2\x07\n\x06Topics\x12O\n\x06Lookup\x12!.magnetar.topics.v1.LookupRequest\x1a\".magnetar.topics.v1.LookupResponse\x12U\n\x08GetTopic\x12#.magnetar.topics.v1.GetTopicRequest\x1a$.magnetar.topics.v1.GetTopicResponse\x12V\n\x07Publish\x12\".magnetar.topics.v1.PublishRequest\x1a#.magnetar.topics.v1.PublishResponse(\x01\x30\x01\x12V\n\x07\x43onsume\x12\".magnetar.topics.v1.ConsumeRequest\x1a#.magnetar.topics.v1.ConsumeResponse(\x01\x30\x01\x12m\n\x10GetLastMessageId\x12+.magnetar.topics.v1.GetLastMessageIdRequest\x1a,.magnetar.topics.v1.GetLastMessageIdResponse\x12^\n\x0b\x43reateTopic\x12&.magnetar.topics.v1.CreateTopicRequest\x1a\'.magnetar.topics.v1.CreateTopicResponse\x12^\n\x0b\x44\x65leteTopic\x12&.magnetar.topics.v1.DeleteTopicRequest\x1a\'.magnetar.topics.v1.DeleteTopicResponse\x12[\n\nListTopics\x12%.magnetar.topics.v1.ListTopicsRequest\x1a&.magnetar.topics.v1.ListTopicsResponse\x12^\n\x0bListBrokers\x12&.magnetar.topics.v1.ListBrokersRequest\x1a\'.magnetar.topics.v1.ListBrokersResponse\x12\x64\n\rGetTopicStats\x12(.magnetar.topics.v1.GetTopicStatsRequest\x1a).magnetar.topics.v1.GetTopicStatsResponseB\x1dZ\x1bmagnetar/topics/v1;topicsv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!magnetar_core/topics/topics.proto\x12\x12magnetar.topics.v1\"\x94\x01\n\tMessageId\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x16\n\tpartition\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0b\x62\x61tch_index\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\x42\x0c\n\n_partitionB\x0e\n\x0c_batch_index\"\xbe\x02\n\x07Message\x12\x0f\n\x07payload\x18\x01 \x01(\x0c\x12\x10\n\x03key\x18\x02 \x01(\tH\x00\x88\x01\x01\x12?\n\nproperties\x18\x03 \x03(\x0b\x32+.magnetar.topics.v1.Message.PropertiesEntry\x12\x15\n\revent_time_ms\x18\x04 \x01(\x03\x12\x15\n\rdeliver_at_ms\x18\x05 \x01(\x03\x12\x14\n\x0cordering_key\x18\x06 \x01(\x0c\x12\x15\n\rkey_is_base64\x18\x07 \x01(\x08\x12\x0f\n\x07is_null\x18\x08 \x01(\x08\x12\x13\n\x0b\x62\x61tch_index\x18\x0e \x01(\x05\x12\x13\n\x0bsequence_id\x18\x0f \x01(\x04\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x06\n\x04_key\"\x97\x01\n\x06Schema\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12>\n\nproperties\x18\x03 \x03(\x0b\x32*.magnetar.topics.v1.Schema.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"5\n\rLookupRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rauthoritative\x18\x02 \x01(\x08\"K\n\x0eLookupResponse\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x11\n\task_there\x18\x02 \x01(\x08\x12\x15\n\rauthoritative\x18\x03 \x01(\x08\"0\n\x0fGetTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06\x63reate\x18\x02 \x01(\x08\"5\n\x10GetTopicResponse\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\"\xfd\x01\n\x0ePublishRequest\x12\x35\n\x04open\x18\x01 \x01(\x0b\x32\'.magnetar.topics.v1.PublishRequest.Open\x12\x19\n\x11\x66irst_sequence_id\x18\x02 \x01(\x04\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.magnetar.topics.v1.Message\x1aj\n\x04Open\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x15\n\rproducer_name\x18\x02 \x01(\t\x12*\n\x06schema\x18\x03 \x01(\x0b\x32\x1a.magnetar.topics.v1.Schema\x12\x10\n\x08mix_keys\x18\x04 \x01(\x08\"\xcc\x03\n\x0fPublishResponse\x12:\n\x06opened\x18\x01 \x01(\x0b\x32*.magnetar.topics.v1.PublishResponse.Opened\x12=\n\x08receipts\x18\x02 \x03(\x0b\x32+.magnetar.topics.v1.PublishResponse.Receipt\x12=\n\x08refusals\x18\x03 \x03(\x0b\x32+.magnetar.topics.v1.PublishResponse.Refusal\x1aT\n\x06Opened\x12\x15\n\rproducer_name\x18\x01 \x01(\t\x12\x18\n\x10last_sequence_id\x18\x02 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x03 \x01(\x03\x1a\x64\n\x07Receipt\x12\x19\n\x11\x66irst_sequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12/\n\x08\x66irst_id\x18\x03 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x1a\x43\n\x07Refusal\x12\x19\n\x11\x66irst_sequence_id\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xcb\x07\n\x0e\x43onsumeRequest\x12\x35\n\x04open\x18\x01 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Open\x12\x0f\n\x07permits\x18\x02 \x01(\x05\x12+\n\x04\x61\x63ks\x18\x03 \x03(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x35\n\x0e\x63umulative_ack\x18\x04 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x35\n\x04nack\x18\x05 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Nack\x12\x35\n\x04seek\x18\x06 \x01(\x0b\x32\'.magnetar.topics.v1.ConsumeRequest.Seek\x12\x13\n\x0bunsubscribe\x18\x07 \x01(\x08\x12\x12\n\nrequest_id\x18\x0f \x01(\x04\x1a\'\n\tHashRange\x12\r\n\x05start\x18\x01 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x05\x1a\xa1\x03\n\x04Open\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x14\n\x0csubscription\x18\x02 \x01(\t\x12\x32\n\x04type\x18\x03 \x01(\x0e\x32$.magnetar.topics.v1.SubscriptionType\x12\x15\n\rconsumer_name\x18\x04 \x01(\t\x12\x15\n\rfrom_earliest\x18\x05 \x01(\x08\x12\x11\n\tis_reader\x18\x06 \x01(\x08\x12/\n\x08start_id\x18\x07 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x17\n\x0fstart_inclusive\x18\x08 \x01(\x08\x12\x43\n\rsticky_ranges\x18\t \x03(\x0b\x32,.magnetar.topics.v1.ConsumeRequest.HashRange\x12\x1a\n\x12\x61llow_out_of_order\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x06schema\x18\x0c \x01(\x0b\x32\x1a.magnetar.topics.v1.Schema\x12\x16\n\x0eread_compacted\x18\r \x01(\x08\x1a\x44\n\x04Nack\x12*\n\x03ids\x18\x01 \x03(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x10\n\x08\x64\x65lay_ms\x18\x02 \x01(\x03\x1a\x63\n\x04Seek\x12)\n\x02id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x12\x14\n\x07time_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06to_end\x18\x03 \x01(\x08\x42\n\n\x08_time_ms\"\xdf\x04\n\x0f\x43onsumeResponse\x12:\n\x06opened\x18\x01 \x01(\x0b\x32*.magnetar.topics.v1.ConsumeResponse.Opened\x12@\n\ndeliveries\x18\x02 \x03(\x0b\x32,.magnetar.topics.v1.ConsumeResponse.Delivery\x12<\n\x07rewound\x18\x03 \x01(\x0b\x32+.magnetar.topics.v1.ConsumeResponse.Rewound\x12\x0c\n\x04\x64one\x18\x04 \x01(\x04\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x1aO\n\x06Opened\x12\x15\n\rconsumer_name\x18\x01 \x01(\t\x12.\n\x07last_id\x18\x02 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\x1a\xe5\x01\n\x08\x44\x65livery\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x12\n\nbatch_size\x18\x03 \x01(\x05\x12\x18\n\x10redelivery_count\x18\x04 \x01(\x05\x12\x17\n\x0fpublish_time_ms\x18\x05 \x01(\x03\x12\x15\n\rproducer_name\x18\x06 \x01(\t\x12\x16\n\x0eschema_version\x18\x07 \x01(\x0c\x12-\n\x08messages\x18\x08 \x03(\x0b\x32\x1b.magnetar.topics.v1.Message\x12\x0f\n\x07problem\x18\t \x01(\t\x1a:\n\x07Rewound\x12/\n\x08\x61\x66ter_id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\"@\n\x17GetLastMessageIdRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0eread_compacted\x18\x02 \x01(\x08\"E\n\x18GetLastMessageIdResponse\x12)\n\x02id\x18\x01 \x01(\x0b\x32\x1d.magnetar.topics.v1.MessageId\"7\n\x12\x43reateTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\"\x15\n\x13\x43reateTopicResponse\"2\n\x12\x44\x65leteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"\x15\n\x13\x44\x65leteTopicResponse\"\x14\n\x12ListBrokersRequest\"(\n\x13ListBrokersResponse\x12\x11\n\taddresses\x18\x01 \x03(\t\"&\n\x11ListTopicsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"$\n\x12ListTopicsResponse\x12\x0e\n\x06topics\x18\x01 \x03(\t\"%\n\x14GetTopicStatsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"%\n\x15GetTopicStatsResponse\x12\x0c\n\x04json\x18\x01 \x01(\t*K\n\x10SubscriptionType\x12\r\n\tEXCLUSIVE\x10\x00\x12\n\n\x06SHARED\x10\x01\x12\x0c\n\x08\x46\x41ILOVER\x10\x02\x12\x0e\n\nKEY_SHARED\x10\x03\x32\xb2\x07\n\x06Topics\x12O\n\x06Lookup\x12!.magnetar.topics.v1.LookupRequest\x1a\".magnetar.topics.v1.LookupResponse\x12U\n\x08GetTopic\x12#.magnetar.topics.v1.GetTopicRequest\x1a$.magnetar.topics.v1.GetTopicResponse\x12V\n\x07Publish\x12\".magnetar.topics.v1.PublishRequest\x1a#.magnetar.topics.v1.PublishResponse(\x01\x30\x01\x12V\n\x07\x43onsume\x12\".magnetar.topics.v1.ConsumeRequest\x1a#.magnetar.topics.v1.ConsumeResponse(\x01\x30\x01\x12m\n\x10GetLastMessageId\x12+.magnetar.topics.v1.GetLastMessageIdRequest\x1a,.magnetar.topics.v1.GetLastMessageIdResponse\x12^\n\x0b\x43reateTopic\x12&.magnetar.topics.v1.CreateTopicRequest\x1a\'.magnetar.topics.v1.CreateTopicResponse\x12^\n\x0b\x44\x65leteTopic\x12&.magnetar.topics.v1.DeleteTopicRequest\x1a\'.magnetar.topics.v1.DeleteTopicResponse\x12[\n\nListTopics\x12%.magnetar.topics.v1.ListTopicsRequest\x1a&.magnetar.topics.v1.ListTopicsResponse\x12^\n\x0bListBrokers\x12&.magnetar.topics.v1.ListBrokersRequest\x1a\'.magnetar.topics.v1.ListBrokersResponse\x12\x64\n\rGetTopicStats\x12(.magnetar.topics.v1.GetTopicStatsRequest\x1a).magnetar.topics.v1.GetTopicStatsResponseB\x1dZ\x1bmagnetar/topics/v1;topicsv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_SCHEMA_PROPERTIESENTRY']._loaded_options = None
   _globals['_SCHEMA_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_SUBSCRIPTIONTYPE']._serialized_start=3687
-  _globals['_SUBSCRIPTIONTYPE']._serialized_end=3762
+  _globals['_SUBSCRIPTIONTYPE']._serialized_start=3735
+  _globals['_SUBSCRIPTIONTYPE']._serialized_end=3810
   _globals['_MESSAGEID']._serialized_start=58
   _globals['_MESSAGEID']._serialized_end=206
   _globals['_MESSAGE']._serialized_start=209
@@ -69,47 +69,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHRESPONSE_REFUSAL']._serialized_start=1570
   _globals['_PUBLISHRESPONSE_REFUSAL']._serialized_end=1637
   _globals['_CONSUMEREQUEST']._serialized_start=1640
-  _globals['_CONSUMEREQUEST']._serialized_end=2587
+  _globals['_CONSUMEREQUEST']._serialized_end=2611
   _globals['_CONSUMEREQUEST_HASHRANGE']._serialized_start=1981
   _globals['_CONSUMEREQUEST_HASHRANGE']._serialized_end=2020
   _globals['_CONSUMEREQUEST_OPEN']._serialized_start=2023
-  _globals['_CONSUMEREQUEST_OPEN']._serialized_end=2416
-  _globals['_CONSUMEREQUEST_NACK']._serialized_start=2418
-  _globals['_CONSUMEREQUEST_NACK']._serialized_end=2486
-  _globals['_CONSUMEREQUEST_SEEK']._serialized_start=2488
-  _globals['_CONSUMEREQUEST_SEEK']._serialized_end=2587
-  _globals['_CONSUMERESPONSE']._serialized_start=2590
-  _globals['_CONSUMERESPONSE']._serialized_end=3197
-  _globals['_CONSUMERESPONSE_OPENED']._serialized_start=2826
-  _globals['_CONSUMERESPONSE_OPENED']._serialized_end=2905
-  _globals['_CONSUMERESPONSE_DELIVERY']._serialized_start=2908
-  _globals['_CONSUMERESPONSE_DELIVERY']._serialized_end=3137
-  _globals['_CONSUMERESPONSE_REWOUND']._serialized_start=3139
-  _globals['_CONSUMERESPONSE_REWOUND']._serialized_end=3197
-  _globals['_GETLASTMESSAGEIDREQUEST']._serialized_start=3199
-  _globals['_GETLASTMESSAGEIDREQUEST']._serialized_end=3239
-  _globals['_GETLASTMESSAGEIDRESPONSE']._serialized_start=3241
-  _globals['_GETLASTMESSAGEIDRESPONSE']._serialized_end=3310
-  _globals['_CREATETOPICREQUEST']._serialized_start=3312
-  _globals['_CREATETOPICREQUEST']._serialized_end=3367
-  _globals['_CREATETOPICRESPONSE']._serialized_start=3369
-  _globals['_CREATETOPICRESPONSE']._serialized_end=3390
-  _globals['_DELETETOPICREQUEST']._serialized_start=3392
-  _globals['_DELETETOPICREQUEST']._serialized_end=3442
-  _globals['_DELETETOPICRESPONSE']._serialized_start=3444
-  _globals['_DELETETOPICRESPONSE']._serialized_end=3465
-  _globals['_LISTBROKERSREQUEST']._serialized_start=3467
-  _globals['_LISTBROKERSREQUEST']._serialized_end=3487
-  _globals['_LISTBROKERSRESPONSE']._serialized_start=3489
-  _globals['_LISTBROKERSRESPONSE']._serialized_end=3529
-  _globals['_LISTTOPICSREQUEST']._serialized_start=3531
-  _globals['_LISTTOPICSREQUEST']._serialized_end=3569
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=3571
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=3607
-  _globals['_GETTOPICSTATSREQUEST']._serialized_start=3609
-  _globals['_GETTOPICSTATSREQUEST']._serialized_end=3646
-  _globals['_GETTOPICSTATSRESPONSE']._serialized_start=3648
-  _globals['_GETTOPICSTATSRESPONSE']._serialized_end=3685
-  _globals['_TOPICS']._serialized_start=3765
-  _globals['_TOPICS']._serialized_end=4711
+  _globals['_CONSUMEREQUEST_OPEN']._serialized_end=2440
+  _globals['_CONSUMEREQUEST_NACK']._serialized_start=2442
+  _globals['_CONSUMEREQUEST_NACK']._serialized_end=2510
+  _globals['_CONSUMEREQUEST_SEEK']._serialized_start=2512
+  _globals['_CONSUMEREQUEST_SEEK']._serialized_end=2611
+  _globals['_CONSUMERESPONSE']._serialized_start=2614
+  _globals['_CONSUMERESPONSE']._serialized_end=3221
+  _globals['_CONSUMERESPONSE_OPENED']._serialized_start=2850
+  _globals['_CONSUMERESPONSE_OPENED']._serialized_end=2929
+  _globals['_CONSUMERESPONSE_DELIVERY']._serialized_start=2932
+  _globals['_CONSUMERESPONSE_DELIVERY']._serialized_end=3161
+  _globals['_CONSUMERESPONSE_REWOUND']._serialized_start=3163
+  _globals['_CONSUMERESPONSE_REWOUND']._serialized_end=3221
+  _globals['_GETLASTMESSAGEIDREQUEST']._serialized_start=3223
+  _globals['_GETLASTMESSAGEIDREQUEST']._serialized_end=3287
+  _globals['_GETLASTMESSAGEIDRESPONSE']._serialized_start=3289
+  _globals['_GETLASTMESSAGEIDRESPONSE']._serialized_end=3358
+  _globals['_CREATETOPICREQUEST']._serialized_start=3360
+  _globals['_CREATETOPICREQUEST']._serialized_end=3415
+  _globals['_CREATETOPICRESPONSE']._serialized_start=3417
+  _globals['_CREATETOPICRESPONSE']._serialized_end=3438
+  _globals['_DELETETOPICREQUEST']._serialized_start=3440
+  _globals['_DELETETOPICREQUEST']._serialized_end=3490
+  _globals['_DELETETOPICRESPONSE']._serialized_start=3492
+  _globals['_DELETETOPICRESPONSE']._serialized_end=3513
+  _globals['_LISTBROKERSREQUEST']._serialized_start=3515
+  _globals['_LISTBROKERSREQUEST']._serialized_end=3535
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=3537
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=3577
+  _globals['_LISTTOPICSREQUEST']._serialized_start=3579
+  _globals['_LISTTOPICSREQUEST']._serialized_end=3617
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=3619
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=3655
+  _globals['_GETTOPICSTATSREQUEST']._serialized_start=3657
+  _globals['_GETTOPICSTATSREQUEST']._serialized_end=3694
+  _globals['_GETTOPICSTATSRESPONSE']._serialized_start=3696
+  _globals['_GETTOPICSTATSRESPONSE']._serialized_end=3733
+  _globals['_TOPICS']._serialized_start=3813
+  _globals['_TOPICS']._serialized_end=4759
 # @@protoc_insertion_point(module_scope)

@@ -182,7 +182,7 @@ class ConsumeRequest(_message.Message):
         end: int
         def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
     class Open(_message.Message):
-        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema")
+        __slots__ = ("topic", "subscription", "type", "consumer_name", "from_earliest", "is_reader", "start_id", "start_inclusive", "sticky_ranges", "allow_out_of_order", "priority", "schema", "read_compacted")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
         TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +195,7 @@ class ConsumeRequest(_message.Message):
         ALLOW_OUT_OF_ORDER_FIELD_NUMBER: _ClassVar[int]
         PRIORITY_FIELD_NUMBER: _ClassVar[int]
         SCHEMA_FIELD_NUMBER: _ClassVar[int]
+        READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
         topic: str
         subscription: str
         type: SubscriptionType
@@ -207,7 +208,8 @@ class ConsumeRequest(_message.Message):
         allow_out_of_order: bool
         priority: int
         schema: Schema
-        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ...) -> None: ...
+        read_compacted: bool
+        def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., type: _Optional[_Union[SubscriptionType, str]] = ..., consumer_name: _Optional[str] = ..., from_earliest: bool = ..., is_reader: bool = ..., start_id: _Optional[_Union[MessageId, _Mapping]] = ..., start_inclusive: bool = ..., sticky_ranges: _Optional[_Iterable[_Union[ConsumeRequest.HashRange, _Mapping]]] = ..., allow_out_of_order: bool = ..., priority: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., read_compacted: bool = ...) -> None: ...
     class Nack(_message.Message):
         __slots__ = ("ids", "delay_ms")
         IDS_FIELD_NUMBER: _ClassVar[int]
@@ -290,10 +292,12 @@ class ConsumeResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[ConsumeResponse.Opened, _Mapping]] = ..., deliveries: _Optional[_Iterable[_Union[ConsumeResponse.Delivery, _Mapping]]] = ..., rewound: _Optional[_Union[ConsumeResponse.Rewound, _Mapping]] = ..., done: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class GetLastMessageIdRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "read_compacted")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    READ_COMPACTED_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    read_compacted: bool
+    def __init__(self, topic: _Optional[str] = ..., read_compacted: bool = ...) -> None: ...
 
 class GetLastMessageIdResponse(_message.Message):
     __slots__ = ("id",)

@@ -301,6 +301,9 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "kitchen b'21.5'" in said
     assert "customer-7 b'payload'" in said
+    assert "paid 20\npaid 22\ndead letter b'twenty' persistent://public/default/payments 3" in said
+    table = ["apple b'3' of ['apple', 'pear']", "changed apple b'5'", "changed pear b''", "{'apple': b'5'}"]
+    assert "\n".join(table) in said
 
 
 def test_the_page_about_compatibility_can_be_copied(tmp_path: Path) -> None:

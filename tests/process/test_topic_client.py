@@ -1,13 +1,19 @@
 """The topic client in processes of its own: forks, exits, what stands on stderr, and servers that are held up."""
 
+import collections
+import contextlib
 import re
 import subprocess
 import sys
 import textwrap
 
+import pulsar
 import pytest
 
+import magnetar
 from magnetar.testing.servers import TopicPlace
+from tests.support.processes import until
+from tests.unit.broker.test_official_client import client as official
 
 pytestmark = pytest.mark.process
 
@@ -204,3 +210,91 @@ def test_nothing_stands_on_stderr_but_what_the_program_writes(volatile_pulsar_se
     words = ["gRPC without TLS", "binary protocol", "speaks HTTP", "binary protocol", "speaks HTTP", "is refused"]
     assert len(lines) == len(words)
     assert all(word in line for word, line in zip(words, lines, strict=True)), lines
+
+
+def test_retries_share_a_subscription_with_the_official_client(volatile_pulsar_server: TopicPlace) -> None:
+    """Both nack what they get. Each message is delivered as often as it should be, and ends in one topic for both."""
+    topic = volatile_pulsar_server.topic("t")
+    policy = pulsar.ConsumerDeadLetterPolicy(2, initial_subscription_name="inspection")
+    retry = magnetar.Retry(max=2, backoff=0.1, retry_topic=None, dead_letter_subscription="inspection")
+    place = volatile_pulsar_server
+    with magnetar.Client(place.grpc_url) as client, official(place.service_url) as theirs:
+        their = theirs.subscribe(
+            topic, "s", pulsar.ConsumerType.Shared,
+            negative_ack_redelivery_delay_ms=100, dead_letter_policy=policy, receiver_queue_size=2,
+        )  # fmt: skip
+        our = client.consumer(topic, "s", type="shared", retry=retry, queue_size=2)
+        client.producer(topic).send_many([magnetar.Outgoing(b"%d" % n, key=str(n)) for n in range(8)])
+        deliveries = list[tuple[str, bytes]]()
+        while len(deliveries) < 24:
+            before = len(deliveries)
+            with contextlib.suppress(pulsar.Timeout):
+                message = their.receive(20)
+                their.negative_acknowledge(message)
+                deliveries.append(("their", message.data()))
+            if ours := our.receive_batch(1, timeout_s=0.02 if before != len(deliveries) else 2):
+                our.nack(ours)
+                deliveries.append(("our", ours[0].payload))
+            assert len(deliveries) > before, f"nothing comes any more, after {before} deliveries"
+        assert {name for name, _ in deliveries} == {"our", "their"}
+        assert collections.Counter(payload for _, payload in deliveries) == {b"%d" % n: 3 for n in range(8)}
+        with client.consumer(f"{topic}-s-DLQ", "inspection") as inspection:
+            letters = [inspection.receive(10) for _ in range(8)]
+        assert {letter.payload for letter in letters} == {b"%d" % n for n in range(8)}
+        for letter in letters:
+            assert letter.key == letter.payload.decode()
+            assert letter.properties["REAL_TOPIC"] == topic
+            assert magnetar.MessageId.parse(letter.properties["ORIGIN_MESSAGE_ID"]).entry_id >= 0
+        # Their client gathers acknowledgements for a while.
+        until(lambda: not client.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"], "all are acknowledged", 5)
+        assert our.receive_batch(1, timeout_s=0.2) == []
+
+
+def test_a_copy_in_the_retry_topic_is_read_by_the_official_client(volatile_pulsar_server: TopicPlace) -> None:
+    topic = volatile_pulsar_server.topic("t")
+    with magnetar.Client(volatile_pulsar_server.grpc_url) as client:
+        with client.consumer(topic, "s", type="shared", retry=magnetar.Retry(backoff=0.2)) as our:
+            client.producer(topic).send(b"x", key="k", event_time=7)
+            our.nack(our.receive(10))
+        with official(volatile_pulsar_server.service_url) as theirs:
+            copy = theirs.subscribe(f"{topic}-s-RETRY", "s", pulsar.ConsumerType.Shared).receive(10_000)
+            assert (copy.data(), copy.partition_key(), copy.event_timestamp()) == (b"x", "k", 7)
+            assert copy.properties()["RECONSUMETIMES"] == "1"
+            assert copy.properties()["DELAY_TIME"] == "200"
+            assert copy.properties()["REAL_SUBSCRIPTION"] == "s"
+
+
+def test_what_kills_its_worker_each_time_ends_in_the_dead_letter_topic(volatile_pulsar_server: TopicPlace) -> None:
+    topic = volatile_pulsar_server.topic("t")
+    worker = """
+        import os, signal
+        address, topic = sys.argv[1:]
+        retry = magnetar.Retry(max=1)
+        with magnetar.Client(address) as client:
+            with client.consumer(topic, "s", type="shared", queue_size=2, retry=retry) as consumer:
+                print("ready", flush=True)
+                for message in consumer:
+                    if message.payload == b"poison":
+                        print("dies", message.redelivery_count, flush=True)
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    consumer.ack(message)
+                    consumer.flush()
+    """
+    command = [sys.executable, "-c", f"import sys, magnetar\n{textwrap.dedent(worker)}"]
+    address = volatile_pulsar_server.grpc_url
+    workers = [subprocess.Popen([*command, address, topic], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    try:
+        assert [one.stdout.readline() for one in workers if one.stdout is not None] == ["ready\n"] * 3
+        with magnetar.Client(address) as client:
+            client.producer(topic).send(b"poison", key="k")
+            with client.reader(f"{topic}-s-DLQ") as dead:
+                letter = dead.receive(10)
+            assert (letter.payload, letter.key, letter.properties["REAL_TOPIC"]) == (b"poison", "k", topic)
+            until(lambda: sum(one.poll() is not None for one in workers) == 2, "two have died", 5)
+            client.producer(topic).send(b"harmless")
+            until(lambda: not client.topics.stats(topic)["subscriptions"]["s"]["msgBacklog"], "the last one works", 5)
+    finally:
+        for one in workers:
+            one.kill()
+        said = sorted(one.communicate()[0] for one in workers)
+    assert said == ["", "dies 0\n", "dies 1\n"]

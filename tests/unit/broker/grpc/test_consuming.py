@@ -18,6 +18,7 @@ from broker.topic.reading.subscription import Subscription
 from broker.wire.pulsar_pb2 import BaseCommand
 from magnetar.client.async_client import AsyncClient
 from magnetar.client.async_consumer import AsyncConsumer
+from magnetar.client.brokers import Brokers
 from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.client.values import Message, Outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
@@ -563,3 +564,44 @@ def test_message_ids_are_printed_parsed_and_compared() -> None:
             MessageId.parse(text)
     with pytest.raises(ValueError, match="message id"):
         MessageId.from_bytes(b"\xff\xff")
+
+
+async def test_a_reader_asks_for_the_end_only_where_it_stands_at_the_last_one_known(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    ask_owner = Brokers.ask_owner
+
+    async def counted(brokers: Brokers, topic: str, method: str, request: Any, answer: Any) -> Any:
+        asked.append(method)
+        return await ask_owner(brokers, topic, method, request, answer)
+
+    monkeypatch.setattr(Brokers, "ask_owner", counted)
+    await client.topics.create("parts", partitions=2)
+    for topic, calls in (("t", 2), ("parts", 4)):
+        await client.producer(topic).send_many([Outgoing(b"%d" % n, key=str(n)) for n in range(100)])
+        asked.clear()
+        async with client.reader(topic) as reader:
+            found = 0
+            while await reader.has_more():
+                await reader.receive(5)
+                found += 1
+            assert found == 100
+            assert len(asked) <= calls, "once at the beginning and once at the end, of each partition"
+            await client.producer(topic).send(b"new")
+            assert await reader.has_more()
+
+
+@pytest.mark.parametrize("place", ["earliest", "id", "time", "latest"])
+async def test_a_reader_knows_what_is_behind_the_place_that_it_was_sent_to(client: AsyncClient, place: str) -> None:
+    first, *_ = await client.producer("t").send_many([b"0", b"1"])
+    await client.producer("t").send(b"2")
+    async with client.reader("t") as reader:
+        while await reader.has_more():
+            await reader.receive(5)
+        places: dict[str, Any] = {"id": first, "time": 1}
+        await reader.seek(places.get(place, place))
+        found = []
+        while await reader.has_more():
+            found.append((await reader.receive(5)).payload)
+        assert found == ([] if place == "latest" else [b"0", b"1", b"2"])

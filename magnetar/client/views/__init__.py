@@ -1,0 +1,1 @@
+"""Topics as tables: the last value of each key."""

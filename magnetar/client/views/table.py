@@ -1,0 +1,212 @@
+"""A topic as a table: the last value of each key, kept up to date by a reader of the compacted topic.
+
+Rules:
+
+1. What `ready` promises holds although messages that it waits for may be compacted away in the meantime: while nothing
+   comes, the broker is asked again where the end is.
+2. Of changes that nobody takes only the last of each key is kept, so a slow reader of changes costs no more than a
+   second table.
+3. A view whose reader has failed or is closed says so instead of what it knew.
+"""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Generator, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from types import TracebackType
+from typing import Final, Self
+
+from magnetar.client.async_consumer import QUEUE_SIZE, AsyncReader
+from magnetar.client.base.rpc import log
+from magnetar.client.consuming import ConsumeStream
+from magnetar.client.errors import ClientClosed, TopicError
+from magnetar.client.values import Message
+from magnetar_core.runtime.tasks import Bell
+from managed_ledger.message_id import MessageId
+
+# How long nothing comes before the broker is asked where the end is (rule 1).
+PAUSE_S: Final = 0.5
+
+
+class CompactedReader(AsyncReader):
+    """A reader that knows whether it is behind the messages of a moment."""
+
+    async def ends(self) -> dict[ConsumeStream, MessageId]:
+        """The last message of each partition. Raises TopicError."""
+        await self.open()
+        streams = list(self._streams.values())
+        await asyncio.gather(*(self._ask_end(stream) for stream in streams))
+        return {stream: stream.end for stream in streams if stream.end is not None and stream.is_before_end()}
+
+
+class AsyncTableView(Mapping[str, bytes]):
+    """The last value of each key of a topic. Made by `AsyncClient.table_view`.
+
+    It is a mapping of keys to payloads. A null message removes its key; messages without a key are passed over.
+    """
+
+    def __init__(self, reader: CompactedReader) -> None:
+        self.topic = reader.topic
+        self._reader = reader
+        self._values: dict[str, bytes] = {}
+        self._changes = weakref.WeakSet[AsyncChanges]()
+        self._moved = Bell()
+        self._task: asyncio.Task[None] | None = None
+        self._is_ready = False
+        self._failure: TopicError | None = None
+
+    async def ready(self) -> Self:
+        """Wait until everything is in the view that was in the topic when this was called. Raises TopicError.
+
+        It may be called again, to see what was sent in the meantime.
+        """
+        ends = await self._reader.ends()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._follow())
+        while any(stream.is_before(end) for stream, end in ends.items()):
+            self._check()
+            try:
+                async with asyncio.timeout(PAUSE_S):
+                    await self._moved.rung()
+            except TimeoutError:
+                ends = await self._reader.ends()
+        self._check()
+        self._is_ready = True
+        return self
+
+    def __await__(self) -> Generator[None, None, Self]:
+        """`await client.table_view(…)` gives one that is ready."""
+        return self.ready().__await__()
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                self._apply(await self._reader.receive_batch(QUEUE_SIZE))
+                await asyncio.sleep(0)  # others have their turn, although messages wait
+        except TopicError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(TopicError(f"{self.topic}: the view has ended: {type(error).__name__}: {error}"))
+            raise
+
+    def _fail(self, error: TopicError) -> None:
+        self._failure = error
+        self._moved.ring()
+        for changes in list(self._changes):
+            changes.bell.ring()
+
+    def _apply(self, messages: list[Message]) -> None:
+        values, all_changes = self._values, list(self._changes)
+        for message in messages:
+            key = message.key
+            if message.problem:
+                log.warning("%s: a message of the table cannot be read: %s", self.topic, message.problem)
+            elif key is None:
+                continue
+            else:
+                if message.is_null:
+                    values.pop(key, None)
+                else:
+                    values[key] = message.payload
+                for changes in all_changes:
+                    changes.put(key, message)
+        self._moved.ring()
+        for changes in all_changes:
+            changes.bell.ring()
+
+    def changes(self) -> "AsyncChanges":
+        """The messages that change the view from now on, to be used with `async for`; ends when the view is closed.
+
+        Of those that wait to be taken only the last of each key is kept. Raises TopicError.
+        """
+        self._check_ready()
+        made = AsyncChanges(self)
+        self._changes.add(made)
+        return made
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._reader.close()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        self._fail(ClientClosed(f"{self.topic}: the view is closed"))
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_ready(self) -> None:
+        self._check()
+        if not self._is_ready:
+            raise TopicError(f"{self.topic}: the view is not complete yet; `await view.ready()` first")
+
+    # -------------------------------------------------------------------------------- the mapping
+
+    # Those of several keys are as of this moment: the view goes on while a program goes through them.
+
+    def __getitem__(self, key: str) -> bytes:
+        self._check_ready()
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self._check_ready()
+        return iter(list(self._values))
+
+    def __len__(self) -> int:
+        self._check_ready()
+        return len(self._values)
+
+    def keys(self) -> KeysView[str]:
+        return self._copy().keys()
+
+    def values(self) -> ValuesView[bytes]:
+        return self._copy().values()
+
+    def items(self) -> ItemsView[str, bytes]:
+        return self._copy().items()
+
+    def _copy(self) -> dict[str, bytes]:
+        self._check_ready()
+        return dict(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.topic}, {len(self._values)} keys)"
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.ready()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncChanges(AsyncIterator[Message]):
+    """Messages that changed a table view, as `async for` takes them."""
+
+    def __init__(self, view: AsyncTableView) -> None:
+        self.bell: Final = Bell()
+        self._view = view
+        self._waiting: dict[str, Message] = {}
+
+    def put(self, key: str, message: Message) -> None:
+        self._waiting.pop(key, None)  # the new one goes behind those of other keys that came before it
+        self._waiting[key] = message
+
+    async def __anext__(self) -> Message:
+        while not self._waiting:
+            failure = self._view._failure
+            if isinstance(failure, ClientClosed):
+                raise StopAsyncIteration
+            if failure is not None:
+                raise failure
+            await self.bell.rung()
+        return self._waiting.pop(next(iter(self._waiting)))
