@@ -19,6 +19,9 @@ from typing import Final, NamedTuple
 # One question and its answer. A server that says nothing is asked one question only.
 ANSWER_S: Final = 0.3
 
+# The connection, before any question: also of a machine that is busy.
+CONNECT_S: Final = 0.3
+
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 # CommandConnect with client_version "?", which is all that it must have.
 _CONNECT: Final = bytes.fromhex("0000000b 00000007 0802 1203 0a013f")
@@ -95,7 +98,7 @@ def _of_preface(answer: bytes | Heard) -> Heard:
 async def _answer(host: str, port: int, question: bytes) -> bytes | Heard:
     """The first bytes that come back; none: the port hung up."""
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(CONNECT_S):
             reader, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return Heard(Speaks.REFUSES, "nobody takes the connection")

@@ -126,6 +126,7 @@ async def test_where_nobody_listens_it_is_tried_until_the_limit() -> None:
 
 async def test_a_server_that_says_nothing_may_be_ours(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.client.base.ports.ANSWER_S", 0.02)
+    monkeypatch.setattr("magnetar.client.base.ports.CONNECT_S", 30.0)
     monkeypatch.setattr("magnetar.client.brokers.UNHEARD_S", 0.01)
     address = await servers.open(lambda _: None)
     assert (await listen(address)).kind is Speaks.SILENT
