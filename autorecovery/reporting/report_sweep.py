@@ -48,10 +48,16 @@ class ReportSweep:
         self._marks = marks
         self._clock = clock
         self._tasks = Tasks("sweep of reports")
+        self._losses: dict[str, int] = {}
 
     def start(self, on_failure: Callable[[BaseException], None]) -> None:
         self._tasks.on_failure = on_failure
         self._tasks.spawn(self._run(), "run")
+
+    @property
+    def lost_ledgers(self) -> int:
+        """Ledgers with lost entries, by the reports that were not closed in the latest round."""
+        return len(set(self._losses.values()))
 
     async def stop(self) -> None:
         await self._tasks.cancel()
@@ -68,6 +74,7 @@ class ReportSweep:
         """One round. Raises MetadataError."""
         # The reports first: a worker reports only while the mark is up.
         reports = [report for report in await self._reports.all() if report.stage is not Stage.MENDED]
+        self._losses = {report.id: report.ledger_id for report in reports if report.kind is Kind.DATA_LOSS}
         for ledger_id in sorted({report.ledger_id for report in reports}):
             about = [report for report in reports if report.ledger_id == ledger_id]
             try:
@@ -117,4 +124,5 @@ class ReportSweep:
         except (NoSuchReport, WrongStage, Corruption) as error:
             log.info("report %s: %s", report.id, error)
         else:
+            self._losses.pop(report.id, None)
             log.warning("the report %s (%s) is closed: %s", report.id, report.text, note)

@@ -32,6 +32,7 @@ from broker.admin.numbers.metrics import broker_samples
 from broker.admin.numbers.service_metrics import load_samples
 from broker.admin.owners import Owners
 from broker.admin.page.calls import PageApi
+from broker.admin.page.facts import Storage
 from broker.admin.refusals import Refusals
 from broker.admin.rights import Operations, Routes, asking
 from broker.admin.topics.messages import MessagesApi
@@ -62,7 +63,9 @@ BACKLOG: Final = 128
 class AdminServer:
     """The admin API of one broker."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership, *, version: str) -> None:
+    def __init__(
+        self, broker: Broker, ownership: BundleOwnership, *, version: str, storage: Storage | None = None
+    ) -> None:
         self._broker = broker
         self.metrics = Metrics()
         self.metrics.add(lambda: broker_samples(broker, ownership.owned_bundles))
@@ -85,7 +88,7 @@ class AdminServer:
             return ownership.broker_id  # known once the ownership has started
 
         health = HealthCheck(broker.ledgers, broker_id, broker.now_ms)
-        self._page = PageApi(broker, ownership, owners, version)
+        self._page = PageApi(broker, ownership, owners, version, storage)
         self._tasks = Tasks("admin")
         self._non_persistent = NonPersistentTopicsApi(broker, ownership, owners)
         self._subjects = (

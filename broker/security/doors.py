@@ -37,14 +37,13 @@ from magnetar_core.security.authentication import (
 )
 from magnetar_core.security.basic import PasswordRules, parse_users
 from magnetar_core.security.caller import Caller
-from magnetar_core.security.identity import DEFAULT_CLAIM, Identity, NotValid
+from magnetar_core.security.identity import Identity, NotValid
 from magnetar_core.security.sources import read_source
 from magnetar_core.security.tls.contexts import server_context
 from magnetar_core.security.tls.files import TlsFiles
 
 if TYPE_CHECKING:  # their libraries take a tenth of a second to load, and most brokers need none of them
     from broker.security.openid_provider import OpenIdProvider
-    from magnetar_core.security.tokens import TokenRules
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +196,9 @@ def open_doors(config: BrokerConfig, clock: Clock) -> Doors | None:
         if name == OPENID:
             continue  # below: it stands before the tokens that have this broker's key
         if method == TOKEN:
-            made[method] = TokenProvider(_token_rules(config))
+            from broker.security.token_keys import TokenKeys
+
+            made[method] = TokenProvider(TokenKeys(config, clock))
         elif method == BASIC:
             users = parse_users(read_source(config.basic_users, "basicAuthConf"), "basicAuthConf")
             made[method] = BasicProvider(PasswordRules(users))
@@ -228,20 +229,3 @@ def _openid(config: BrokerConfig, clock: Clock, otherwise: Provider | None) -> "
         read_s=config.openid_read_ms / 1000,
     )
     return OpenIdProvider(rules, IssuerKeys(config.openid_key_files, times, config.openid_trusted, clock), otherwise)
-
-
-def _token_rules(config: BrokerConfig) -> "TokenRules":
-    from magnetar_core.security.tokens import TokenRules, public_key, secret_key
-
-    if config.token_secret_key:  # it comes first with Apache, too
-        key = secret_key(read_source(config.token_secret_key, "tokenSecretKey"), "tokenSecretKey")
-    else:
-        data = read_source(config.token_public_key, "tokenPublicKey")
-        key = public_key(data, config.token_public_algorithm, "tokenPublicKey")
-    return TokenRules(
-        key,
-        claim=config.token_claim or DEFAULT_CLAIM,
-        audience_claim=config.token_audience_claim,
-        audiences=(config.token_audience,),
-        leeway_s=config.token_leeway_s,
-    )

@@ -60,7 +60,7 @@ def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:
 _TOKEN_PREFIX: Final = "tokenSettingPrefix"
 _TOKEN_SETTINGS: Final = (
     "tokenSecretKey", "tokenPublicKey", "tokenPublicAlg", "tokenAuthClaim", "tokenAudienceClaim", "tokenAudience",
-    "tokenAllowedClockSkewSeconds",
+    "tokenAllowedClockSkewSeconds", "tokenSecretKeys", "tokenPublicKeys",
 )  # fmt: skip
 
 

@@ -11,13 +11,15 @@ Each question has its own time limit. A question that fails is noted with its re
 import asyncio
 import contextlib
 import email.utils
+import ssl
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
+from cryptography.x509 import load_pem_x509_certificate
 
 from autorecovery.reporting.reports import read_problems
 from magnetar.cli.bookie.texts import lost_logs_text
@@ -32,7 +34,7 @@ from magnetar.cli.common.options import (
     print_json,
     urls_of,
 )
-from magnetar.inspect.access import CURRENT
+from magnetar.inspect.access import CURRENT, Access
 from magnetar.inspect.broker_admin import BROKERS_PATH, AdminClient, AdminError
 from magnetar.inspect.doctor_rules import (
     BACKLOG_WARN,
@@ -43,6 +45,7 @@ from magnetar.inspect.doctor_rules import (
     LedgerFacts,
     Level,
     LossFacts,
+    QuotaFacts,
     SubscriptionFacts,
     Unasked,
     examine,
@@ -114,8 +117,8 @@ async def _troubles(inspector: Inspector) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--namespace", "namespaces", multiple=True, default=("public/default",), show_default=True,
-              help="Namespace whose subscriptions are checked; may be given more than once.")  # fmt: skip
+@click.option("--namespace", "namespaces", multiple=True,
+              help="Namespace whose topics are checked; may be given more than once. Default: all.")  # fmt: skip
 @click.option("--backlog", type=click.IntRange(min=1), default=BACKLOG_WARN, show_default=True,
               help="Warn if a subscription without consumers has at least this many entries of backlog.")  # fmt: skip
 @click.option("--ledgers", "ledgers_max", type=click.IntRange(min=0), default=LEDGERS_LOOKED_AT, show_default=True,
@@ -188,8 +191,9 @@ class Rounds:
     async def facts(self, metadata_url: str, tls_directory: str | None, admin_urls: list[str]) -> ClusterFacts:
         """Raises ConfigurationError for a URL that cannot be read, or a folder that does not exist."""
         parts = await asyncio.gather(self._stored(metadata_url, tls_directory), self._served(admin_urls))
+        secrets = await asyncio.to_thread(_open_secrets, CURRENT.get(), tls_directory)
         known: dict[str, Any] = {name: value for part in parts for name, value in part.items()}
-        return ClusterFacts(metadata_url, unasked=tuple(self._unasked), **known)
+        return ClusterFacts(metadata_url, unasked=tuple(self._unasked), open_secrets=secrets, **known)
 
     async def _ask(self, what: str, question: Awaitable[T], otherwise: T, limit_s: float) -> T:
         try:
@@ -319,7 +323,7 @@ class Rounds:
             return {"brokers_error": "; ".join(map(str, answers.values()))}
         admin_url = answered[0]
         clock = new_clock()
-        over_tls = await asyncio.to_thread(_https_urls, admin_url) if admin_url.startswith("https:") else {}
+        over_tls = await asyncio.to_thread(_https_urls, admin_url)
         brokers, ensemble_size, topics = await asyncio.gather(
             asyncio.gather(
                 *(asyncio.to_thread(_broker, broker_id, admin_url, over_tls, clock) for broker_id in answers[admin_url])
@@ -332,20 +336,31 @@ class Rounds:
 
     async def _topics(self, admin_url: str, clock: Clock) -> dict[str, Any]:
         names: list[str] = []
-        for namespace in self._namespaces:
+        namespaces = self._namespaces
+        if not namespaces:
+            listing = asyncio.to_thread(_all_namespaces, admin_url)
+            namespaces = await self._ask("the list of namespaces", listing, (), 2 * TIMEOUT_S)
+        for namespace in namespaces:
             question = asyncio.to_thread(_admin(admin_url).topics, namespace)
             names += await self._ask(f"topics of {namespace}", question, [], 2 * TIMEOUT_S)
         subscriptions: list[SubscriptionFacts] = []
+        quotas: list[QuotaFacts] = []
         began_s = clock.monotonic()
         failures_before = len(self._unasked)
         looked_at = 0
         for name in names:
             if clock.monotonic() - began_s > self._look_s or len(self._unasked) - failures_before >= TOPIC_FAILURES_MAX:
                 break
-            question = asyncio.to_thread(_subscriptions, admin_url, name)
-            subscriptions += await self._ask(f"topic {name}", question, [], 2 * TIMEOUT_S)
+            answer = asyncio.to_thread(_subscriptions, admin_url, name)
+            if (told := await self._ask(f"topic {name}", answer, None, 2 * TIMEOUT_S)) is not None:
+                subscriptions += told[0]
+                quotas.append(told[1])
             looked_at += 1
-        return {"topics_left": len(names) - looked_at, "subscriptions": tuple(subscriptions)}
+        return {
+            "topics_left": len(names) - looked_at,
+            "subscriptions": tuple(subscriptions),
+            "quotas": tuple(quotas),
+        }
 
 
 async def _quickest_answer_s(inspector: Inspector) -> float:
@@ -446,6 +461,21 @@ def _open_folders(metadata_url: str) -> tuple[str, ...]:
     return tuple(open_folders)
 
 
+def _open_secrets(access: Access, tls_directory: str | None) -> tuple[str, ...]:
+    """The keys and tokens that this command is given, and those beside them, that others than their owner and group
+    may read."""
+    named = [access.token.removeprefix("file:") if access.token.startswith("file:") else "", access.key]
+    named += [f"{tls_directory}/tls.key"] if tls_directory else []
+    folders = {Path(path).absolute().parent for path in named if path}
+    beside = [path for folder in folders for pattern in ("*.key", "*.token") for path in folder.glob(pattern)]
+    open_files = []
+    for path in sorted({Path(path).absolute() for path in named if path} | set(beside)):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mode & 0o004 and all(one.stat().st_mode & 0o001 for one in path.parents):
+                open_files.append(str(path))
+    return tuple(open_files)
+
+
 def _https_urls(admin_url: str) -> dict[str, str]:
     """Host → where the broker of the cluster on that host speaks HTTPS; hosts with several brokers are left out.
     Apache's brokers do not tell."""
@@ -476,18 +506,47 @@ def _broker(broker_id: str, admin_url: str, over_tls: Mapping[str, str], clock: 
             _, _, skew_s = _get(f"{url}/admin/v2/brokers/ready", clock)
     except OSError as error:
         return BrokerFacts(broker_id, url, error=str(error))
+    facts = replace(
+        BrokerFacts(broker_id, url, skew_s=skew_s),
+        bundles=_bundles(url, broker_id, clock, is_in_clear=is_in_clear),
+        certificate_left_s=_certificate_left_s(over_tls.get(host_of(broker_id), url), clock),
+    )
     try:
         status, said, _ = _get(f"{url}/admin/v2/brokers/health", clock, HEALTH_TIMEOUT_S, is_in_clear=is_in_clear)
     except OSError as error:
-        return BrokerFacts(broker_id, url, health=str(error), skew_s=skew_s)
+        return replace(facts, health=str(error))
     if status < 300:
-        return BrokerFacts(broker_id, url, skew_s=skew_s)
+        return facts
     reason = _reason(status, said)
     if status not in REFUSALS:
-        return BrokerFacts(broker_id, url, health=reason, skew_s=skew_s)
+        return replace(facts, health=reason)
     if CURRENT.get().headers() and not is_in_clear and url.startswith("http:"):
         reason += f"; the credentials are for {admin_url}, and were not sent to {url} in clear text"
-    return BrokerFacts(broker_id, url, refusal=reason, skew_s=skew_s)
+    return replace(facts, refusal=reason)
+
+
+def _bundles(url: str, broker_id: str, clock: Clock, *, is_in_clear: bool) -> int | None:
+    """How many bundles a broker owns; None if it does not tell."""
+    with contextlib.suppress(OSError):
+        status, clusters, _ = _get(f"{url}/admin/v2/clusters", clock, is_in_clear=is_in_clear)
+        if status < 300 and isinstance(clusters, list) and clusters:
+            path = f"/admin/v2/brokers/{quote(str(clusters[0]))}/{quote(broker_id)}/ownedNamespaces"
+            status, owned, _ = _get(url + path, clock, is_in_clear=is_in_clear)
+            if status < 300 and isinstance(owned, dict):
+                return len(owned)
+    return None
+
+
+def _certificate_left_s(url: str, clock: Clock) -> float | None:
+    """How long the certificate at *url* is valid still; None without TLS, or if it cannot be read."""
+    place = urlsplit(url)
+    if place.scheme != "https" or not place.hostname:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        pem = ssl.get_server_certificate((place.hostname, place.port or 443), timeout=TIMEOUT_S)
+        ends_s = load_pem_x509_certificate(pem.encode()).not_valid_after_utc.timestamp()
+        return ends_s - clock.wall_ms() / 1000
+    return None
 
 
 def _ensemble_size(admin_url: str) -> int:
@@ -495,7 +554,13 @@ def _ensemble_size(admin_url: str) -> int:
     return int(settings.get("managedLedgerDefaultEnsembleSize") or 0)
 
 
-def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
+def _all_namespaces(admin_url: str) -> tuple[str, ...]:
+    admin = _admin(admin_url)
+    tenants = admin.call("GET", "/admin/v2/tenants")
+    return tuple(name for tenant in tenants for name in admin.call("GET", f"/admin/v2/namespaces/{quote(tenant)}"))
+
+
+def _subscriptions(admin_url: str, topic: str) -> tuple[list[SubscriptionFacts], QuotaFacts]:
     admin = _admin(admin_url)
     stats = admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/stats")
     subscriptions = []
@@ -517,6 +582,7 @@ def _subscriptions(admin_url: str, topic: str) -> list[SubscriptionFacts]:
                 sum(consumer["availablePermits"] for consumer in consumers),
                 bool(is_blocked),
                 sum(consumer["blockedConsumerOnUnackedMsgs"] for consumer in consumers),
+                facts.get("backlogSize", 0),
             )
         )
-    return subscriptions
+    return subscriptions, QuotaFacts(topic, stats.get("backlogSize", 0), stats.get("backlogQuotaLimitSize", 0))

@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from autorecovery.repair.outcome import Hindrance
+from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
 from magnetar_core.bookkeeper.client.placing.topology import Topology
 
 # A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
@@ -105,6 +106,18 @@ class BrokerFacts:
     health: str = ""
     refusal: str = ""
     skew_s: float | None = None
+    bundles: int | None = None
+    """Bundles that it owns; None: not known."""
+    certificate_left_s: float | None = None
+    """How long its certificate is still valid; None: it has none, or it is not known."""
+
+
+class QuotaFacts(NamedTuple):
+    """A topic with a limit for its backlog."""
+
+    topic: str
+    used_bytes: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,8 @@ class SubscriptionFacts:
     """The broker delivers nothing more until something is acknowledged."""
     blocked_consumers: int = 0
     """Consumers that get nothing more until they acknowledge something."""
+    backlog_bytes: int = 0
+    """Estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,8 @@ class ClusterFacts:
     """Metadata servers that take no connection."""
     open_to_others: tuple[str, ...] = ()
     """Folders of a standalone on this machine in which every user may read."""
+    open_secrets: tuple[str, ...] = ()
+    """Files with keys and tokens on this machine that other users of it may read."""
     bookies: tuple[BookieFacts, ...] | None = None
     """None: they are not known."""
     ensemble_size: int = 0
@@ -170,6 +187,7 @@ class ClusterFacts:
     """Older ledgers that were not looked at."""
     topics_left: int = 0
     subscriptions: tuple[SubscriptionFacts, ...] = ()
+    quotas: tuple[QuotaFacts, ...] = ()
     unasked: tuple[Unasked, ...] = ()
 
 
@@ -182,7 +200,7 @@ def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Fi
                       key=lambda finding: -finding.level)  # fmt: skip
     findings = [
         *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
-        *_unasked(facts),
+        *_open_secrets(facts.open_secrets), *_unasked(facts),
     ]  # fmt: skip
     return sorted(findings, key=lambda finding: -finding.level)
 
@@ -256,6 +274,14 @@ def _open_to_others(where: str, folders: Sequence[str]) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING, where, f"every user of its machine may read what is stored: {_listed(folders)}",
             "`chmod 750` there (or 700); folders that are made anew have that",
+        )  # fmt: skip
+
+
+def _open_secrets(files: Sequence[str]) -> Iterator[Finding]:
+    if files:
+        yield Finding(
+            Level.WARNING, "keys and tokens", f"other users of this machine may read them: {_listed(files)}",
+            "`chmod 600` on them; whoever has read them has what they allow: make new ones (docs/access.md)",
         )  # fmt: skip
 
 
@@ -514,7 +540,18 @@ def _brokers(facts: ClusterFacts) -> Iterator[Finding]:
                 "show the credentials of a super user (--token, --user, --profile); they are sent in clear text only "
                 "where --admin-url begins with http://",
             )  # fmt: skip
+        if sign := certificate_sign(broker.certificate_left_s):
+            has_ended = (broker.certificate_left_s or 0) <= 0
+            yield Finding(
+                Level.ERROR if has_ended else Level.WARNING, where, sign,
+                "put a new certificate and key in place of the old ones; they are used without a restart",
+            )  # fmt: skip
         yield from _skew(where, broker.skew_s)
+    if sign := balance_sign({one.broker_id: one.bundles for one in facts.brokers if one.bundles is not None}):
+        yield Finding(
+            Level.WARNING, "brokers", sign,
+            "look whether loadBalancerEnabled or loadBalancerSheddingEnabled is off; unloading a bundle moves it",
+        )  # fmt: skip
 
 
 def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
@@ -524,6 +561,7 @@ def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
             f"those of {_counted(facts.topics_left, 'topic', 'topics')} were not looked at (--time-limit)",
         )  # fmt: skip
     for subscription in facts.subscriptions:
+        unread = ""
         where = f"subscription {subscription.name} of {subscription.topic}"
         if subscription.backlog <= 0:
             continue
@@ -548,10 +586,21 @@ def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
                 "more",
                 "the program does not call receive(), or its queue is full: look what it is waiting for",
             )  # fmt: skip
-        elif not subscription.consumers and subscription.backlog >= backlog_warn:
+        elif not subscription.consumers and (
+            subscription.backlog >= backlog_warn
+            or (unread := unread_sign(subscription.backlog, subscription.backlog_bytes, subscription.consumers))
+        ):
+            text = unread or f"{subscription.backlog} entries are kept for it, and nobody consumes"
             yield Finding(
-                Level.WARNING, where, f"{subscription.backlog} entries are kept for it, and nobody consumes",
+                Level.WARNING, where, text,
                 "start its consumers, or delete it: `magnetar subscriptions delete TOPIC NAME`",
+            )  # fmt: skip
+
+    for quota in facts.quotas:
+        if sign := quota_sign(quota.used_bytes, quota.limit_bytes):
+            yield Finding(
+                Level.WARNING, f"topic {quota.topic}", sign,
+                "let its consumers catch up, delete subscriptions that nobody needs, or raise the quota",
             )  # fmt: skip
 
 

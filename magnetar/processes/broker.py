@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from broker.admin.page.facts import Storage
 from broker.broker import Broker
 from broker.names import Bundles
 from broker.ownership.ownership import BundleOwnership
@@ -65,6 +66,7 @@ async def start_broker(
     version: str,
     preferred_grpc_port: int | None = None,
     more_metrics: Sequence[MetricSource] = (),
+    storage: Storage | None = None,
     on_failure: Callable[[BaseException], None],
     new_socket: NewSocket = socket.socket,
     new_grpc_server: Callable[..., Any] | None = None,
@@ -73,8 +75,9 @@ async def start_broker(
     Raises MagnetarError.
 
     Where grpcServicePort is *preferred_grpc_port* and in use, any free port is taken instead. /metrics also has
-    *more_metrics*, those of what else runs in the process. *new_socket* makes sockets that hold ports, as
-    `socket.socket` does; *new_grpc_server* the server of the topic API, as `grpc.aio.server`, which is None.
+    *more_metrics*, those of what else runs in the process, and the page shows its *storage*. *new_socket* makes sockets
+    that hold ports, as `socket.socket` does; *new_grpc_server* the server of the topic API, as `grpc.aio.server`, which
+    is None.
     The binary port comes first and HTTP after it: loading the HTTP library takes longer than all the rest.
     """
     check(config)
@@ -138,7 +141,7 @@ async def start_broker(
         await load_beside("broker.admin.server")
         from broker.admin.server import AdminServer
 
-        admin = AdminServer(broker, ownership, version=version)
+        admin = AdminServer(broker, ownership, version=version, storage=storage)
         for source in more_metrics:
             admin.metrics.add(source)
         await admin.start(web_socket, secure_socket)

@@ -3,6 +3,7 @@
     ca.crt, ca.key       the authority; clients trust ca.crt
     tls.crt, tls.key     the server's certificate; made anew when it lacks a name or comes to its end
     token.key            the secret by which tokens are signed
+    token.new.key        the next one, while the secret is changed: tokens of both are taken
     admin.token          the token of the role `admin`
     admin.conf           how to connect with it, for `magnetar --profile` and Apache's tools
     bookies/             ca.crt, tls.crt, tls.key: who has them can read and write at the bookies, as the broker does
@@ -75,6 +76,7 @@ class SecureFolder:
             "authenticationEnabled": "true",
             "authenticationProviders": next(name for name, method in PROVIDERS.items() if method == TOKEN),
             "tokenSecretKey": str(self.path / "token.key"),
+            "tokenSecretKeys": str(self.path / "token.new.key"),
             "authorizationEnabled": "true",
             "superUserRoles": ROLE,
             "brokerClientTlsEnabled": "true",

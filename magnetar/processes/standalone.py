@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING
 
 from magnetar import __version__
 from magnetar.processes.announced import say_ready
-from magnetar.processes.standalone_settings import GRPC_PORT, StandaloneSettings, read_standalone_settings
+from magnetar.processes.standalone_settings import (
+    FIRST_BOOKIE_HTTP_PORT,
+    GRPC_PORT,
+    StandaloneSettings,
+    read_standalone_settings,
+)
 from magnetar_core.runtime.files import Lock, OsFiles
-from magnetar_core.runtime.observe import Source, start_logging
+from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts
@@ -78,8 +83,11 @@ async def start_standalone(
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from autorecovery.reporting.report_sweep import ReportSweep
     from bookie.bookie import Bookie, PortInUse
+    from bookie.config import BookieConfig
     from broker.serving.storage import client_config
+    from magnetar.processes.bookies.bookie import HttpPortInUse, start_bookie
     from magnetar.processes.broker import grpc_address, start_broker
+    from magnetar.processes.standalone_storage import lost_ledger_samples, storage_rows
     from magnetar_core.bookkeeper.client.client import BookKeeper
     from magnetar_core.bookkeeper.metadata.damage.reports import DamageReports
     from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import initialise_cluster
@@ -98,20 +106,27 @@ async def start_standalone(
     parts.add("metadata", store.close)
     await initialise_cluster(store, "/ledgers")
     client = client_config(settings.broker)
-    addresses = []
-    metrics: list[Source] = []
-    for number, config in enumerate(settings.bookies, 1):
-        # Bookies take entries as large as maxMessageSize lets the broker take.
-        config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
-        bookie = Bookie(config, store, clock, files, on_failure=shutdown.fail)
+
+    async def start(config: BookieConfig, preferred: int) -> tuple[Bookie, str]:
+        """Start a bookie. Where its HTTP port is the *preferred* one and in use, any free port is taken instead."""
         try:
-            await bookie.start()
+            return await start_bookie(config, store, clock, files, parts, shutdown, root="/ledgers")
+        except HttpPortInUse:
+            if config.http_port != preferred:
+                raise
+            return await start(replace(config, http_port=0), preferred)
         except PortInUse as error:
             raise PortInUse(f"{error} (--bookie-port)") from None
-        parts.add(f"bookie {number}", bookie.stop)
+
+    addresses, urls, operations = [], [], []
+    for number, config in enumerate(settings.bookies):
+        # Bookies take entries as large as maxMessageSize lets the broker take.
+        config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
+        bookie, url = await start(config, FIRST_BOOKIE_HTTP_PORT + number)
         if forget_doubt:
             await bookie.operations.forget_doubt()
-        metrics.append(bookie.operations.metrics)
+        operations.append(bookie.operations)
+        urls += [url] if url else []
         addresses.append("{}:{}".format(*bookie.address))
     bookkeeper = BookKeeper(store, clock, client)
     await bookkeeper.open()
@@ -129,14 +144,15 @@ async def start_standalone(
         parts,
         version=__version__,
         preferred_grpc_port=GRPC_PORT,
-        more_metrics=metrics,
+        more_metrics=[*(one.metrics for one in operations), lambda: lost_ledger_samples(sweep)],
+        storage=lambda: storage_rows(operations, sweep),
         on_failure=shutdown.fail,
     )
     watch_loop(settings.broker.loop_stall_warn_ms, clock, parts)
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "
         f"HTTP {broker.address.web_url(secure=False) or 'off'}, gRPC {grpc_address(broker) or 'off'}, "
-        f"bookies {', '.join(addresses)}, data in {data}"
+        f"bookies {', '.join(addresses)}, HTTP of bookies {', '.join(urls) or 'off'}, data in {data}"
     )
     return broker
 

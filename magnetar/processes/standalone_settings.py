@@ -16,6 +16,7 @@ from magnetar_core.runtime.process.daemon import read_properties
 from magnetar_core.runtime.types import ConfigurationError
 
 FIRST_BOOKIE_PORT: Final = 3181
+FIRST_BOOKIE_HTTP_PORT: Final = 8000
 GRPC_PORT: Final = 6648
 SERVICE_PORT_TLS: Final = 6651
 WEB_PORT_TLS: Final = 8443
@@ -144,7 +145,7 @@ def standalone_settings(
     except ConfigurationError as error:
         problems.append(str(error))
     try:
-        made = [_bookie(data, number, of_bookies) for number in range(bookies)]
+        made = [_bookie(data, number, of_bookies, is_secure=has_bookie_tls) for number in range(bookies)]
         problems += _bookie_problems(made[0], has_tls=has_bookie_tls)
     except ConfigurationError as error:
         problems.append(str(error))
@@ -170,7 +171,7 @@ def _broker_defaults(given: Mapping[str, str], bookies: int) -> dict[str, str]:
     }
 
 
-def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
+def _bookie(data: Path, number: int, given: Mapping[str, str], *, is_secure: bool) -> BookieConfig:
     """Settings of one of the bookies, counted from 0. Raises ConfigurationError."""
     place = data / f"bookie-{number + 1}"
     listen = given.get("bookieListenAddress") or "127.0.0.1"
@@ -183,15 +184,25 @@ def _bookie(data: Path, number: int, given: Mapping[str, str]) -> BookieConfig:
         "journalDirectories": str(place / "journal"),
         "ledgerDirectories": str(place / "ledgers"),
     }
-    first = load(BookieConfig, {"bookiePort": str(FIRST_BOOKIE_PORT), **chosen, **decided}, ignored=IGNORED_SETTINGS)
-    if number == 0 or first.port == 0:
-        return first
-    return load(BookieConfig, {**chosen, **decided, "bookiePort": str(first.port + number)}, ignored=IGNORED_SETTINGS)
+    usual = {
+        "bookiePort": str(FIRST_BOOKIE_PORT),
+        # Their HTTP asks nobody who they are, as theirs never does; `--secure` lets nobody in who is not known.
+        "httpServerEnabled": str(not is_secure).lower(),
+        "httpServerPort": "0" if given.get("bookiePort") == "0" else str(FIRST_BOOKIE_HTTP_PORT),
+    }
+    first = load(BookieConfig, {**usual, **chosen, **decided}, ignored=IGNORED_SETTINGS)
+    next_to_it = {
+        "bookiePort": str(first.port and first.port + number),
+        "httpServerPort": str(first.http_port and first.http_port + number),
+    }
+    return load(BookieConfig, {**usual, **chosen, **decided, **next_to_it}, ignored=IGNORED_SETTINGS)
 
 
 def _bookie_problems(config: BookieConfig, *, has_tls: bool) -> Iterator[str]:
     if config.tls is not None and not has_tls:
         yield f"{config.tls.origin}: the bookies of a standalone have no TLS but by --secure; {_OWN_PROCESS}"
-    if config.http_address is not None:
-        name = "statsProviderClass" if config.is_metrics_only else "httpServerEnabled"
-        yield f"{name}: the bookies of a standalone have no HTTP of their own; {_OWN_PROCESS}"
+    if config.is_metrics_only:
+        yield (
+            "statsProviderClass: the metrics of a standalone's bookies are at its broker's /metrics, and with "
+            f"httpServerEnabled=true at their own; {_OWN_PROCESS}"
+        )

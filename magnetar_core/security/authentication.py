@@ -11,14 +11,11 @@ may ask for others; they must, and not for another proxy.
 import base64
 import binascii
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from magnetar_core.security.basic import PasswordRules
 from magnetar_core.security.caller import Caller
 from magnetar_core.security.identity import Identity, NotValid
-
-if TYPE_CHECKING:  # its libraries take a tenth of a second to load, and most servers need none of them
-    from magnetar_core.security.tokens import TokenRules
 
 TOKEN: Final = "token"
 BASIC: Final = "basic"
@@ -57,12 +54,19 @@ class Prepared(Protocol):
         ...
 
 
+class TokenCheck(Protocol):
+    """What knows the keys of tokens."""
+
+    def identity(self, token: bytes, now_s: float) -> Identity:
+        """The identity that the token proves at *now_s* (seconds since 1970). Raises NotValid."""
+
+
 class TokenProvider:
     """Tokens (`AuthenticationProviderToken`)."""
 
     is_slow: Final = False
 
-    def __init__(self, rules: "TokenRules") -> None:
+    def __init__(self, rules: TokenCheck) -> None:
         self._rules = rules
 
     def identity(self, shown: Shown, now_s: float) -> Identity:

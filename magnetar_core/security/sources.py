@@ -39,6 +39,21 @@ def read_source(text: str, setting: str) -> bytes:
         ) from None
 
 
+def path_in(text: str) -> str | None:
+    """The path of the file that a setting names; None: the value itself is the key.
+
+    A path that is not written as `file:///PATH` counts if the file exists, as in `read_source`.
+    """
+    if text.startswith("data:"):
+        return None
+    if text.startswith("file:"):
+        return unquote_to_bytes(urlsplit(text).path).decode("utf-8", "surrogateescape")
+    try:
+        return text if os.path.exists(text) else None
+    except ValueError:
+        return None
+
+
 def _data(text: str, setting: str) -> bytes:
     head, separator, body = text.removeprefix("data:").partition(",")
     if not separator:

@@ -87,21 +87,22 @@ def secret_key(secret: bytes, setting: str) -> TokenKey:
     return TokenKey(secret, algorithms)
 
 
-def public_key(data: bytes, algorithm: str, setting: str) -> TokenKey:
-    """The key of RS, PS and ES tokens, as DER or PEM; *algorithm* says which kind it must be.
+def public_key(data: bytes, algorithm: str | None, setting: str) -> TokenKey:
+    """The key of RS, PS and ES tokens, as DER or PEM; *algorithm* says which kind it must be, None: either.
 
     Raises ConfigurationError.
     """
-    if algorithm not in (*_RSA, *_CURVES.values()):
+    if algorithm not in (None, *_RSA, *_CURVES.values()):
         raise ConfigurationError(f"tokenPublicAlg={algorithm}: expected one of {', '.join((*_RSA, *_CURVES.values()))}")
     try:
         key = load_pem_public_key(data) if data.lstrip().startswith(b"-----") else load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{setting}: it is no public key, neither DER nor PEM") from None
-    fits = algorithm in (_RSA if isinstance(key, RSAPublicKey) else tuple(_CURVES.values()))
+    fits = algorithm in (None, *(_RSA if isinstance(key, RSAPublicKey) else _CURVES.values()))
     made = key_of(key, setting) if fits else None
     if made is None:
-        raise ConfigurationError(f"{setting}: the key is not of the kind that tokenPublicAlg={algorithm} needs")
+        kind = f"tokenPublicAlg={algorithm} needs" if algorithm else "signs tokens"
+        raise ConfigurationError(f"{setting}: the key is not of the kind that {kind}")
     return made
 
 
@@ -124,17 +125,18 @@ class TokenRules:
 
     def __init__(
         self,
-        key: TokenKey,
-        *,
+        *keys: TokenKey,
         claim: str = DEFAULT_CLAIM,
         audience_claim: str = "",
         audiences: tuple[str, ...] = (),
         leeway_s: int = 0,
         required: tuple[str, ...] = (),
     ) -> None:
-        """With *audience_claim*, that claim must be one of *audiences*, or a list with one of them. *required*: claims
-        without which a token is not valid."""
-        self._key = key
+        """A token is signed with one of *keys*. With *audience_claim*, that claim must be one of *audiences*, or a list
+        with one of them. *required*: claims without which a token is not valid."""
+        assert keys, "without a key no token is valid"
+        self._keys = keys
+        self.key_count = len(keys)
         self._claim = claim
         self._audience_claim = audience_claim
         self._audiences = audiences
@@ -147,18 +149,25 @@ class TokenRules:
             raise NotValid(f"the token has {len(token)} bytes; at most {TOKEN_BYTES_MAX} are read")
         if _FORM.fullmatch(token) is None:  # rule 5
             raise NotValid("the token is not three parts of base64url")
-        try:
-            claims = jwt.decode(token, self._key.key, algorithms=list(self._key.algorithms), options=_OPTIONS)  # type: ignore[arg-type]
-        except jwt.ExpiredSignatureError:
-            raise NotValid("the token has expired") from None
-        except jwt.InvalidAlgorithmError:
-            raise NotValid(f"the token is not signed with {' or '.join(self._key.algorithms)}") from None
-        except jwt.InvalidSignatureError:
-            raise NotValid("the signature of the token does not belong to the configured key") from None
-        except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError) as error:
-            # The library's own texts may quote what they read (rule 4).
-            raise NotValid(f"the token cannot be read ({type(error).__name__})") from None
-        return self._identity_of(claims, now_s)
+        return self._identity_of(self._claims(token), now_s)
+
+    def _claims(self, token: bytes) -> Mapping[str, Any]:
+        """What the token says, if one of the keys has signed it. Raises NotValid."""
+        signatures, reason = False, ""
+        for key in self._keys:
+            try:
+                return jwt.decode(token, key.key, algorithms=list(key.algorithms), options=_OPTIONS)  # type: ignore[arg-type]
+            except jwt.InvalidAlgorithmError:
+                pass
+            except jwt.InvalidSignatureError:
+                signatures = True
+            except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError) as error:
+                # The library's own texts may quote what they read (rule 4).
+                reason = f"the token cannot be read ({type(error).__name__})"
+        if signatures:
+            raise NotValid(f"the signature of the token does not belong to {_configured(len(self._keys))}")
+        algorithms = dict.fromkeys(name for key in self._keys for name in key.algorithms)
+        raise NotValid(reason or f"the token is not signed with {' or '.join(algorithms)}")
 
     def _identity_of(self, claims: Mapping[str, Any], now_s: float) -> Identity:
         missing = [name for name in self._required if claims.get(name) is None]
@@ -182,6 +191,10 @@ class TokenRules:
         named = audience if isinstance(audience, list) else [audience]
         if not any(name in self._audiences for name in named if isinstance(name, str)):
             raise NotValid(f"the token is for another audience (claim {self._audience_claim})")
+
+
+def _configured(keys: int) -> str:
+    return "the configured key" if keys == 1 else f"one of the {keys} configured keys"
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

@@ -133,6 +133,14 @@ class Planted:
 
 PLANTED: Final[dict[str, Planted]] = {}
 
+# Those that doctor and page name, too: tests/process/test_early_signs.py plants their problems.
+EARLY_SIGNS: Final = {
+    "MagnetarBacklogQuotaNear",
+    "MagnetarSubscriptionUnread",
+    "MagnetarCertificateEnds",
+    "MagnetarBundlesUnbalanced",
+}
+
 
 def planted(alert: str, **options: Any) -> Callable[[Any], Any]:
     """The coroutine yields once: when all is well."""
@@ -529,7 +537,7 @@ def ask_promtool(folder: Path, rules: list[dict[str, Any]], *tests: dict[str, An
 
 
 def test_each_alert_has_a_problem_of_its_own() -> None:
-    assert PLANTED.keys() == alerts().keys()
+    assert PLANTED.keys() | EARLY_SIGNS == alerts().keys()
 
 
 @with_promtool

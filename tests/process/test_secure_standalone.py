@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,10 +87,33 @@ def test_a_secured_standalone_serves_those_who_have_its_token(tmp_path: Path) ->
             pytest.raises(AccessDenied),
         ):
             client.producer("t").send(b"x")
+        the_key_is_changed(keys, found.admin_url)
     made = contents(keys)
     with standalone(tmp_path):
         assert "hello" in run(*profile, "read", "t")
     assert contents(keys) == made
+
+
+def the_key_is_changed(keys: Path, url: str) -> None:
+    """The steps of docs/access.md, while it runs."""
+
+    def taken(token: Path) -> bool:
+        access = ("--token", f"file:{token}", "--tls-trust", str(keys / "ca.crt"))
+        return run_command(*access, "topics", "list", "--admin-url", url).returncode == 0
+
+    old, new = keys / "old.token", keys / "admin.new.token"
+    old.write_bytes((keys / "admin.token").read_bytes())
+    run("tokens", "create-secret-key", str(keys / "token.new.key"))
+    new.write_text(run("tokens", "create", "admin", "--secret-key", str(keys / "token.new.key")).strip())
+    deadline = time.monotonic() + TIMEOUT_S
+    while not taken(new):
+        assert time.monotonic() < deadline
+    assert taken(old)
+    new.replace(keys / "admin.token")
+    (keys / "token.new.key").rename(keys / "token.key")
+    while taken(old):
+        assert time.monotonic() < deadline
+    assert taken(keys / "admin.token")
 
 
 def contents(keys: Path) -> dict[Path, bytes]:

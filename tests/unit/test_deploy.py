@@ -198,7 +198,7 @@ def test_every_file_that_settings_name_comes_out_of_a_volume(name: str) -> None:
                 assert path.removeprefix(mount + "/") in {one["path"] for one in keys}
     command = re.search(r"create secret generic magnetar-keys (.*)", (ROOT / "docs/production.md").read_text())
     assert command is not None
-    made = set(re.findall(r"--from-file=(\S+)", command[1]))
+    made = set(re.findall(r"--from-file=([^\s=]+)", command[1]))
     assert {one["key"] for one in keys} <= made
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,6 +24,7 @@ from magnetar_core.runtime.observe import Metrics
 from tests.support.bookie_admin_world import administered
 from tests.support.dashboard import bookie_gone, drain_failed, drain_under_way
 from tests.support.serving import BookieMachines
+from tests.support.tls_files import Authority
 from tests.support.vectors import VECTORS
 from tests.unit.broker.admin.admin_world import AdminWorld
 from tests.unit.broker.admin.test_authentication import SECURE, bearer
@@ -62,7 +64,9 @@ async def told() -> Told:
     async with AsyncExitStack() as stack:
         world = AdminWorld(stack)
         await world.open()
-        side = await world.side(**SECURE, nic_gbps=10.0)
+        folder = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory()))).folder("broker")
+        files = {"tls_certificate": str(folder / "tls.crt"), "tls_key": str(folder / "tls.key")}
+        side = await world.side(**SECURE, **files, service_port_tls=0, nic_gbps=10.0)
 
         def work() -> None:
             token = pulsar.AuthenticationToken(bearer().removeprefix("Bearer "))

@@ -65,6 +65,7 @@ HELP: Final[Mapping[str, str]] = {
     "pulsar_producer_msg_average_Size": "bytes of a message, on average",
     "magnetar_publish_drop_rate": "messages a second that were above the limit of their connection",
     "magnetar_subscription_back_log_size": "bytes not acknowledged, estimated",
+    "magnetar_subscription_unread_bytes": "bytes that wait where nobody consumes, estimated; else 0",
     "magnetar_lost_entries_skipped_total": "lost entries that count as acknowledged for a subscription",
     "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
     "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",

@@ -400,6 +400,8 @@ def _of_subscription(topic: Topic, subscription: Subscription, config: BrokerCon
     rates, counted = subscription.rates.values, subscription.counted
     return {
         **_size_of(topic, subscription.cursor, config),
+        # Worked out where nobody consumes only: few subscriptions, and the ones that an alert is about.
+        "magnetar_subscription_unread_bytes": 0 if consumers else unread_bytes(topic, subscription.cursor),
         "pulsar_subscription_back_log": backlog,
         "pulsar_subscription_back_log_no_delayed": max(backlog - held.delayed, 0),
         "pulsar_subscription_delayed": held.delayed,
@@ -441,8 +443,12 @@ def _size_of(topic: Topic, cursor: CursorPort | ManagedCursor, config: BrokerCon
     """The bytes behind a cursor, where the settings want them shown."""
     if config is None or not config.expose_backlog_size:
         return {}
-    size = topic.ledger.bytes_after(cursor.mark_delete_position) if cursor.backlog() else 0
-    return {"magnetar_subscription_back_log_size": size}
+    return {"magnetar_subscription_back_log_size": unread_bytes(topic, cursor)}
+
+
+def unread_bytes(topic: Topic, cursor: CursorPort | ManagedCursor) -> int:
+    """The bytes behind a cursor, estimated."""
+    return topic.ledger.bytes_after(cursor.mark_delete_position) if cursor.backlog() else 0
 
 
 def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sample]:
@@ -459,10 +465,20 @@ def _of_resource_groups(broker: Broker, cluster: tuple[str, str]) -> Iterator[Sa
         yield Sample("pulsar_resource_group_updates_total", group.updates, labels, "changes of the group's rates")
 
 
+def certificate_left_s(broker: Broker) -> float | None:
+    """How long the certificates of the broker's ports are still valid, the shortest; None: it has none."""
+    both = [one for one in (broker.certificates, broker.web_certificates) if one is not None]
+    return min((one.ends_s - broker.now_ms() / 1000 for one in both), default=None)
+
+
 def _of_security(broker: Broker) -> Iterator[Sample]:
     server, doors = broker.server, broker.doors
     failed = server.handshakes_failed
     yield Sample("magnetar_broker_tls_handshakes_failed_total", failed, help="TLS handshakes at the binary port")
+    if broker.certificates is not None or broker.web_certificates is not None:
+        text = "when the certificate of the ports with TLS ends, wall clock"
+        ends_s = broker.now_ms() / 1000 + (certificate_left_s(broker) or 0)
+        yield Sample("magnetar_broker_certificate_ends_timestamp_seconds", ends_s, (), text)
     if doors is None:
         return
     for name, counts, what in (

@@ -19,17 +19,19 @@ Rules:
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from broker.admin.deputies import as_own_work
 from broker.admin.http import Refused, caller_of, json_answer, namespace_of, topic_of
-from broker.admin.numbers.metrics import topic_numbers
+from broker.admin.numbers.metrics import certificate_left_s, topic_numbers, unread_bytes
 from broker.admin.numbers.stats import Wanted, topic_stats
 from broker.admin.owners import Owners
 from broker.admin.page.facts import (
     NAMESPACES_SHOWN_MAX,
+    Storage,
     row_of,
     shown_rows,
     shown_stats,
@@ -38,6 +40,7 @@ from broker.admin.page.facts import (
 )
 from broker.admin.page.files import FILES, PREFIX
 from broker.admin.page.history import STEP_MS, WHOLE, Counts, History, shown_hour
+from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.errors import NotAuthenticated, NotAuthorized, TopicNotFound
@@ -67,6 +70,9 @@ _TREE_S: Final = 10.0
 # Ledgers of a topic whose bookies are shown, the newest: a record of the metadata store each.
 LEDGERS_SHOWN_MAX: Final = 30
 
+# Signs of trouble that a broker tells of: who has more has one cause for all of them.
+SIGNS_MAX: Final = 20
+
 # Topics whose counters are taken before other work gets its turn: some 20 µs each.
 TOPICS_PER_TURN: Final = 200
 
@@ -81,7 +87,16 @@ class _Answers(NamedTuple):
 class PageApi:
     """The page, its files and its calls."""
 
-    def __init__(self, broker: Broker, ownership: BundleOwnership, owners: Owners, version: str) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        ownership: BundleOwnership,
+        owners: Owners,
+        version: str,
+        storage: Storage | None = None,
+    ) -> None:
+        """*storage*: what stores messages in the same process."""
+        self._storage = storage
         self._broker = broker
         self._ownership = ownership
         self._owners = owners
@@ -149,6 +164,8 @@ class PageApi:
                     "namespaces_total": len(rows),
                     "sum": sum_of(row for row in rows if row["is_whole"]),
                     "brokers": await self._brokers(others) if sees_all else [],
+                    "signs": self._all_signs(answers) if sees_all else [],
+                    "storage": self._storage() if sees_all and self._storage is not None else None,
                     "silent_brokers": len(others.problems),
                     "hour": shown_hour(hours, now_ms) if sees_all else None,
                 }
@@ -264,7 +281,31 @@ class PageApi:
             "connections": len(self._broker.server.clients),
             "version": self._version,
             "hour": self._history.hour(WHOLE),
+            "bundles": len(self._ownership.owned_bundles),
+            "signs": list(islice(self._signs(), SIGNS_MAX)),
         }
+
+    def _all_signs(self, answers: Mapping[str, Any]) -> list[str]:
+        told = {name: answer.get("bundles") for name, answer in answers.items()}
+        told = {name: answer.get("bundles") for name, answer in answers.items()}
+        bundles = {name: count for name, count in told.items() if isinstance(count, int)}
+        signs = [str(sign) for answer in answers.values() for sign in answer.get("signs") or ()]
+        return [sign for sign in (balance_sign(bundles), *signs) if sign]
+
+    def _signs(self) -> Iterator[str]:
+        """What will be trouble here."""
+        if sign := certificate_sign(certificate_left_s(self._broker)):
+            yield f"broker {self._ownership.broker_id}: {sign}"
+        for topic in self._open_topics():
+            numbers = topic_numbers(topic)
+            used, limit = (numbers[f"pulsar_storage_backlog_{name}"] for name in ("size", "quota_limit"))
+            if sign := quota_sign(used, limit):
+                yield f"{topic.name}: {sign}"
+            for name, subscription in topic.subscriptions.items():
+                if not subscription.consumers:
+                    unread = unread_bytes(topic, subscription.cursor)
+                    if sign := unread_sign(subscription.cursor.backlog(), unread, 0):
+                        yield f"{name} of {topic.name}: {sign}"
 
     async def served_namespace(self, request: web.Request) -> web.Response:
         return json_answer(self._served_namespace(namespace_of(request)))

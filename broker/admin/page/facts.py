@@ -1,7 +1,11 @@
 """What the page shows of namespaces and topics: rows, their sums, and how much of it. No IO."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+
+Storage = Callable[[], Mapping[str, Any]]
+"""Tells what stores messages in the same process: `bookies`, each with `name`, `problems` (texts, the worst first),
+`free_bytes` and `total_bytes` (None: unknown), and the number of `lost_ledgers`."""
 
 # Rows of one answer. A person reads some dozens, and finds the others by a part of their name; 1,000 are some 300 KB.
 NAMESPACES_SHOWN_MAX: Final = 1_000

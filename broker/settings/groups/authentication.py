@@ -51,6 +51,12 @@ class Authentication(PortTls):
         "",
         help="public key of RS and ES tokens (DER or PEM): file:///PATH, data:;base64,…, or a path",
     )
+    token_secret_keys: tuple[str, ...] = setting(
+        "tokenSecretKeys", (), help="files with secrets beside tokenSecretKey; one that is not there is no key"
+    )
+    token_public_keys: tuple[str, ...] = setting(
+        "tokenPublicKeys", (), help="files with public keys beside tokenPublicKey; one that is not there is no key"
+    )
     token_public_algorithm: str = setting("tokenPublicAlg", DEFAULT_ALGORITHM, help="algorithm of tokenPublicKey")
     token_claim: str = setting("tokenAuthClaim", "", help=f"claim that names the role; empty: {DEFAULT_CLAIM}")
     token_audience_claim: str = setting(
@@ -126,8 +132,13 @@ class Authentication(PortTls):
                 yield f"{_class_of(BASIC)} needs basicAuthConf"
 
     def _token_problems(self) -> Iterator[str]:
-        if not (self.token_secret_key or self.token_public_key):
+        lists = {"tokenSecretKeys": self.token_secret_keys, "tokenPublicKeys": self.token_public_keys}
+        if not (self.token_secret_key or self.token_public_key or any(lists.values())):
             yield f"{_class_of(TOKEN)} needs tokenSecretKey or tokenPublicKey"
+        for name, sources in lists.items():
+            # A key itself could not be told from the path of a file that is not there. It is not quoted.
+            if any(not source.startswith(("/", "file:///")) for source in sources):
+                yield f"{name}: expected the paths of files from the root, comma separated: /PATH or file:///PATH"
         if bool(self.token_audience_claim) != bool(self.token_audience):
             yield "tokenAudienceClaim and tokenAudience need each other; set both, or none"
 

@@ -31,6 +31,10 @@ _READ_BYTES_MAX = MIB
 _FAILURES_NAMED = 100
 
 
+class HttpPortInUse(PortInUse):
+    """The port of the HTTP admin cannot be opened."""
+
+
 class LedgerReader:
     """`bookie.admin.ledger_pages.LedgerAccess` over the ledger client, which is opened when it is first needed."""
 
@@ -177,7 +181,7 @@ def _bind_http(config: BookieConfig) -> socket.socket | None:
 
 
 def bind_http(host: str, port: int, names: tuple[str, str]) -> socket.socket:
-    """A socket for HTTP; *names* of the settings with host and port stand in the error. Raises PortInUse."""
+    """A socket for HTTP; *names* of the settings with host and port stand in the error. Raises HttpPortInUse."""
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     with contextlib.ExitStack() as stack:
         stack.callback(made.close)
@@ -187,8 +191,10 @@ def bind_http(host: str, port: int, names: tuple[str, str]) -> socket.socket:
         except OSError as error:
             where = f"cannot open the HTTP port {host}:{port}"
             if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"{where}: it is in use. Stop what uses it, or set {names[1]} to another one") from None
+                raise HttpPortInUse(
+                    f"{where}: it is in use. Stop what uses it, or set {names[1]} to another one"
+                ) from None
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise PortInUse(f"{where}: {reason}. Set {names[0]} or {names[1]} differently") from None
+            raise HttpPortInUse(f"{where}: {reason}. Set {names[0]} or {names[1]} differently") from None
         stack.pop_all()
     return made

@@ -73,6 +73,11 @@ class Certificates:
                 log.error("new connections will fail: %s", problem)
         return self._context
 
+    @property
+    def ends_s(self) -> float:
+        """When the certificate ends that is shown to peers, seconds since 1970; infinite if none is shown."""
+        return min((end.timestamp() for _, end in self._validity.own[:1]), default=float("inf"))
+
     def _made(self) -> ssl.SSLContext:
         made = self._make(self.files)
         validity = _Validity(*(validities(_text_of(self.files, read)) for read in (certificate_pem, trusted_pem)))

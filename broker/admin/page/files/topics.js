@@ -5,7 +5,7 @@ import { askFor, byId, bytes, card, count, countOn, draw, followClock, goOn, mak
 
 const EVERY_MS = 5000;
 const LEDGERS_EVERY_MS = 30000; // each asks the metadata store for some records
-const SECTIONS = ["namespaces", "topics", "subscriptions", "producers", "messages", "volume", "backlog", "ledgers", "brokers"];
+const SECTIONS = ["namespaces", "topics", "subscriptions", "producers", "messages", "volume", "backlog", "ledgers", "signs", "storage", "brokers"];
 
 // ---------------------------------------------------------------------------------------- where one is
 
@@ -88,12 +88,16 @@ function more(total, shown, what) {
 async function showAll(isCurrent) {
   const told = await askFor("page/overview");
   if (!isCurrent()) return;
-  begin([], told, ["namespaces", ...(told.sees_all ? ["brokers"] : [])]);
+  begin([], told, ["namespaces", ...(told.signs.length ? ["signs"] : []), ...(told.storage ? ["storage"] : []), ...(told.sees_all ? ["brokers"] : [])]);
   const open = told.sum.topics;
-  verdict("bad", silent(told.silent_brokers));
+  const ill = (told.storage?.bookies ?? []).filter((one) => one.problems.length);
+  verdict("bad", [silent(told.silent_brokers), ...ill.map((one) => `${one.name}: ${one.problems[0]}.`),
+    told.storage?.lost_ledgers ? `${of(told.storage.lost_ledgers, "ledger has", "ledgers have")} entries that no bookie has.` : ""].filter(Boolean).join(" "));
   draw("summary", [told.sum, told.caller], () => [card(count(open), open === 1 ? "open topic" : "open topics"), ...cards(told.sum),
     ...(told.caller ? [card(told.caller, "is who you are", true)] : [])]);
   draw("namespaces", [told.namespaces, told.tenants, told.namespaces_total], () => namespaces(told));
+  draw("signs", told.signs, () => told.signs.map((text) => make("p", { class: "bad" }, text)));
+  draw("storage", told.storage, () => storage(told.storage));
   draw("brokers", told.brokers, () => brokers(told));
   plots(told.hour);
 }
@@ -110,6 +114,14 @@ function namespaces(told) {
   ]);
   return [table(["namespace", "open topics", "in/s", "out/s", "bytes in/s", "bytes out/s", "backlog", "stored"], rows),
     more(told.namespaces_total, told.namespaces.length, "namespaces; write /#/TENANT/NAMESPACE into the address"), without];
+}
+
+function storage(told) {
+  return told ? table(["bookie", "state", "free", "of"], told.bookies.map((one) => [
+    make("span", {}, one.name),
+    one.problems.length ? make("span", { class: "bad" }, one.problems.join("; ")) : pill("writable", "good"),
+    ...[one.free_bytes, one.total_bytes].map((size) => make("span", {}, size === null ? "unknown" : bytes(size))),
+  ])) : [];
 }
 
 function brokers(told) {

@@ -63,7 +63,7 @@ def test_what_waits_for_the_next_compaction_is_no_lag_and_no_trouble(fake: HttpF
     answered = run("lag", "kept", "--json")
     found = json.loads(answered.output)
     assert [one["subscription"] for one in found] == ["billing"]
-    facts = doctor._subscriptions(fake.url, "persistent://public/default/kept")
+    facts, _ = doctor._subscriptions(fake.url, "persistent://public/default/kept")
     assert [one.name for one in facts] == ["billing"]
 
 

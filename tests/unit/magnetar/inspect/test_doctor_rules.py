@@ -11,6 +11,7 @@ from magnetar.inspect.doctor_rules import (
     LedgerFacts,
     Level,
     LossFacts,
+    QuotaFacts,
     SubscriptionFacts,
     Unasked,
     examine,
@@ -20,6 +21,7 @@ from magnetar_core.bookkeeper.client.placing.regions import DEFAULT_RACK
 from magnetar_core.bookkeeper.client.placing.topology import Location, Topology
 
 GIB = 1 << 30
+DAY_S = 86_400
 
 
 def bookie(name: str, state: str = "writable", **facts: object) -> BookieFacts:
@@ -47,6 +49,36 @@ FINE = ClusterFacts(
     ledgers=(LedgerFacts(0, 2, ((0, ("b1", "b2", "b3")),)),),
     subscriptions=(subscription(),),
 )
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_named", "where", "words"),
+    [
+        ({"quotas": (QuotaFacts("orders", 95, 100),)}, True, "topic orders", "95 % of its quota"),
+        ({"quotas": (QuotaFacts("orders", 94, 100),)}, False, "", ""),
+        ({"quotas": (QuotaFacts("orders", 94, -1), QuotaFacts("bills", 0, 0))}, False, "", ""),
+        ({"subscriptions": (subscription(consumers=0, backlog=3, backlog_bytes=2 * GIB),)}, True,
+         "subscription billing of orders", "3 entries (2.0 GiB)"),
+        ({"subscriptions": (subscription(consumers=0, backlog=3, backlog_bytes=GIB - 1),)}, False, "", ""),
+        ({"subscriptions": (subscription(consumers=1, backlog=3, backlog_bytes=2 * GIB),)}, False, "", ""),
+        ({"brokers": (BrokerFacts("a", "u", certificate_left_s=13.5 * DAY_S),)}, True, "broker a", "ends in 13 days"),
+        ({"brokers": (BrokerFacts("a", "u", certificate_left_s=-1),)}, True, "broker a", "has ended"),
+        ({"brokers": (BrokerFacts("a", "u", certificate_left_s=15 * DAY_S),)}, False, "", ""),
+        ({"brokers": (BrokerFacts("a", "u", bundles=17), BrokerFacts("b", "v", bundles=0))}, True,
+         "brokers", "a owns 17 bundles, and b 0"),
+        ({"brokers": (BrokerFacts("a", "u", bundles=17), BrokerFacts("b", "v", bundles=5))}, False, "", ""),
+        ({"brokers": (BrokerFacts("a", "u", bundles=4), BrokerFacts("b", "v", bundles=0))}, False, "", ""),
+        ({"brokers": (BrokerFacts("a", "u", bundles=17), BrokerFacts("b", "v"))}, False, "", ""),
+    ],
+)  # fmt: skip
+def test_what_will_be_trouble_is_named_before(facts: dict[str, object], is_named: bool, where: str, words: str) -> None:
+    findings = examine(replace(FINE, **facts))  # type: ignore[arg-type]
+    assert bool(findings) is is_named, findings
+    if is_named:
+        (finding,) = findings
+        assert finding.where == where
+        assert words in finding.text
+        assert finding.way_out
 
 
 def test_a_cluster_that_is_well_has_no_findings() -> None:

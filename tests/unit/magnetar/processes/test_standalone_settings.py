@@ -50,6 +50,18 @@ def test_the_options_for_ports_win_over_the_file(tmp_path: Path) -> None:
     assert [one.port for one in read(tmp_path, "", bookies=3).bookies] == [3181, 3182, 3183]
 
 
+def test_the_http_of_bookies_is_on_the_loopback_address_and_off_where_everybody_is_asked(tmp_path: Path) -> None:
+    secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key", "tlsDirectory": "/k/bookies"}
+    local = "127.0.0.1"
+    assert [one.http_address for one in read(tmp_path, "", bookies=2).bookies] == [(local, 8000), (local, 8001)]
+    on = "httpServerEnabled=true\nhttpServerPort=9000\n"
+    assert [one.http_address for one in read(tmp_path, on, bookies=2).bookies] == [(local, 9000), (local, 9001)]
+    assert read(tmp_path, "", first_bookie_port=0).bookies[0].http_address == (local, 0)
+    assert read(tmp_path, "httpServerEnabled=false\n").bookies[0].http_address is None
+    assert read(tmp_path, "", secure=secure).bookies[0].http_address is None
+    assert read(tmp_path, on, secure=secure).bookies[0].http_address == (local, 9000)
+
+
 def test_a_bookie_that_listens_elsewhere_is_reached_there(tmp_path: Path) -> None:
     (one,) = read(tmp_path, "bookieListenAddress=127.0.0.7\n").bookies
     assert (one.listen_address, one.advertised_address) == ("127.0.0.7", "127.0.0.7")
@@ -91,8 +103,7 @@ def test_every_problem_is_told_with_where_it_is(tmp_path: Path) -> None:
         ("ledgerDirectories=/a", "below its --data"),
         ("metadataServiceUri=zk://h:1/ledgers", "below its --data"),
         ("bookieId=me", "called bookie-1"),
-        ("httpServerEnabled=true", "no HTTP of their own"),
-        ("statsProviderClass=x.PrometheusMetricsProvider", "no HTTP of their own"),
+        ("statsProviderClass=x.PrometheusMetricsProvider\nhttpServerEnabled=false", "at its broker's /metrics"),
         ("tlsDirectory=/a", "no TLS"),
         ("bookkeeperTLSDirectory=/a", "without TLS"),
         ("journalSyncData=false", "always means that the entry is on disk"),

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from broker.admin.page import calls
-from broker.admin.page.calls import LEDGERS_SHOWN_MAX, PAGE_CALLS_AT_ONCE, TOPICS_PER_TURN, PageApi
+from broker.admin.page.calls import LEDGERS_SHOWN_MAX, PAGE_CALLS_AT_ONCE, SIGNS_MAX, TOPICS_PER_TURN, PageApi
 from broker.admin.page.files import FILES, OPEN_PATHS, PREFIX
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata, Segment
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_store import LedgerStore
@@ -66,6 +66,25 @@ async def ask(world: AdminWorld, side: Side, path: str, **more: Any) -> Any:
     answer = await world.call(side, "GET", PREFIX + path, **more)
     assert answer.status == 200, answer.text
     return answer.json
+
+
+async def test_storage_is_told_to_those_who_see_everything(world: AdminWorld) -> None:
+    side = await world.side(**SECURE, **GUARDED)
+    assert (await ask(world, side, "overview", Authorization=bearer("admin")))["storage"] is None, "it is elsewhere"
+    page_of(side)._storage = lambda: {"bookies": [], "lost_ledgers": 0}
+    assert (await ask(world, side, "overview", Authorization=bearer("admin")))["storage"] == {
+        "bookies": [],
+        "lost_ledgers": 0,
+    }
+    assert (await ask(world, side, "overview", Authorization=bearer("ann")))["storage"] is None
+
+
+async def test_a_broker_tells_so_many_signs_and_brokers_that_are_older_tell_none(world: AdminWorld) -> None:
+    side = await world.side()
+    page = page_of(side)
+    page._signs = lambda: (f"sign {number}" for number in range(SIGNS_MAX + 1))  # type: ignore[method-assign]
+    assert (await ask(world, side, "overview"))["signs"] == [f"sign {number}" for number in range(SIGNS_MAX)]
+    assert page._all_signs({"b1": {"connections": 1}, "b2": {"signs": ["one"], "bundles": 99}}) == ["one"]
 
 
 async def test_topics_are_shown_with_who_is_connected_and_where_their_ledgers_are(world: AdminWorld) -> None:

@@ -60,6 +60,33 @@ async def click(page: Page, text: str) -> None:
     await page.evaluate(f"{links}[0].click()")
 
 
+async def test_the_storage_in_the_same_process_is_shown_with_what_is_wrong(world: AdminWorld, address: str) -> None:
+    side = await world.side()
+    bookies = [{"name": "bookie-1", "problems": [], "free_bytes": 3 << 30, "total_bytes": 8 << 30}]
+    told = {"bookies": bookies, "lost_ledgers": 0}
+    page_of(side)._storage = lambda: told
+    async with looking(side, address) as page:
+        await page.until_text("bookie-1", "#storage")
+        assert "writable\t3.0 GiB\t8.0 GiB" in await page.text("#storage")
+        assert await page.evaluate("document.querySelector('#verdict').hidden") is True
+    bookies[0] |= {"problems": [f"read-only: disk: {EVIL}", "1 entries lost"], "free_bytes": None}
+    told["lost_ledgers"] = 2
+    async with looking(side, address) as page:
+        await page.until_text("1 entries lost", "#storage")
+        assert "unknown" in await page.text("#storage")
+        verdict = f"bookie-1: read-only: disk: {EVIL}. 2 ledgers have entries that no bookie has."
+        assert await page.text("#verdict") == verdict
+
+
+async def test_signs_of_trouble_are_listed_and_nothing_where_there_is_none(world: AdminWorld, address: str) -> None:
+    side = await world.side()
+    async with looking(side, address) as page:
+        await page.until_text(side.id, "#brokers")
+        assert await page.evaluate("document.querySelector('#signs').hidden") is True
+        page_of(side)._signs = lambda: iter([f"billing of {EVIL}: nobody consumes"])  # type: ignore[method-assign]
+        await page.until_text(f"billing of {EVIL}: nobody consumes", "#signs")
+
+
 async def test_one_goes_from_the_namespaces_to_a_topic_its_subscriptions_and_its_ledgers(
     world: AdminWorld, address: str
 ) -> None:
