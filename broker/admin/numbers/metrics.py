@@ -435,6 +435,7 @@ def _of_compaction(topic: Topic, cursor: ManagedCursor, config: BrokerConfig) ->
         **_size_of(topic, cursor, config),
         "pulsar_subscription_back_log": backlog,
         "pulsar_subscription_back_log_no_delayed": backlog,
+        "magnetar_subscription_unread_bytes": 0,  # nobody is missing who would consume it
         **_NOT_CONSUMED,
     }
 
