@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find magnetar_core managed_ledger bookie broker -name '*.proto' 2>/dev/null)
 SOURCES := magnetar magnetar_core broker managed_ledger bookie autorecovery connectors pyspark_magnetar.py tests bench deploy
-# How long `make soak` runs, and what it repeats; without a seed it draws a new one and says it.
+# How long `make soak` and `make differ` run, and what they repeat; without a seed they draw new ones and say them.
 MINUTES ?= 10
 SEED ?=
 # How many rounds its part with Spark has.
@@ -23,7 +23,7 @@ ADMIN_TABLE ?= docs/pulsar-admin.md
 # Tests start hundreds of processes: each would compile all of our files anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-drain demo-failover pictures test test-all check unit coverage interop smoke crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
+.PHONY: help demo demo-drain demo-failover pictures test test-all check unit coverage interop smoke differ crash sim abuse soak mutants lint types format docs release proto bench bench-apache bench-bookie requirements clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1\t/' | expand -t 24
@@ -56,6 +56,14 @@ demo-failover: $(VENV)/demo ## a thousand topics under load: a broker is killed,
 
 pictures: $(VENV)/dev ## draw the pictures of the dashboard anew (needs a Chromium)
 	$(BIN)/python -m tests.pictures
+
+differ: $(VENV)/dev ## drawn programs of the Python client at Apache's broker and at ours, for MINUTES=; SEED=n runs one; fails for a difference that is not listed
+	$(BIN)/python deploy/fetch_apache.py
+ifdef SEED
+	$(BIN)/python -m tests.differ $(SEED)
+else
+	$(BIN)/python -m tests.differ --kept --minutes $(MINUTES)
+endif
 
 crash: $(VENV)/dev ## power cuts, faulty disks, kill -9, fuzz: 20,000 disk images and more (minutes)
 	MAGNETAR_CRASH_IMAGES=20000 MAGNETAR_INDEX_IMAGES=500 MAGNETAR_KILL_ROUNDS=100 MAGNETAR_FAULT_RUNS=3000 \
@@ -107,7 +115,7 @@ interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them
 	@mkdir -p $(dir $(MATRIX)) $(dir $(ADMIN_TABLE))
 	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX) --write-admin-table $(ADMIN_TABLE)
 
-smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official clients, pulsar-admin; eight minutes
+smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official clients, pulsar-admin, drawn programs; ten minutes
 	$(BIN)/python deploy/fetch_apache.py
 	$(BIN)/python -m pytest -m smoke tests/interop
 

@@ -72,8 +72,6 @@ class ConsumerBroker(Protocol):
 
     async def topic_for_consumer(self, topic: TopicName, *, create: bool) -> TopicPort: ...
 
-    def consumer_name(self) -> str: ...
-
     async def check_consumer_schema(self, topic: TopicName, schema: wire.Schema) -> None: ...
 
 
@@ -227,7 +225,7 @@ class ConnectionConsumers:
             self,
             Deliveries(self._flow, client, request.consumer_id, name.partition).deliver,
             request.consumer_id,
-            request.consumer_name or self._broker.consumer_name(),
+            request.consumer_name,
             partition=name.partition,
             priority_level=request.priority_level,
             epoch=request.consumer_epoch if request.HasField("consumer_epoch") else None,

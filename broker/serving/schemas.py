@@ -1,7 +1,7 @@
 """Which schemas the producers and consumers of a topic may bring, in the terms of Pulsar's protocol."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from broker.errors import BrokerError, IncompatibleSchema, StorageFailure, TopicNotFound
 from broker.policies.namespace import NamespacePolicies
@@ -25,9 +25,13 @@ class Schemas(Protocol):
         self, schema_id: str, schema: Schema, strategy: Strategy, *, user: str = "", allow_update: bool = True
     ) -> int: ...
 
-    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None: ...
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy, *, by_rule: bool = False) -> None: ...
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None: ...
+
+
+# What holds for consumers as it stands (`SchemaRegistryServiceImpl.checkConsumerCompatibility`).
+_RULES_OF_READERS: Final = (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE, Strategy.ALWAYS_INCOMPATIBLE)
 
 
 class SchemaRules:
@@ -52,25 +56,26 @@ class SchemaRules:
     async def admit_consumer(
         self, topic: TopicName, schema: wire.Schema, policies: NamespacePolicies, has_been_used: Callable[[], bool]
     ) -> None:
-        """Check that a consumer can read with *schema*. A topic without a schema that was never used takes this one,
-        and so does any system topic without one.
+        """Check that a consumer can read with *schema*. A topic without a schema that was never used takes this one;
+        one that was used takes any where all schemas are taken, as those of the brokers are.
 
         *has_been_used* is called once it is known that the topic has no schema. Raises IncompatibleSchema.
         """
-        if await self._latest(topic) is None:
-            # The brokers follow their own topics with any schema, and pass over what they cannot read.
-            if has_been_used() and not topic.is_system:
-                raise IncompatibleSchema("Topic does not have a schema to check")
-            await self.register(topic, schema, policies)
-            return
         strategy = self._strategy(topic, policies)
+        if await self._latest(topic) is None:
+            # The brokers follow their own topics with any schema (`_strategy`), and pass over what they cannot read.
+            if not has_been_used():
+                await self.register(topic, schema, policies)
+            elif strategy is not Strategy.ALWAYS_COMPATIBLE:
+                raise IncompatibleSchema("Topic does not have a schema to check")
+            return
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
-        if not strategy.transitive:
+        if strategy not in _RULES_OF_READERS:
             # A consumer must read data of the latest schema, whatever rule the schemas of producers follow.
             strategy = Strategy.BACKWARD
         try:
-            await self._schemas.check(topic.schema_id, _from_wire(schema), strategy)
+            await self._schemas.check(topic.schema_id, _from_wire(schema), strategy, by_rule=True)
         except (ManagedLedgerError, Corruption) as error:
             raise _refusal(error) from error
 

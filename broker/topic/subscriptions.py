@@ -177,6 +177,15 @@ class Subscriptions:
         if not has_room_for_host(consumer.address, others, limits.consumers_per_host_max):
             raise ConsumerBusy("Topic reached max same address consumers limit")
 
+    def _check_number_with(self, name: str) -> None:
+        """Raises NotAllowed if there are too many for a new one of that name. Those of readers count, too."""
+        most = self._limits.subscriptions_max
+        if most and len((self.by_name.keys() | self._coming.keys()) - {name}) >= most:
+            raise NotAllowed(
+                f"Exceed the maximum number of subscriptions of the topic: {self._topic}",
+                way_out=f"remove one of the {most}",
+            )
+
     async def _existing_or_new(self, request: SubscribeRequest, check_open: Callable[[], None]) -> Subscription:
         name = request.subscription
         existing = self.by_name.get(name)
@@ -197,6 +206,7 @@ class Subscriptions:
             start = EARLIEST if request.earliest else LATEST
             start = await self._rolled_back(request, start)
             return await self.create(name, start, request.properties, check_open, is_replicated=request.is_replicated)
+        self._check_number_with(name)
         start = reader_start(request.start, earliest=request.earliest, last_confirmed=self._ledger.last_confirmed)
         start = await self._rolled_back(request, start)
         existing = self.by_name.get(name)  # another request may have made it while this one waited
@@ -232,12 +242,7 @@ class Subscriptions:
     ) -> Subscription:
         """A durable subscription at *start*, the first position to deliver. Raises BrokerError."""
         check_new_name(name)
-        most, durable = self._limits.subscriptions_max, {one.name for one in self.by_name.values() if one.is_durable}
-        if most and len((durable | self._coming.keys()) - {name}) >= most:
-            raise NotAllowed(
-                f"Exceed the maximum number of subscriptions of the topic: {self._topic}",
-                way_out=f"remove one of the {most}",
-            )
+        self._check_number_with(name)
         self._coming[name] += 1
         try:
             async with self._making():

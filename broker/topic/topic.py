@@ -303,7 +303,7 @@ class Topic:
             producers.check_name_is_answered(producer)
             if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
-            producers.make_room(producer, self._limits)
+            producers.make_room(producer, self._limits, request.topic_epoch)
             await self._check_backlog()
             self._check_open()
             if request.initial_subscription:

@@ -179,6 +179,10 @@ class _Parser:
         elif kind == "enum":
             made.symbols = tuple(map(str, schema["symbols"]))
             made.default = None if schema.get("default") is None else str(schema["default"])
+            if len(set(made.symbols)) < len(made.symbols):
+                raise InvalidSchema("has the same symbol twice in an enum")
+            if made.default is not None and made.default not in made.symbols:
+                raise InvalidSchema("has an enum whose default is none of its symbols")
         else:
             made.size = int(schema["size"])
         return made
@@ -285,11 +289,9 @@ def _step(reader: AvroType, writer: AvroType) -> _Step:
         return _Step((f"{writer} cannot be read as {reader}",), ())
     if reader.kind in RECORDS:
         return _record_step(reader, writer)
-    if reader.kind == "enum":
-        known = frozenset(reader.symbols)
-        missing = [symbol for symbol in writer.symbols if symbol not in known]
-        is_known = not missing or reader.default is not None
-        return _Step(() if is_known else (f"enum symbols {_listed(missing)} are unknown to the reader",), ())
+    if reader.kind in ("enum", "fixed") and reader.name != writer.name:
+        return _Step((f"{writer} cannot be read as {reader}: the names differ",), ())
+    # Symbols of enums are not compared: the library that Pulsar uses leaves them to who reads the data.
     if reader.kind == "fixed" and reader.size != writer.size:
         return _Step((f"fixed of {writer.size} bytes cannot be read as {reader.size} bytes",), ())
     if reader.kind in ("array", "map"):
@@ -297,17 +299,14 @@ def _step(reader: AvroType, writer: AvroType) -> _Step:
     return _Step((), ())
 
 
-def _listed(names: list[str]) -> str:
-    text = str(names[:10])
-    return text if len(names) <= 10 and len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
 def _record_step(reader: AvroType, writer: AvroType) -> _Step:
     # Records are matched by their fields: the library that Pulsar uses ignores their names.
     problems: list[str] = []
     needs: list[tuple[str, _Pair]] = []
     for reader_field in reader.fields.values():
-        names = (reader_field.name, *reader_field.aliases)
+        # Aliases of a field belong to a record of that name.
+        aliases = reader_field.aliases if reader.name == writer.name else ()
+        names = (reader_field.name, *aliases)
         match = next((writer.fields[name] for name in names if name in writer.fields), None)
         if match is not None:
             needs.append((f".{reader_field.name}", (reader_field.type, match.type)))

@@ -183,10 +183,11 @@ class SchemaRegistry:
                     return version
         raise StorageUnavailable(f"schema {schema_id} is being changed by others all the time")
 
-    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
-        """Whether *schema* could be registered now. Raises IncompatibleSchema."""
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy, *, by_rule: bool = False) -> None:
+        """Whether *schema* could be registered now. *by_rule*: whether it may follow the latest version; that it is a
+        former one is not enough. Raises IncompatibleSchema."""
         live = await self.versions(schema_id)
-        if await _find_same(schema, live) is None:
+        if await _find_same(schema, live[-1:] if by_rule else live) is None:
             await apart(check_valid, schema)
             await _check_compatible(schema, live, strategy)
 

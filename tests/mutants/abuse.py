@@ -12,8 +12,8 @@ MUTANTS: Final = (
     Mutant(
         "an event without a schema keeps the policies of a namespace from being read",
         "broker/serving/schemas.py",
-        "            if has_been_used() and not topic.is_system:\n",
-        "            if has_been_used():\n",
+        "            elif strategy is not Strategy.ALWAYS_COMPATIBLE:\n",
+        "            else:\n",
         ("tests/unit/broker/policies/topic/test_service.py", "-k", "without_a_schema"),
     ),
     Mutant(

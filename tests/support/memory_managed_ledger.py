@@ -556,12 +556,12 @@ class MemorySchemas:
         stored.append(StoredSchema(len(stored), schema, 0, user, False))
         return len(stored) - 1
 
-    async def check(self, schema_id: str, schema: Schema, strategy: Strategy) -> None:
+    async def check(self, schema_id: str, schema: Schema, strategy: Strategy, *, by_rule: bool = False) -> None:
         if self.answers_held is not None:
             await self.answers_held.wait()
         check_valid(schema)
         live = [known.schema for known in self.by_id.get(schema_id, [])]
-        if live and not any(same_schema(schema, known) for known in live):
+        if live and not any(same_schema(schema, known) for known in (live[-1:] if by_rule else live)):
             check_compatible(schema, live, strategy)
 
     async def delete(self, schema_id: str, *, force: bool = False) -> int | None:

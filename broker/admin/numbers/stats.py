@@ -361,6 +361,44 @@ def _compaction(facts: CompactionFacts) -> dict[str, Any]:
     }
 
 
+# Of a client in several partitions; what is no number, or a time, is that of the first.
+_SUMMED_OF_CLIENT: Final = (
+    "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "bytesOutCounter", "msgOutCounter",
+    "msgRateRedeliver", "messageAckRate", "chunkedMessageRate", "availablePermits", "unackedMessages",
+)  # fmt: skip
+
+
+def _joined(known: list[dict[str, Any]], more: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The clients of several partitions: those of one name are one client. Of producers so are those at one place, as
+    at Apache's broker: names that brokers made differ from partition to partition."""
+    found, rest = list(known), []
+    left = list(range(len(known)))  # each stands for one of the next partition at most
+    for one in more:
+        at = next((index for index in left if found[index][name] == one[name]), None)
+        if at is None:
+            rest.append(one)
+        else:
+            left.remove(at)
+            found[at] = _sum_of(found[at], one)
+    for one in rest:
+        if left and name == "producerName":
+            at = left.pop(0)
+            found[at] = _sum_of(found[at], one)
+        else:
+            found.append(one)
+    return found
+
+
+def _sum_of(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    total = dict(one)
+    for member in _SUMMED_OF_CLIENT:
+        if member in other:
+            total[member] += other[member]
+    if "averageMsgSize" in total:
+        total["averageMsgSize"] = total["msgThroughputIn"] / total["msgRateIn"] if total["msgRateIn"] else 0.0
+    return total
+
+
 def sum_stats(
     partitions: dict[str, dict[str, Any]], count: int, *, per_partition: bool, persistent: bool = True
 ) -> dict[str, Any]:
@@ -379,7 +417,7 @@ def sum_stats(
             )
             for member in _SUMMED_OF_SUBSCRIPTION:
                 known[member] += subscription[member]
-            known["consumers"] += subscription["consumers"]
+            known["consumers"] = _joined(known["consumers"], subscription["consumers"], "consumerName")
             known["earliestMsgPublishTimeInBacklog"] = _earliest(
                 (known["earliestMsgPublishTimeInBacklog"], subscription["earliestMsgPublishTimeInBacklog"])
             )
@@ -396,7 +434,10 @@ def sum_stats(
         for member in ("oldestBacklogMessageAgeSeconds", "oldestBacklogMessageSubscriptionName"):
             total[member] = eldest.get(member)
     total["earliestMsgPublishTimeInBacklogs"] = _earliest(one["earliestMsgPublishTimeInBacklogs"] for one in every)
-    total["publishers"] = [one for stats in every for one in stats["publishers"]]
+    publishers: list[dict[str, Any]] = []
+    for stats in every:
+        publishers = _joined(publishers, stats["publishers"], "producerName")
+    total["publishers"] = publishers
     total["subscriptions"] = subscriptions
     total["replication"] = {}
     total["compaction"] = {

@@ -70,7 +70,7 @@ class SchemasApi:
         name, schema = topic_of(request), await _posted_schema(request)
         strategy = await self._strategy(name)
         try:
-            await self._registry.check(name.schema_id, schema, strategy)
+            await self._registry.check(name.schema_id, schema, strategy, by_rule=True)
             compatible = True
         except RegistryRefused:
             compatible = False

@@ -11,13 +11,14 @@ from broker.admin.http import ADMIN, Refused, body_of, done, is_forced, json_ans
 from broker.admin.namespaces.namespace_policies import given_value
 from broker.admin.owners import Owners
 from broker.admin.rights import Routes
-from broker.errors import SubscriptionNotFound
+from broker.errors import NotAllowed, SubscriptionNotFound
 from broker.policies.values import truth
 from broker.security.authorization import Operation
 from broker.tenancy.partitions import Partitions
 from broker.topic.reading.looking import batch_size_at, reset_target
 from broker.topic.reading.passing import expire_up_to
 from broker.topic.reading.subscription import Subscription
+from broker.topic.subscriptions import check_new_name
 from broker.topic.topic import Topic
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
 from managed_ledger.position import LATEST, Position
@@ -75,7 +76,11 @@ class SubscriptionsApi:
         name = _name_of(request)
         if name in topic.subscriptions:
             raise Refused(409, "Subscription already exists for topic")
-        await topic.create_subscription(name, position, properties, is_replicated=is_replicated)
+        check_new_name(name)
+        try:
+            await topic.create_subscription(name, position, properties, is_replicated=is_replicated)
+        except NotAllowed as error:  # there are too many
+            raise Refused(409, str(error)) from error
         return done()
 
     async def properties(self, request: web.Request) -> web.Response:
@@ -178,15 +183,18 @@ class SubscriptionsApi:
         return done()
 
     async def _expire_in_partitions(self, request: web.Request, path: str, age_s: int) -> bool:
-        """Forward it to all partitions; False: there are none. Raises Refused if none of them has such messages."""
+        """Forward it to all partitions; False: there are none. Raises Refused if none of them has such messages, or a
+        subscription of that name."""
         name = topic_of(request)
         count = await self._partitioned.count(name)
         if not count:
             return False
         suffix = f"{path}/expireMessages/{age_s}"
-        if not await self._owners.ask_partitions("POST", name, count, suffix, fine=(404, 409)):
-            raise Refused(409, f"{name}: no partition has messages that are older than {age_s} s")
-        return True
+        # What none of them does is asked for again, to hear that the subscription is missing.
+        for fine in ((404, 409), (409,)):
+            if await self._owners.ask_partitions("POST", name, count, suffix, fine=fine):
+                return True
+        raise Refused(409, f"{name}: no partition has messages that are older than {age_s} s")
 
     async def reset_to_position(self, request: web.Request) -> web.Response:
         wanted = reset_from_json(await body_of(request))

@@ -171,11 +171,11 @@ class TopicsApi:
         raise TopicNotFound(f"Topic {name} not found")
 
     async def message_id_at(self, request: web.Request) -> web.Response:
-        """The first message that was published at a time or later; the last position if there is none."""
+        """The first message that was published at a time or later; where the next one will be if there is none."""
         topic = await self._owners.loaded(request)
         position = await topic.position_at_ms(int(request.match_info["timestamp"]))
         if position == LATEST:
-            position = topic.ledger.last_confirmed
+            position = topic.ledger.next_position(topic.ledger.last_confirmed)
         return json_answer(message_id_json(position, topic.name.partition))
 
     async def last_message_id(self, request: web.Request) -> web.Response:

@@ -141,7 +141,7 @@ class NonPersistentTopic:
             self._check_open()
             if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
-            producers.make_room(request.producer, self._limits)
+            producers.make_room(request.producer, self._limits, request.topic_epoch)
             # An initial subscription that the producer asks for has nothing to keep: it is not made.
             return await producers.admit(request, _NO_SEQUENCE_ID, self._check_open)
 

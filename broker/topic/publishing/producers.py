@@ -18,6 +18,7 @@ from broker.topic.limits import TopicLimits, has_room_for_host
 from broker.topic.ports import NOT_KNOWN, NextBroker
 from broker.topic.publishing.producer_access import EPOCH_PROPERTY, Access, ProducerAccess
 from broker.topic.requests import Attached, ProducerRequest
+from broker.wire import pulsar_pb2 as wire
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.tasks import FAILED, Bell, Tasks, attempt, in_turns
 from managed_ledger.topic_name import TopicName
@@ -110,15 +111,21 @@ class Producers:
             if not isinstance(is_alive, bool):
                 await is_alive
 
-    def make_room(self, producer: Producer, limits: TopicLimits) -> None:
-        """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host.
+    def make_room(self, producer: Producer, limits: TopicLimits, topic_epoch: int | None = None) -> None:
+        """Raises ProducerBusy if the name is in use, or there are too many already, in all or of the producer's host;
+        ProducerFenced if the name is in use and its mode keeps it out anyway.
 
         A client that lost its connection reconnects under the name that the broker made for it. The broker may not
-        have noticed the loss yet; the producer of the old connection is then disconnected.
+        have noticed the loss yet; the producer of the old connection is then disconnected. One that fences the others
+        out has all the room, and their names.
         """
+        if producer.access_mode == wire.ExclusiveWithFencing:
+            return
         other = self.by_name.get(producer.name)
         if other is not None:
             if not _succeeds(producer, other):
+                # Who is kept out by the mode hears that first: by it, the client knows whether to try again.
+                self._access.decide(producer.access_mode, topic_epoch, self._attached_count())
                 raise ProducerBusy(
                     f"Producer with name '{producer.name}' is already connected to topic '{self._topic}'"
                 )

@@ -141,6 +141,11 @@ class Publishing:
     def _answer_repeated(self, producer: Producer, send: Send, verdict: Verdict) -> None:
         if verdict is Verdict.DUPLICATE and self._ownership.may_acknowledge():
             size = len(send.entry)
+            # It came in, too: Apache's brokers count what comes, not what is stored.
+            producer.messages_in += send.num_messages
+            producer.bytes_in += size
+            self.messages_in += send.num_messages
+            self.bytes_in += size
             producer.sink.on_stored(producer, send.sequence_id, send.highest_sequence_id, NO_ID, NO_ID, size)
         else:  # the client reconnects and sends it again
             _refuse(producer, send, StorageFailure("the first copy of this message is still being stored"))

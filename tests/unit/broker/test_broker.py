@@ -648,6 +648,30 @@ async def test_a_waiting_producer_is_told_twice(world: BrokerInMemory, raw: RawC
     assert answers[2].producer_success.topic_epoch == 2
 
 
+async def test_who_is_kept_out_by_its_mode_hears_that_and_not_that_its_name_is_in_use(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    await raw.produce(TOPIC, 1, producer_name="one")
+    raw.send(
+        BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=7, producer_name="one",
+        producer_access_mode=wire.Exclusive,
+    )  # fmt: skip
+    assert await raw.refused() == wire.ProducerFenced
+
+
+async def test_who_fences_the_others_out_takes_their_names_and_their_room(
+    world: BrokerInMemory, raw: RawClient
+) -> None:
+    await world.set_policies("public/default", max_producers_per_topic=1)
+    await raw.produce(TOPIC, 1, producer_name="one")
+    raw.send(
+        BaseCommand.PRODUCER, topic=TOPIC, producer_id=2, request_id=7, producer_name="one",
+        producer_access_mode=wire.ExclusiveWithFencing,
+    )  # fmt: skip
+    assert (await raw.expect(BaseCommand.CLOSE_PRODUCER)).close_producer.producer_id == 1
+    assert (await raw.expect(BaseCommand.PRODUCER_SUCCESS)).producer_success.producer_name == "one"
+
+
 async def test_a_client_that_comes_back_replaces_its_own_generated_producer(
     world: BrokerInMemory, raw: RawClient
 ) -> None:

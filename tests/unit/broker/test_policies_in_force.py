@@ -592,10 +592,18 @@ async def test_so_many_subscriptions_a_topic(stage: Stage) -> None:
     await eventually(lambda: stage.topic.limits.subscriptions_max == 2)
     for name in ("a", "b", "a"):
         await stage.world.call(stage.side, "PUT", f"{TOPIC}/subscription/{name}")
-    found = await stage.call("PUT", f"{TOPIC}/subscription/c", status=412)
+    found = await stage.call("PUT", f"{TOPIC}/subscription/c", status=409)
     assert "maximum number of subscriptions" in found.reason
     await stage.consumer.subscribe(str(NAME), subscription="a")
+    stage.consumer.send(
+        BaseCommand.SUBSCRIBE, topic=str(NAME), subscription="reader", consumer_id=2, request_id=2, durable=False,
+        subType=wire.CommandSubscribe.Exclusive,
+    )  # fmt: skip
+    assert await stage.consumer.refused() == wire.NotAllowedError
+    await stage.call("POST", f"{SPACE}/maxSubscriptionsPerTopic", 3)
+    await eventually(lambda: stage.topic.limits.subscriptions_max == 3)
     await stage.consumer.subscribe(str(NAME), subscription="reader", consumer_id=2, durable=False)
+    await stage.call("PUT", f"{TOPIC}/subscription/c", status=409)  # that of the reader counts
 
 
 async def test_so_many_topics_a_namespace(stage: Stage) -> None:

@@ -545,7 +545,7 @@ async def test_a_subscription_is_moved_to_a_position_a_time_and_the_end(world: A
     first = (await world.call(a, "GET", f"{TOPICS}/t/messageid/0")).json
     assert (first["ledgerId"], first["entryId"]) == (last["ledgerId"], 0)
     after = (await world.call(a, "GET", f"{TOPICS}/t/messageid/99999999999999")).json
-    assert (after["ledgerId"], after["entryId"]) == (last["ledgerId"], 9)
+    assert (after["ledgerId"], after["entryId"]) == (last["ledgerId"], 10), "where the next one will be"
 
 
 async def test_a_partitioned_topic_is_unloaded_in_all_its_partitions(world: AdminWorld) -> None:
@@ -627,6 +627,16 @@ async def test_messages_up_to_one_expire(world: AdminWorld) -> None:
         assert counts.cursor.backlog() == 5, "as with Apache's brokers, the entry behind it goes too"
     whole = f"{TOPICS}/parted/subscription/s/expireMessages"
     assert (await world.call(a, "POST", whole, {"ledgerId": 0, "entryId": 0, "partitionIndex": -1})).status == 405
+
+
+async def test_messages_of_a_subscription_that_no_partition_has_do_not_expire(world: AdminWorld) -> None:
+    a = await world.side()
+    assert (await world.call(a, "PUT", f"{TOPICS}/p/partitions", 2)).status == 204
+    assert (await world.call(a, "POST", f"{TOPICS}/p/subscription/none/expireMessages/1")).status == 404
+    await world.call(a, "PUT", f"{TOPICS}/p-partition-1/subscription/one")
+    assert (await world.call(a, "POST", f"{TOPICS}/p/subscription/one/expireMessages/1")).status == 404
+    await world.call(a, "PUT", f"{TOPICS}/p/subscription/all")
+    assert (await world.call(a, "POST", f"{TOPICS}/p/subscription/all/expireMessages/1")).status == 409
 
 
 SHADOW = {"PULSAR.SHADOW_SOURCE": "persistent://public/default/source"}

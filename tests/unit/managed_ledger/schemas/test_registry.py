@@ -46,7 +46,12 @@ A_INT = record(("a", "int"))
         (record(("a", ["null", "int"], None)), A_INT, True),
         (A_INT, record(("a", ["null", "int"], None)), False),
         (record(("a", "int"), name="S"), A_INT, True),
-        ({"type": "enum", "name": "E", "symbols": ["x"]}, {"type": "enum", "name": "E", "symbols": ["x", "y"]}, False),
+        ({**A_INT, "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]}, A_INT, True),
+        ({**A_INT, "name": "S", "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]}, A_INT, False),
+        # As Apache's broker: symbols do not matter, names do.
+        ({"type": "enum", "name": "E", "symbols": ["x"]}, {"type": "enum", "name": "E", "symbols": ["x", "y"]}, True),
+        ({"type": "enum", "name": "E", "symbols": ["x"]}, {"type": "enum", "name": "F", "symbols": ["x"]}, False),
+        ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "G", "size": 4}, False),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, True),
         ({"type": "map", "values": "int"}, {"type": "map", "values": "string"}, False),
         ({"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 5}, False),

@@ -260,3 +260,37 @@ async def test_the_age_of_the_oldest_message_is_known_when_its_ledger_is_closed(
     assert 100 <= float(line.rpartition(" ")[2]) < 200
     await world.call(side, "POST", f"{TOPICS}/t/subscription/slow/skip_all")
     assert (await stats(world, side))["oldestBacklogMessageAgeSeconds"] == -1
+
+
+async def test_a_client_of_several_partitions_is_counted_once(world: AdminWorld) -> None:
+    side = await world.side()
+    assert (await world.call(side, "PUT", f"{TOPICS}/p/partitions", 3)).status == 204
+
+    def meet() -> tuple[pulsar.Client, Any]:
+        made = pulsar.Client(side.url, logger=QUIET)
+        kind = pulsar.ConsumerType.Shared
+        consumers = [made.subscribe("p", "s", kind, consumer_name=name) for name in "ab"]
+        consumers.append(made.subscribe("p-partition-1", "s", kind, consumer_name="a"))  # of the same name, another one
+        producer = made.create_producer("p", producer_name="one", batching_enabled=False)
+        made.create_producer("p")  # the broker names it, in each partition otherwise
+        for number in range(6):
+            producer.send(b"x", partition_key=str(number))
+        return made, consumers
+
+    made, _ = await world.run(meet)
+    found = (await world.call(side, "GET", f"{TOPICS}/p/partitioned-stats")).json
+    await world.run(made.close)
+    assert [one["producerName"] == "one" for one in found["publishers"]] == [True, False]
+    consumers = found["subscriptions"]["s"]["consumers"]
+    assert [one["consumerName"] for one in consumers] == ["a", "b", "a"]
+    assert sum(one["unackedMessages"] for one in consumers) == 6
+    assert len(found["partitions"]["persistent://public/default/p-partition-0"]["publishers"]) == 2
+
+
+async def test_a_consumer_without_a_name_has_none(world: AdminWorld, served: tuple[Side, Clients, Topic]) -> None:
+    """The clients name their consumers; a reader has no name, and none is made up for it."""
+    side, clients, _ = served
+    reader = await world.run(clients.client.create_reader, "t", pulsar.MessageId.earliest)
+    (subscription,) = (await stats(world, side))["subscriptions"].values()
+    await world.run(reader.close)
+    assert [one["consumerName"] for one in subscription["consumers"]] == [""]

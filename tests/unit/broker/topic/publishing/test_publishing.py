@@ -198,6 +198,14 @@ def test_a_message_that_was_refused_is_no_duplicate_when_it_comes_again(bench: B
     assert bench.publishing.last_sequence_id("p") == 5
 
 
+def test_repeated_messages_count_as_come_in(bench: Bench) -> None:
+    bench.publishing.deduplication = Deduplication(100)
+    bench.stored(bench.take(1, 2))
+    assert bench.take(1, 2) == []
+    assert (bench.publishing.messages_in, bench.producer.messages_in) == (4, 4)
+    assert bench.publishing.bytes_in == bench.producer.bytes_in == 4 * len(send(1).entry)
+
+
 def test_a_refused_message_that_comes_again_is_no_duplicate_before_it_is_stored(bench: Bench) -> None:
     state = bench.publishing.deduplication = Deduplication(100)
     bench.publishing.refuse(bench.take(4), EntryRefused("too large"))
