@@ -24,6 +24,13 @@ _ROWS: Final = ("tests/property/test_spark_rows.py",)
 
 MUTANTS = (
     Mutant(
+        "a copy of each file and pipe of a worker stays open",
+        "connectors/spark/worker/socket.py",
+        "            if not stat.S_ISSOCK(os.fstat(number).st_mode):\n                continue\n",
+        "",
+        ("tests/unit/connectors/spark/worker/test_socket.py", "-k", "copy"),
+    ),
+    Mutant(
         "a ledger in tiered storage is planned as if bookies had it",
         "connectors/spark/plan/cluster.py",
         "        check_on_bookies(str(part), kept, offloaded)\n",

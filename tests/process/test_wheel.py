@@ -75,4 +75,4 @@ def test_a_strict_type_checker_accepts_programs_and_refuses_wrong_ones(wheel: Pa
     found = check(PROGRAM)
     assert found.returncode == 0, found.stdout + found.stderr
     wrong = check(PROGRAM.replace('send(b"x", key="k")', "send(1)"))
-    assert 'Argument 1 to "send" of "Producer" has incompatible type "int"; expected "bytes"' in wrong.stdout
+    assert 'Argument 1 to "send" of "Producer" has incompatible type "int"; expected "bytes | None"' in wrong.stdout

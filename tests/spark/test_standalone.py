@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import os
 import socket
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -189,6 +190,8 @@ class _LookingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[int, bool]]:
         rows = sum(batch.num_rows for batch in self._reader.read(partition) if isinstance(batch, pa.RecordBatch))
         for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+            if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{number}").st_mode):
+                continue
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
                 yield rows, bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
                 return

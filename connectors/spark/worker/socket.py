@@ -17,6 +17,7 @@ Only on Linux. With `spark.python.unix.domain.socket.enabled` there is no TCP be
 import gc
 import os
 import socket
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -55,7 +56,12 @@ def _set(option: int) -> list[int]:
     """The descriptors where it could be set."""
     done = []
     for number in _numbers.get(os.getpid(), ()):
-        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, option, 1)
-            done.append(number)
+        with suppress(OSError):
+            # Of what is no socket nothing is made: a copy would stay open, and whoever reads the other end of a pipe
+            # would wait for ever.
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(number)) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, option, 1)
+                done.append(number)
     return done

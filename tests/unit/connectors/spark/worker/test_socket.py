@@ -107,3 +107,17 @@ print(other.recv(1), len(gc.callbacks))
 gc.collect()
 """)
     assert found == ["b'x'", "0"]
+
+
+def test_no_copy_of_a_file_or_of_a_pipe_is_left() -> None:
+    """Who reads the other end of a pipe would wait for its end for ever."""
+    found = printed("""
+ours, theirs = os.pipe()
+before = len(os.listdir("/proc/self/fd"))
+answer_at_once()
+gc.collect()
+print(len(os.listdir("/proc/self/fd")) - before)
+os.close(theirs)
+print(os.read(ours, 1))
+""")
+    assert found == ["0", "b''"]
