@@ -66,6 +66,7 @@ class Access(NamedTuple):
         if not self.uses_tls:
             return None
         made = ssl.create_default_context(cafile=self.tls_trust_certs_file)
+        made.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python's own since 3.13; gRPC takes such authorities
         if self.tls_trust_certs_file is None:  # gRPC has certificates of its own: whom they trust is not known here
             made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
         if self.tls_certificate_file is not None:
