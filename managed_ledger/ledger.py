@@ -460,7 +460,7 @@ class ManagedLedger:
         """Ledgers that all durable cursors have consumed and that retention does not keep."""
         if not self._appending.takes_appends and not self.is_terminated:
             return []
-        return self._lifecycle.trimmable(self._cursors.slowest_stored(), lambda: self.bytes_total, retention)
+        return self._lifecycle.trimmable(self._cursors.slowest_stored, lambda: self.bytes_total, retention)
 
     async def trim(self) -> None:
         """Delete ledgers that all durable cursors have consumed and that retention does not keep.

@@ -3,7 +3,8 @@
 The rules are those of Apache's `ManagedLedgerImpl`.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,30 +53,27 @@ def is_full(rule: RolloverRule, entries: int, size_bytes: int, age_ms: int, idle
 
 def trimmable(
     closed: Iterable[LedgerSummary],
-    slowest: Position | None,
+    slowest: Callable[[], Position | None],
     rule: RetentionRule,
     now_ms: int,
     total_bytes: int,
 ) -> list[int]:
     """Ids of the ledgers that may be deleted: a prefix of *closed*, which is oldest first, and is not looked at any
-    further: this is asked each time that a cursor is stored.
+    further: this is asked each time that a cursor is stored. Nor is *slowest* asked where retention keeps all.
 
-    *slowest* is the lowest persisted mark-delete position of all durable cursors; None if there are none.
+    *slowest* gives the lowest persisted mark-delete position of all durable cursors; None if there are none.
     *total_bytes* is the size of the whole topic, the open ledger included; it counts only with a limit of bytes.
     """
     going: list[int] = []
     remaining = total_bytes
+    lowest = functools.cache(slowest)
     for ledger in closed:
-        if slowest is not None:
-            consumed = slowest.ledger_id > ledger.ledger_id or (
-                slowest.ledger_id == ledger.ledger_id and slowest.entry_id >= ledger.entries - 1
-            )
-            if not consumed:
-                break
         remaining -= ledger.size_bytes
         expired = rule.time_ms == 0 or 0 <= rule.time_ms < now_ms - ledger.closed_ms
         over = rule.bytes_max == 0 or 0 < rule.bytes_max <= remaining
         if not (expired or over):
+            break
+        if (position := lowest()) is not None and position < (ledger.ledger_id, ledger.entries - 1):
             break
         going.append(ledger.ledger_id)
     return going

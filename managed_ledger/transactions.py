@@ -12,7 +12,7 @@ A null value is written when the topic is deleted. These topics are read straigh
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -103,25 +103,24 @@ class TransactionNotes:
         cursor = await stored_cursor(self._store, self._bookkeeper, snapshots, COMPACTION_CURSOR)
         compacted = None if cursor is None else cursor.properties.get(COMPACTED_LEDGER)
         if compacted is not None:
-            for payload in await self._entries(compacted, b""):
-                _note(named, decode(payload)[1])
+            await self._each(compacted, b"", lambda payload: _note(named, decode(payload)[1]))
         record = await stored_record(self._store, snapshots)
         for info in () if record is None else record.ledgerInfo:
-            for payload in await self._entries(info.ledgerId, self._password):
-                _note(named, payload)
+            await self._each(info.ledgerId, self._password, lambda payload: _note(named, payload))
         return frozenset(named)
 
-    async def _entries(self, ledger_id: int, password: bytes) -> Sequence[bytes]:
-        """All entries of a ledger, which may be open. Raises BookKeeperError, DigestMismatch, MetadataError."""
+    async def _each(self, ledger_id: int, password: bytes, note: Callable[[Buffer], None]) -> None:
+        """Give each entry of a ledger, which may be open, to *note*; only one answer of bookies is kept at a time.
+
+        Raises BookKeeperError, DigestMismatch, MetadataError, and what *note* raises.
+        """
         handle = await self._bookkeeper.open_ledger(ledger_id, password=password, recovery=False)
         try:
-            last = await handle.last_recoverable_entry()
-            payloads: list[bytes] = []
-            while len(payloads) <= last:
-                count = last + 1 - len(payloads)
-                entries = await handle.read_batch_unconfirmed(len(payloads), count, _READ_BYTES_MAX)
-                payloads += [bytes(entry.payload) for entry in entries]
-            return payloads
+            last, entry_id = await handle.last_recoverable_entry(), 0
+            while entry_id <= last:
+                for entry in await handle.read_batch_unconfirmed(entry_id, last + 1 - entry_id, _READ_BYTES_MAX):
+                    note(entry.payload)
+                    entry_id = entry.entry_id + 1
         finally:
             await handle.close()
 

@@ -167,9 +167,8 @@ class PublishStream(Stream):
             async with asyncio.timeout_at(deadline), self._turn:
                 while not self._room.is_set() and self._failure is None:
                     await self._room.wait()
-            if (
-                asyncio.get_running_loop().time() >= deadline
-            ):  # those before it have failed just now, for the same reason
+            # Those before it may have failed just now, for the same reason.
+            if asyncio.get_running_loop().time() >= deadline:
                 raise TimeoutError
         except TimeoutError:
             raise TopicUnavailable(

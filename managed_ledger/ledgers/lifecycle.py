@@ -259,11 +259,14 @@ class LedgerLifecycle:
     # ----------------------------------------------------------------------------------------- trimming
 
     def trimmable(
-        self, slowest: Position | None, bytes_total: Callable[[], int], retention: RetentionRule | None = None
+        self,
+        slowest: Callable[[], Position | None],
+        bytes_total: Callable[[], int],
+        retention: RetentionRule | None = None,
     ) -> list[int]:
         """Closed ledgers that may be deleted, oldest first (`managed_ledger.retention.trimmable`).
 
-        *slowest* is the lowest stored position of the durable cursors; *bytes_total* gives what the topic holds;
+        *slowest* gives the lowest stored position of the durable cursors, *bytes_total* what the topic holds;
         *retention* is used instead of that of the configuration.
         """
         rule = self.config.retention if retention is None else retention

@@ -402,8 +402,8 @@ MUTANTS = (
     Mutant(
         "a ledger is trimmed whose last entry a cursor still needs",
         "managed_ledger/retention.py",
-        "slowest.entry_id >= ledger.entries - 1",
-        "slowest.entry_id >= ledger.entries - 2",
+        "position < (ledger.ledger_id, ledger.entries - 1)",
+        "position < (ledger.ledger_id, ledger.entries - 2)",
         RETENTION,
     ),
     Mutant(
