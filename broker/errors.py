@@ -137,7 +137,7 @@ def storage_error(error: ManagedLedgerError) -> BrokerError:
     if isinstance(error, ManagedLedgerTerminated):
         return TopicTerminated(str(error))
     if isinstance(error, (ShadowTopic, TransactionalTopic)):
-        return NotAllowed(str(error))
+        return NotAllowed(str(error), way_out="")
     if isinstance(error, RecordUnreadable):
         return TopicUnreadable(str(error))
     if isinstance(error, ManagedLedgerFenced):
