@@ -7,7 +7,7 @@ from typing import Final
 from bookie.access import ROLE_FACTORIES, Rules
 from bookie.storage.journal.format import ALIGNMENT_MIN, VERSIONS_TO_WRITE
 from magnetar_core.bookkeeper.wire.framing import MAX_FRAME_BYTES
-from magnetar_core.runtime.apache_lists import read_kinds
+from magnetar_core.runtime.apache_lists import Listed, read_kinds, read_list
 from magnetar_core.runtime.config import loop_stall_setting, processes_setting, setting
 from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.types import MIB
@@ -16,6 +16,9 @@ from magnetar_core.security.tls.settings import TlsSettings
 
 IGNORED_SETTINGS: Final[Mapping[str, str]] = read_kinds("bookie", "without_effect.conf")
 """Apache's settings that are accepted and have no effect."""
+
+SHIPPED_SETTINGS: Final[Mapping[str, Listed]] = read_list("bookie", "shipped.conf")
+"""Apache's settings that are accepted with the values that they have there, and refused with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +262,7 @@ class BookieConfig:
     scrub_interval_s: int = setting(
         "localScrubInterval", 604_800, help="seconds within which every entry is read and checked once; 0: never"
     )
-    scrub_entries_s: int = setting(
+    scrub_entries_s: int | float = setting(
         "localScrubRateLimit", 2_000, help="entries a second that the scrub checks at most", least=1
     )
     scrub_bytes_s: int = setting(

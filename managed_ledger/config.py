@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from magnetar_core.bookkeeper.client.placing.isolation import Isolation
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.types import MIB
+from managed_ledger.messages_pb2 import LZ4
 from managed_ledger.retention import RetentionRule, RolloverRule
 
 MINUTE_MS = 60_000
@@ -38,9 +39,21 @@ class ManagedLedgerConfig:
     cursor_ledger_entries_max: int = 50_000
     cursor_ledger_age_max_s: float = 14_400.0
     # Ranges beyond are not stored and delivered again after a restart. A range takes about 20 bytes.
-    cursor_ranges_max: int = 10_000
+    cursor_ranges_max: int = 200_000
+    # The same for batches that are acknowledged in part.
+    cursor_batches_max: int = 200_000
+    # States in cursor ledgers have the bits of acknowledged entries where these are shorter than ranges.
+    # (Pulsar: managedLedgerPersistIndividualAckAsLongArray)
+    cursor_words: bool = True
     # Up to so many ranges a closed cursor is put into its metadata node, which must stay below 1 MiB.
-    cursor_ranges_in_node_max: int = 1_000
+    cursor_ranges_in_node_max: int = 10_000
+
+    # How records of topics and of cursors are stored that are above the threshold; Pulsar 4.0 and newer read each
+    # form. (Pulsar: managedLedgerInfoCompressionType, managedCursorInfoCompressionType)
+    record_compression: int = LZ4
+    record_compression_bytes: int = 16_384
+    cursor_compression: int = LZ4
+    cursor_compression_bytes: int = 16_384
 
     # Entries and ledgers that are gone for good count as acknowledged when a cursor meets them; else its reads fail and
     # are tried again. (Pulsar: autoSkipNonRecoverableData)

@@ -94,7 +94,7 @@ class ManagedLedger:
         """Notes this managed ledger when its `holdings` change."""
         self._clock = clock
         self._cache = cache
-        self._record = TopicRecord(name, bookkeeper, store)
+        self._record = TopicRecord(name, bookkeeper, store, config)
         self._ledgers = self._record.ledgers
         self._appending = Appending()
         self._reading = Reading(

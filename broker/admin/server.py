@@ -123,6 +123,7 @@ class AdminServer:
             self.application(),
             header_bytes_max=config.http_header_bytes,
             connections_max=config.http_connections_max,
+            idle_s=config.http_idle_ms / 1000,
             hosts=self.hosts(),
             refusal=lambda _, status, text: refusal(status, text),
         )

@@ -5,8 +5,8 @@ Answers that come later may overtake each other; clients match them by their req
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, Final
 
 from broker.binary.flow import OUTBOX_HIGH_BYTES, Arrivals, ClientFlow
 from broker.errors import BrokerError
@@ -105,6 +105,25 @@ class Answers:
     def refuse_transactions(self, body: Any) -> None:
         """Refuse a command about transactions."""
         self.error(body.request_id, wire.NotAllowedError, "Transactions are not enabled.")
+
+    def refuse_scalable(self, body: Any) -> None:
+        """Refuse a request of Pulsar 5.0 about scalable topics, or for the places of coordinators of transactions, by
+        the answer that the client waits for."""
+        kind, number = _SCALABLE[type(body)]
+        which = {number: getattr(body, number)}
+        self._flow.write(command(kind, error=wire.NotAllowedError, message=NO_SCALABLE_TOPICS, **which))
+
+
+NO_SCALABLE_TOPICS: Final = "Scalable topics and their transactions are not served here; use persistent:// topics."
+
+# A request → the type of its answer, and the field of both that says which request it is.
+_SCALABLE: Final[Mapping[type[Any], tuple[int, str]]] = {
+    wire.CommandScalableTopicLookup: (_T.SCALABLE_TOPIC_UPDATE, "session_id"),
+    wire.CommandScalableTopicSubscribe: (_T.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE, "request_id"),
+    wire.CommandScalableTopicUnsubscribe: (_T.ERROR, "request_id"),
+    wire.CommandWatchScalableTopics: (_T.WATCH_SCALABLE_TOPICS_UPDATE, "watch_id"),
+    wire.CommandWatchTcAssignments: (_T.WATCH_TC_ASSIGNMENTS_UPDATE, "watch_id"),
+}
 
 
 def success_frame(request_id: int) -> bytes:

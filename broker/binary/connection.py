@@ -274,6 +274,7 @@ class Connection:
         )
         if not self._is_own:
             self._answers.source = caller.source(self.address)
+        has_watches = self._config.evaluates_patterns and self._config.watches_topic_lists
         self.flow.write(
             command(
                 _T.CONNECTED,
@@ -281,7 +282,8 @@ class Connection:
                 protocol_version=version,
                 max_message_size=self._config.max_message_bytes,
                 feature_flags=wire.FeatureFlags(
-                    supports_topic_watchers=self._config.evaluates_patterns,
+                    supports_topic_watchers=has_watches,
+                    supports_topic_watcher_reconcile=has_watches,
                     supports_get_partitioned_metadata_without_auto_creation=True,
                 ),
             )
@@ -330,6 +332,15 @@ _TRANSACTION_REQUESTS: Final = (
     _T.END_TXN_ON_SUBSCRIPTION,
 )
 
+_SCALABLE_REQUESTS: Final = (
+    _T.SCALABLE_TOPIC_LOOKUP,
+    _T.SCALABLE_TOPIC_SUBSCRIBE,
+    _T.SCALABLE_TOPIC_UNSUBSCRIBE,
+    _T.WATCH_SCALABLE_TOPICS,
+    _T.WATCH_TC_ASSIGNMENTS,
+)
+_SCALABLE_ENDS: Final = (_T.SCALABLE_TOPIC_CLOSE, _T.WATCH_SCALABLE_TOPICS_CLOSE, _T.WATCH_TC_ASSIGNMENTS_CLOSE)
+
 _ANSWERS, _PRODUCERS, _CONSUMERS, _LOOKUPS, _WATCHES = range(5)
 
 # Which part takes a command, and how. One table for all connections: a dict of bound methods would cost each 4 KB.
@@ -356,6 +367,8 @@ _HANDLERS: Final[Mapping[int, tuple[int, Callable[[Any, Any], Generator[None, No
     _T.WATCH_TOPIC_LIST: (_WATCHES, ConnectionWatches.on_watch),
     _T.WATCH_TOPIC_LIST_CLOSE: (_WATCHES, ConnectionWatches.on_close),
     **dict.fromkeys(_TRANSACTION_REQUESTS, (_ANSWERS, Answers.refuse_transactions)),
+    **dict.fromkeys(_SCALABLE_REQUESTS, (_ANSWERS, Answers.refuse_scalable)),
+    **dict.fromkeys(_SCALABLE_ENDS, (_ANSWERS, Answers.ignore)),
 }
 
 # All that a client may send once it is connected, but SEND.

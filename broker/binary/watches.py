@@ -127,8 +127,11 @@ class ConnectionWatches:
             parse_namespace(namespace)
             await self._guard.check(about_namespace(Operation.GET_TOPICS, namespace))
             config = self._broker.config
-            if not config.evaluates_patterns:
-                raise NotAllowed("Topic lists are not watched: enableBrokerSideSubscriptionPatternEvaluation is false")
+            if not (config.evaluates_patterns and config.watches_topic_lists):
+                raise NotAllowed(
+                    "Topic lists are not watched: enableBrokerSideSubscriptionPatternEvaluation or "
+                    "enableBrokerTopicListWatcher is false"
+                )
             if self._is_lost:
                 raise NotReady("The connection is gone")
             watches = self._watches

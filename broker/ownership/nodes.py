@@ -17,6 +17,7 @@ NAMESPACE: Final = "/namespace"
 def encode_owner(address: BrokerAddress, *, disabled: bool = False) -> bytes:
     """The node `/namespace/<tenant>/<namespace>/<range>` of a bundle's owner; *disabled* while it unloads."""
     value: dict[str, Any] = {
+        "brokerId": address.broker_id or None,
         "nativeUrl": address.service_url or None,
         "nativeUrlTls": address.service_url_tls or None,
         "httpUrl": address.http_url or None,
@@ -58,6 +59,7 @@ def encode_broker(
     """
     members = dict(load or {"lastStats": {}})
     value = {
+        "brokerId": address.broker_id or None,
         "webServiceUrl": address.http_url or None,
         "webServiceUrlTls": address.https_url or None,
         "pulsarServiceUrl": address.service_url or None,

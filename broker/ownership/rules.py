@@ -13,6 +13,7 @@ Rules the rest of the broker relies on:
 
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from broker.errors import NotReady
 from managed_ledger.topic_name import TopicName
@@ -46,6 +47,11 @@ class BrokerAddress(NamedTuple):
     def has_listeners(self) -> bool:
         """Whether clients of the binary protocol reach it at several addresses, by the listener that they ask for."""
         return bool(self.listeners.keys() - {GRPC_LISTENER})
+
+    @property
+    def broker_id(self) -> str:
+        """Its name in the cluster, `host:port` of HTTP; empty if it has none. (Pulsar 5.0 writes it into records.)"""
+        return urlsplit(self.http_url or self.https_url).netloc
 
     def web_url(self, *, secure: bool) -> str:
         """The URL of HTTP: over TLS if *secure* or if there is no other. Empty if there is none."""

@@ -14,6 +14,7 @@ from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.types import MIB, shared
 from managed_ledger.config import APPEND_TIMEOUT_S, MINUTE_MS, ManagedLedgerConfig
 from managed_ledger.factory import ManagedLedgerFactory
+from managed_ledger.records.records_pb2 import CompressionType
 from managed_ledger.retention import RetentionRule, RolloverRule
 from managed_ledger.schemas.registry import SchemaRegistry
 
@@ -27,6 +28,9 @@ _DIGESTS = {
 # The longest time between two writes of a cursor's state. A rate near zero would give a time that no timer takes; and
 # after a crash everything acknowledged since the last write is delivered again.
 MARK_DELETE_S_MAX = 86_400.0
+
+# Ranges of acknowledgements in a node, whatever the setting says: some 20 bytes each, and a node has a megabyte.
+RANGES_IN_NODE_MAX = 10_000
 
 
 def ledger_config(
@@ -76,8 +80,14 @@ def ledger_config(
         mark_delete_interval_s=min(1 / mark_delete_rate, MARK_DELETE_S_MAX) if mark_delete_rate > 0 else 0.0,
         cursor_ledger_entries_max=config.cursor_ledger_entries,
         cursor_ledger_age_max_s=config.cursor_ledger_s,
-        cursor_ranges_in_node_max=config.max_ranges_in_metadata,
+        cursor_ranges_in_node_max=min(config.max_ranges_in_metadata, RANGES_IN_NODE_MAX),
         cursor_ranges_max=config.max_unacked_ranges,
+        cursor_batches_max=config.max_partial_batches,
+        cursor_words=config.acks_as_words,
+        record_compression=CompressionType.Value(config.record_compression),
+        record_compression_bytes=config.record_compression_bytes,
+        cursor_compression=CompressionType.Value(config.cursor_compression),
+        cursor_compression_bytes=config.cursor_compression_bytes,
         passes_over_lost=config.skip_lost_data,
         forces_recovery=config.force_recovery,
         keeps_index=INDEX_INTERCEPTOR in config.entry_metadata_interceptors,

@@ -241,7 +241,10 @@ class LoadManager:
             hosts = {broker_id: host_of(broker_id) for broker_id in loads}
 
             def may_serve(bundle: str, broker_id: str) -> bool:
-                return broker_id in candidates(bundle.rpartition("/")[0], hosts, policies)
+                namespace = bundle.rpartition("/")[0]
+                return namespace not in self._config.shedding_excluded and broker_id in candidates(
+                    namespace, hosts, policies
+                )
 
             if self._strategy != self._config.shedding_strategy:  # it may change while brokers run
                 self._strategy = self._config.shedding_strategy
@@ -269,7 +272,8 @@ class LoadManager:
             bundle: self._averages.get(bundle) or BundleAverages().with_sample(load)
             for bundle, load in loads_of_bundles(loads).items()
         }
-        cluster, settings = Cluster(loads, averages, self._sent.keys()), shedding_settings(self._config)
+        excluded = {bundle for bundle in averages if bundle.rpartition("/")[0] in self._config.shedding_excluded}
+        cluster, settings = Cluster(loads, averages, self._sent.keys() | excluded), shedding_settings(self._config)
         moved = set[str]()
         for shed in shedder.find(cluster, settings):
             to = self._place(shed, cluster, settings, may_serve)

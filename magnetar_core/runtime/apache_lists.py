@@ -8,6 +8,7 @@ In a `without_effect.conf` the value says what kind of value the setting has wit
 No IO but that of an import: a list is a part of the program, and is read once.
 """
 
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Final, NamedTuple
 
@@ -23,6 +24,18 @@ class Listed(NamedTuple):
     def has(self, value: str) -> bool:
         """Whether *value* means the same as one of these: 0.0 and 0 do, TRUE and true, and "a,b" and "b, a"."""
         return _meaning(value) in map(_meaning, self.values)
+
+
+def changed(values: Mapping[str, str], shipped: Mapping[str, Listed], whose: str) -> Iterator[str]:
+    """A problem for each of *values* that is *shipped* with others: *whose* server ("broker") lacks the setting."""
+    for name, value in values.items():
+        if name not in shipped or shipped[name].has(value):
+            continue
+        accepted, comment = shipped[name]
+        shown = " or ".join(text or "nothing" for text in sorted(accepted))
+        given = "=*****" if name.endswith("Password") else f"={value}"
+        why = comment and f", {comment}"
+        yield f"{name}{given}: this {whose} does not have the setting{why}; leave it at what Apache ships, {shown}"
 
 
 def _meaning(text: str) -> float | tuple[str, ...]:

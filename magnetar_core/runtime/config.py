@@ -147,11 +147,13 @@ def load(
     *,
     ignored: Mapping[str, str] | frozenset[str] = frozenset(),
     overrides: Mapping[str, str] | None = None,
+    also: Callable[[Mapping[str, str]], Iterable[str]] = lambda merged: (),
 ) -> C:
     """Make a *kind* from setting names and texts; *environ* wins over *values*, *overrides* over both.
 
     *ignored* are Apache's settings without a meaning here; they are accepted so that Apache's file can be used. A
-    mapping says what their values are: `number`, `flag`, or anything else for a text.
+    mapping says what their values are: `number`, `flag`, or anything else for a text. *also*: problems of all values
+    together.
 
     Raises ConfigurationError with every problem at once: unknown settings (with the nearest known one),
     texts that do not parse, and the problems that the value's own `problems()` yields.
@@ -169,6 +171,7 @@ def load(
     problems = [unknown_setting(name, [*fields, *ignored]) for name in merged if name not in known]
     if isinstance(ignored, Mapping):
         problems += _ill_formed(merged, {name: kind for name, kind in ignored.items() if name not in fields})
+    problems += also(merged)
     arguments: dict[str, Any] = {}
     hints = typing.get_type_hints(kind)
     for name, field in fields.items():

@@ -47,6 +47,7 @@ from managed_ledger.records.pulsar_records import (
     batches_in,
     decode_cursor_info,
     decode_position_info,
+    encode_record,
     position_info,
     put_state_into,
     ranges_in,
@@ -60,6 +61,9 @@ NO_LEDGER = -1
 
 # What batches acknowledged in part may take of a state in a cursor ledger. It is one entry, and 5 MiB at most.
 BATCHES_BYTES: Final = 4 * 1024 * 1024
+
+# A state as a whole, which is an entry of 5 MiB at most: with more, half of the ranges are left out, until it fits.
+STATE_BYTES: Final = 4_800_000
 
 # The same in a node, whose value has 1 MB at most.
 BATCHES_IN_NODE_BYTES: Final = 512 * 1024
@@ -204,13 +208,7 @@ class CursorStore:
 
     async def persist(self, snapshot: CursorSnapshot) -> None:
         """Store *snapshot*; on return it survives. Raises ManagedLedgerFenced, StorageUnavailable."""
-        snapshot = _what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
-        state = position_info(
-            snapshot.mark_delete_position,
-            snapshot.ranges,
-            snapshot.properties.items(),
-            snapshot.batches,
-        ).SerializeToString()
+        snapshot, state = self._state_of(snapshot)
         if self._handle is not None and not self._is_used_up(self._handle):
             try:
                 await self._handle.add(state)
@@ -229,6 +227,21 @@ class CursorStore:
                         self._cursor, self._topic, error)  # fmt: skip
             await self._put_into_node(self._in_node(snapshot))
         await self._check_owner()  # an owner that took over since the first check has read the node before this write
+
+    def _state_of(self, snapshot: CursorSnapshot) -> tuple[CursorSnapshot, bytes]:
+        """What of *snapshot* fits into an entry of a cursor ledger, and the entry."""
+        snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
+        while True:
+            state = position_info(
+                snapshot.mark_delete_position,
+                snapshot.ranges,
+                snapshot.properties.items(),
+                snapshot.batches,
+                as_words=self._config.cursor_words,
+            ).SerializeToString()
+            if len(state) <= STATE_BYTES or not snapshot.ranges:
+                return snapshot, state
+            snapshot = snapshot._replace(ranges=snapshot.ranges[: len(snapshot.ranges) // 2])
 
     def _count_written(self, state: bytes) -> None:
         self.counts.ledger_writes += 1
@@ -301,7 +314,7 @@ class CursorStore:
 
     async def close(self, snapshot: CursorSnapshot) -> None:
         """Store the state in the node, so that the next owner need not recover a ledger (a large one: in a ledger)."""
-        snapshot = _what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
+        snapshot = self._what_fits(snapshot, self._config.cursor_ranges_max, BATCHES_BYTES)
         if snapshot != self._in_node(snapshot):
             await self.persist(snapshot)
             if self._handle is not None:
@@ -311,7 +324,17 @@ class CursorStore:
         await self._put_into_node(snapshot)
 
     def _in_node(self, snapshot: CursorSnapshot) -> CursorSnapshot:
-        return _what_fits(snapshot, self._config.cursor_ranges_in_node_max, BATCHES_IN_NODE_BYTES)
+        return self._what_fits(snapshot, self._config.cursor_ranges_in_node_max, BATCHES_IN_NODE_BYTES)
+
+    def _what_fits(self, snapshot: CursorSnapshot, ranges_max: int, batches_bytes: int) -> CursorSnapshot:
+        """What is stored of *snapshot*: its first ranges and batches. What lies behind is delivered again."""
+        count = 0
+        for _, words in snapshot.batches[: self._config.cursor_batches_max]:
+            batches_bytes -= _BATCH_BYTES + _WORD_BYTES * len(words)
+            if batches_bytes < 0:
+                break
+            count += 1
+        return snapshot._replace(ranges=snapshot.ranges[:ranges_max], batches=snapshot.batches[:count])
 
     async def _put_into_node(self, snapshot: CursorSnapshot) -> None:
         former = self.ledger_id
@@ -390,7 +413,7 @@ class CursorStore:
             put_state_into(info, (), snapshot.properties.items(), ())
         for name, value in self.string_properties.items():
             info.cursorProperties.add(name=name, value=value)
-        return info.SerializeToString()
+        return encode_record(info, self._config.cursor_compression, self._config.cursor_compression_bytes)
 
     async def _drop(self, ledger_id: int) -> None:
         """Delete a ledger that nothing refers to any more; a failure leaves garbage, not damage."""
@@ -400,17 +423,6 @@ class CursorStore:
             pass
         except BookKeeperError as error:
             log.warning("ledger %s of cursor %s could not be deleted: %s", ledger_id, self._cursor, error)
-
-
-def _what_fits(snapshot: CursorSnapshot, ranges_max: int, batches_bytes: int) -> CursorSnapshot:
-    """What is stored of *snapshot*: its first ranges and batches. What lies behind is delivered again."""
-    count = 0
-    for _, words in snapshot.batches:
-        batches_bytes -= _BATCH_BYTES + _WORD_BYTES * len(words)
-        if batches_bytes < 0:
-            break
-        count += 1
-    return snapshot._replace(ranges=snapshot.ranges[:ranges_max], batches=snapshot.batches[:count])
 
 
 def snapshot_of(position: Position, info: PositionInfo | ManagedCursorInfo) -> CursorSnapshot:

@@ -17,6 +17,7 @@ from magnetar_core.bookkeeper.client.errors import BookKeeperError, NoSuchLedger
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
 from magnetar_core.runtime.tasks import Tasks
 from magnetar_core.runtime.types import Corruption
+from managed_ledger.config import ManagedLedgerConfig
 from managed_ledger.errors import ManagedLedgerNotFound, MetadataWentBack, RecordUnreadable
 from managed_ledger.ledger_list import LedgerList
 from managed_ledger.ledgers.shadows import check_no_shadow, check_partition
@@ -33,9 +34,10 @@ log = logging.getLogger(__name__)
 class TopicRecord:
     """Reads and writes one topic's record, and deletes ledgers that the record does not name any more."""
 
-    def __init__(self, name: str, bookkeeper: BookKeeper, store: MetadataStore) -> None:
+    def __init__(self, name: str, bookkeeper: BookKeeper, store: MetadataStore, config: ManagedLedgerConfig) -> None:
         self._name = name
         self._bookkeeper = bookkeeper
+        self._config = config
         # Held while the record is written, and to keep a trim away. A cursor's own lock is taken before it.
         self.lock = asyncio.Lock()
         self.ledgers = LedgerList()
@@ -108,7 +110,9 @@ class TopicRecord:
         if self.index != NO_INDEX:
             _set_property(record, PROPERTY, str(self.index))
         try:
-            await self._node.write(encode_record(record))
+            await self._node.write(
+                encode_record(record, self._config.record_compression, self._config.record_compression_bytes)
+            )
         except MetadataWentBack:
             self._report_ledgers()
             raise

@@ -11,8 +11,10 @@ A topic's record first exists with no bytes at all: an empty list of ledgers. Fi
 when a record is written again (the protobuf runtime carries them). (docs/formats/metadata.md)
 """
 
+import itertools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -35,6 +37,11 @@ from managed_ledger.records.records_pb2 import (
 MAGIC_COMPRESSED: Final = 0x4778
 _HEAD: Final = struct.Struct(">HI")
 
+# What a range takes at most of a state, and a word of bits.
+_RANGE_SIZE: Final = 30
+_WORD_SIZE: Final = 10
+_LEDGER: Final = attrgetter("ledger_id")
+
 M = TypeVar("M", bound=Message)
 
 
@@ -53,10 +60,10 @@ def decode_position_info(data: Buffer, name: str) -> PositionInfo:
     return _decode(PositionInfo, data, name)
 
 
-def encode_record(record: Message, compression: int = NONE) -> bytes:
-    """The bytes of a record, compressed with one of `CompressionType`."""
+def encode_record(record: Message, compression: int = NONE, threshold_bytes: int = 0) -> bytes:
+    """The bytes of a record, compressed with one of `CompressionType` if it has more than *threshold_bytes*."""
     encoded = record.SerializeToString()
-    if compression == NONE:
+    if compression == NONE or len(encoded) <= threshold_bytes:
         return encoded
     head = CompressedInfoMetadata(
         compressionType=CompressionType.Name(compression), uncompressedSize=len(encoded)
@@ -66,18 +73,25 @@ def encode_record(record: Message, compression: int = NONE) -> bytes:
 
 def position_info(
     mark_delete: Position,
-    ranges: Iterable[AckRange],
+    ranges: Sequence[AckRange],
     properties: Iterable[tuple[str, int]],
     batches: Iterable[tuple[Position, list[int]]],
+    *,
+    as_words: bool = False,
 ) -> PositionInfo:
     """A cursor's whole state as an entry of its ledger.
 
-    Acknowledged entries are written as ranges (field 3), which every version of Pulsar reads; Pulsar 4.2
-    also knows a bit set.
+    Acknowledged entries are written as ranges (field 3), which every version of Pulsar reads, or *as_words*: the bits
+    of each ledger (field 6, `managedLedgerPersistIndividualAckAsLongArray`), which Pulsar 4 reads, where that is
+    shorter. Never both: Apache's brokers read one of the two.
     """
     assert mark_delete.entry_id >= -1, mark_delete
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
-    info.individualDeletedMessages.extend(map(_message_range, ranges))
+    if as_words and _are_words_shorter(ranges):
+        for ledger_id, of_ledger in itertools.groupby(ranges, key=_LEDGER):
+            info.individualDeletedMessageRanges.add(key=ledger_id, values=_words(tuple(of_ledger)))
+    else:
+        info.individualDeletedMessages.extend(map(_message_range, ranges))
     for name, value in properties:
         info.properties.add(name=name, value=value)
     for position, words in batches:
@@ -124,6 +138,23 @@ def batches_in(info: PositionInfo | ManagedCursorInfo) -> Iterable[tuple[Positio
     """Positions of batches that are partly acknowledged, each with the bits of the messages that remain, as words."""
     for stored in info.batchedEntryDeletionIndexInfo:
         yield Position(stored.position.ledgerId, stored.position.entryId), list(stored.deleteSet)
+
+
+def _are_words_shorter(ranges: Sequence[AckRange]) -> bool:
+    """Whether the bits of the ledgers take less than their *ranges*, which are in order."""
+    last_of = {item.ledger_id: item.last for item in ranges}
+    words = sum(last // 64 + 1 for last in last_of.values())
+    return words * _WORD_SIZE < len(ranges) * _RANGE_SIZE
+
+
+def _words(ranges: Sequence[AckRange]) -> tuple[int, ...]:
+    """The bits of the entries in *ranges* of one ledger, as words of 64 (signed): bit i of word w is entry 64 w + i."""
+    count = ranges[-1].last // 64 + 1
+    bits = bytearray(b"0" * (64 * count))
+    for _, first, last in ranges:
+        bits[first : last + 1] = b"1" * (last + 1 - first)
+    bits.reverse()  # the last entry is the highest bit
+    return struct.unpack(f"<{count}q", int(bits, 2).to_bytes(8 * count, "little"))
 
 
 def _ranges_of_words(ledger_id: int, words: Iterable[int]) -> Iterable[AckRange]:

@@ -248,6 +248,7 @@ class SchemaInfo(_message.Message):
         LOCALTIME: _ClassVar[SchemaInfo.SchemaType]
         LOCALDATETIME: _ClassVar[SchemaInfo.SchemaType]
         PROTOBUFNATIVE: _ClassVar[SchemaInfo.SchemaType]
+        EXTERNAL: _ClassVar[SchemaInfo.SchemaType]
     NONE: SchemaInfo.SchemaType
     STRING: SchemaInfo.SchemaType
     JSON: SchemaInfo.SchemaType
@@ -269,6 +270,7 @@ class SchemaInfo(_message.Message):
     LOCALTIME: SchemaInfo.SchemaType
     LOCALDATETIME: SchemaInfo.SchemaType
     PROTOBUFNATIVE: SchemaInfo.SchemaType
+    EXTERNAL: SchemaInfo.SchemaType
     class KeyValuePair(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]

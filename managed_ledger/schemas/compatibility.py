@@ -17,7 +17,7 @@ from managed_ledger.schemas.avro import AvroType, InvalidSchema, json_of, mismat
 
 
 class SchemaType(IntEnum):
-    """Numbers of the protocol (those in stored records are one higher)."""
+    """Numbers of the protocol."""
 
     NONE = 0
     STRING = 1
@@ -40,6 +40,18 @@ class SchemaType(IntEnum):
     LOCAL_TIME = 18
     LOCAL_DATE_TIME = 19
     PROTOBUF_NATIVE = 20
+    EXTERNAL = 22
+    """Of a registry elsewhere (Pulsar 4.2 and newer): the definition is bytes that brokers do not look into."""
+
+    @property
+    def stored(self) -> int:
+        """The number in stored records: one higher. The protocol's 21, AUTO_CONSUME, is never stored."""
+        return self if self is SchemaType.EXTERNAL else self + 1
+
+    @staticmethod
+    def of_stored(number: int) -> "SchemaType":
+        """The type with this number in stored records. Raises ValueError."""
+        return SchemaType.EXTERNAL if number == SchemaType.EXTERNAL else SchemaType(number - 1)
 
 
 class Strategy(Enum):

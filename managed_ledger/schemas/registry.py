@@ -296,7 +296,7 @@ class SchemaRegistry:
         info = SchemaInfo(
             schema_id=schema_id,
             user=user,
-            type=SchemaInfo.SchemaType.Name(schema.type + 1),
+            type=SchemaInfo.SchemaType.Name(schema.type.stored),
             schema=schema.data,
             timestamp=self._clock.wall_ms(),
             deleted=deleted,

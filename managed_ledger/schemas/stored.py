@@ -33,7 +33,7 @@ def decode(schema_id: str, version: int, data: bytes) -> StoredSchema:
     """The schema in an entry. Raises Corruption."""
     try:
         info = SchemaInfo.FromString(SchemaEntry.FromString(data).schema_data)
-        kind = SchemaType(info.type - 1)
+        kind = SchemaType.of_stored(info.type)
     except (DecodeError, ValueError) as error:
         raise Corruption(f"version {version} of schema {schema_id} cannot be decoded: {error}") from None
     properties = tuple((item.key, item.value) for item in info.props)

@@ -53,6 +53,7 @@ MISSING: Final[dict[str, str]] = {
 EXTRA: Final[dict[str, str]] = {
     "messagesLookedAt": "how far a compaction is, while it runs",
     "entriesInTopic": "the same",
+    "brokerId": "as 5.0 has it",
 }
 
 # Answers whose members are names of things that we have others of.
@@ -219,6 +220,8 @@ async def test_bodies_that_do_not_depend_on_the_moment_are_the_same(replay: Repl
         if number in EXACT:
             expected = golden.get("json", golden.get("text"))
             found = ours.json if "json" in golden else ours.text or None
+            if isinstance(found, dict):
+                found = {name: value for name, value in found.items() if name in expected or name not in EXTRA}
             if found != expected:
                 different.append(f"{CALLS[number]}: {found}\n      Apache: {expected}")
     assert not different, "\n".join(["", *different])

@@ -41,6 +41,9 @@ METRICS: Final = 203
 LOAD_REPORT: Final = 201
 
 
+# Where a topic is served.
+LOOKUP: Final = 110
+
 # The recorded broker had other topics: tests/unit/broker/admin/cluster/test_broker_stats.py compares what is told of
 # each.
 TOPICS_OF_BROKER: Final = 200
@@ -122,7 +125,14 @@ def test_calls_of_the_broker(report: Report) -> None:
     with report.row("body"):
         check_body(number, golden_answer, ours)
     if "json" in golden_answer and number != TOPICS_OF_BROKER:
-        compare(report, number, golden_answer["json"], json.loads(ours.text))
+        compare(report, number, golden_answer["json"], as_of_4_0(number, json.loads(ours.text)))
+
+
+def as_of_4_0(number: int, body: Any) -> Any:
+    """An answer without the id of the broker, which stands in lookups and load reports since 5.0."""
+    if number in (LOOKUP, LOAD_REPORT):
+        assert body.pop("brokerId")
+    return body
 
 
 def comparable_header(name: str, value: str | None) -> Any:

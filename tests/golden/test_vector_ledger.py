@@ -25,10 +25,13 @@ NOT_RECORDED = {"README.md"}
 # Files that Java's keytool made; tests/unit/magnetar_core/security/tls/test_key_stores.py reads them.
 KEY_STORES = set(names("key-stores/**/*"))
 
+# Settings of each line; tests/unit/broker/settings/test_lines.py reads them.
+LINES = set(names("lines/*"))
+
 
 def test_every_file_is_claimed_by_a_golden_test() -> None:
     claimed = set[str]().union(*(coverage.all_files() for coverage in COVERAGE))
-    there = set(names("**/*")) - NOT_RECORDED - KEY_STORES
+    there = set(names("**/*")) - NOT_RECORDED - KEY_STORES - LINES
     assert sorted(there - claimed) == [], "files that no golden test uses"
     assert sorted(claimed - there) == [], "files that a golden test claims and that are not there"
 

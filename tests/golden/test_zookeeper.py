@@ -245,10 +245,15 @@ def check_partitions(path: str, data: bytes) -> None:
     assert to_json(partitions_record(count)) == data
 
 
+def without_broker_id(data: bytes) -> bytes:
+    """A record without the member that Apache's brokers have since 5.0."""
+    return data.replace(b'"brokerId":"127.0.0.1:8082",', b"", 1)
+
+
 def check_owner(path: str, data: bytes) -> None:
     address, disabled = decode_owner(data, path)
     assert (address, disabled) == (ADDRESS, False)
-    assert encode_owner(address) == data
+    assert without_broker_id(encode_owner(address)) == data
 
 
 def check_leader(path: str, data: bytes) -> None:
@@ -267,7 +272,7 @@ def check_load_report(path: str, data: bytes) -> None:
     assert made["lastStats"] == theirs["lastStats"]
     ours = encode_broker(ADDRESS, theirs["brokerVersionString"], theirs["startTimestamp"], made)
     assert decode_broker(ours, path) == ADDRESS
-    members = json.loads(ours)
+    members = json.loads(without_broker_id(ours))
     assert members.pop("brokerVersion")  # the extensible load manager's name of it
     assert list(members) == list(theirs)
     for name, value in members.items():

@@ -34,6 +34,7 @@ class LookupsApi:
             raise moved(f"{address.web_url(secure=request.secure)}{request.rel_url.raw_path}?authoritative={flag}")
         plain, tls = place.service_urls(listener)
         answer = {
+            "brokerId": address.broker_id or None,
             "brokerUrl": plain,
             "brokerUrlTls": tls or None,
             "httpUrl": address.http_url or None,

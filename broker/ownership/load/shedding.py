@@ -133,7 +133,7 @@ class Cluster(NamedTuple):
     loads: Mapping[str, BrokerLoad]
     averages: Mapping[str, BundleAverages]
     recent: Collection[str] = ()
-    """Bundles that were moved within the grace period."""
+    """Bundles that stay: they were moved within the grace period, or their namespaces are excluded."""
 
     def movable(self, broker: str, traffic: Callable[[BundleAverages], float]) -> list[tuple[str, float]]:
         """(bundle, its traffic) of a broker, the most first (rules 1 and 2)."""

@@ -10,7 +10,7 @@ So Apache's `broker.conf` can be used as it is, and nothing that it asks for is 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from magnetar_core.runtime.apache_lists import read_kinds, read_list
+from magnetar_core.runtime.apache_lists import changed, read_kinds, read_list
 
 REFUSED: Final = read_list(__package__, "refused.conf")
 SHIPPED: Final = read_list(__package__, "shipped.conf")
@@ -27,11 +27,4 @@ def problems(values: Mapping[str, str]) -> Iterator[str]:
     for name, listed in REFUSED.items():
         if name in values and not listed.has(values[name]):
             yield f"{name}={values[name]}: {listed.comment}"
-    for name, value in values.items():
-        if name not in SHIPPED or SHIPPED[name].has(value):
-            continue
-        accepted, comment = SHIPPED[name]
-        shown = " or ".join(one or "nothing" for one in sorted(accepted))
-        told = "=*****" if name.endswith("Password") else f"={value}"
-        why = comment and f", {comment}"
-        yield f"{name}{told}: this broker does not have the setting{why}; leave it at what Apache ships, {shown}"
+    yield from changed(values, SHIPPED, "broker")

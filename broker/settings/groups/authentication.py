@@ -33,7 +33,7 @@ class Authentication(PortTls):
     anonymous_role: str = setting("anonymousUserRole", "", help="the role of clients that show nothing; empty: refused")
     proxy_roles: tuple[str, ...] = setting("proxyRoles", (), help="roles that ask for others: proxies")
     authenticate_original: bool = setting(
-        "authenticateOriginalAuthData", False, help="what a proxy's client showed is checked here too"
+        "authenticateOriginalAuthData", True, help="what a proxy's client showed is checked here too"
     )
     authentication_refresh_s: int = setting(
         "authenticationRefreshCheckSeconds",

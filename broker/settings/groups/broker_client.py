@@ -69,7 +69,7 @@ class BrokerClient(Authentication):
         "brokerClientTlsTrustStorePassword", "", help="its password", secret=True
     )
     broker_client_verify_hostname: bool = setting(
-        "tlsHostnameVerificationEnabled", False, help="certificates of other brokers must name the host asked"
+        "tlsHostnameVerificationEnabled", True, help="certificates of other brokers must name the host asked"
     )
 
     @property

@@ -7,6 +7,8 @@ from typing import Final
 
 from magnetar_core.runtime.config import Group, setting
 
+APACHE_LINES: Final = ("4.0", "4.2", "5.0")
+
 # Apache's names for the ways to cut a bundle (`broker.ownership.splitting`).
 SPLIT_ALGORITHMS: Final = (
     "range_equally_divide",
@@ -27,6 +29,13 @@ SHUTDOWN: Final = "shutdown"
 class Cluster(Group):
     """The cluster: its name, its stores, its namespaces' bundles."""
 
+    apache_line: str = setting(
+        "apacheLine",
+        "",
+        help=f"{', '.join(APACHE_LINES)}: the defaults of that line of Apache's brokers, where ours are others; "
+        "empty: those that docs/compatibility.md lists",
+        choices=("", *APACHE_LINES),
+    )
     cluster_name: str = setting("clusterName", "standalone", help="name of the cluster")
     metadata_store_url: str = setting("metadataStoreUrl", "zk:127.0.0.1:2181", help="zk:host:port,… or rocksdb:DIR")
     configuration_store_url: str = setting(
@@ -50,14 +59,17 @@ class Cluster(Group):
     evaluates_patterns: bool = setting(
         "enableBrokerSideSubscriptionPatternEvaluation",
         True,
-        help="topics are compared with a client's pattern here, and clients may watch such lists",
+        help="topics are compared with a client's pattern here",
+    )
+    watches_topic_lists: bool = setting(
+        "enableBrokerTopicListWatcher", True, help="with the setting before: clients may watch such lists"
     )
     pattern_characters_max: int = setting(
         "subscriptionPatternMaxLength", 50, help="longer patterns are left to the client"
     )
     default_bundles: int = setting(
         "defaultNumberOfNamespaceBundles",
-        4,
+        32,
         help="bundles of a new namespace, if the request does not say how many",
         most=BUNDLES_MAX,
         least=1,

@@ -70,6 +70,12 @@ class Connections(Group):
     http_connections_max: int = setting(
         "maxHttpServerConnections", 2048, help="connections to the HTTP ports; 0 = no limit"
     )
+    http_idle_ms: int = setting(
+        "httpServerIdleTimeout",
+        30_000,
+        help="an HTTP connection without a whole request for so long is closed",
+        least=1,
+    )
     http_header_bytes: int = setting(
         "httpMaxRequestHeaderSize", 8192, help="one header, or the first line, of an HTTP request", least=1024
     )

@@ -29,7 +29,7 @@ class Dispatch(Group):
         help="that part, of maxUnackedMessagesPerBroker; 0: none waits",
         most=1,
     )
-    max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 100, help="entries read at once", least=1)
+    max_read_batch_entries: int = setting("dispatcherMaxReadBatchSize", 500, help="entries read at once", least=1)
     max_read_batch_bytes: int = setting(
         "dispatcherMaxReadSizeBytes", 5 * 1024 * 1024, help="bytes read at once", least=1
     )
@@ -40,7 +40,7 @@ class Dispatch(Group):
         least=1,
     )
     batch_index_acks: bool = setting(
-        "acknowledgmentAtBatchIndexLevelEnabled", False, help="acks of single messages inside a batch"
+        "acknowledgmentAtBatchIndexLevelEnabled", True, help="acks of single messages inside a batch"
     )
     failover_delay_ms: int = setting(
         "activeConsumerFailoverDelayTimeMillis", 1000, help="wait before another consumer becomes active"

@@ -9,6 +9,7 @@ from magnetar_core.bookkeeper.client.placing import regions
 from magnetar_core.bookkeeper.client.placing.topology import RACKS_MIN
 from magnetar_core.runtime.config import Group, setting
 
+COMPRESSIONS: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 DIGEST_TYPES: Final = ("CRC32", "CRC32C", "MAC", "DUMMY")
 TIMESTAMP_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
 INDEX_INTERCEPTOR: Final = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
@@ -41,8 +42,37 @@ class Ledgers(Group):
         "retentionCheckIntervalInSeconds); 0: not for that",
     )
     cache_mbytes: int = setting("managedLedgerCacheSizeMB", 64, help="memory for entries just written, MB")
+    record_compression: str = setting(
+        "managedLedgerInfoCompressionType",
+        "LZ4",
+        help=f"how records of topics above the threshold are stored in the metadata store: {', '.join(COMPRESSIONS)}",
+        choices=COMPRESSIONS,
+    )
+    record_compression_bytes: int = setting(
+        "managedLedgerInfoCompressionThresholdInBytes", 16_384, help="the threshold, bytes"
+    )
+    cursor_compression: str = setting(
+        "managedCursorInfoCompressionType",
+        "LZ4",
+        help="the same of the records of subscriptions",
+        choices=COMPRESSIONS,
+    )
+    cursor_compression_bytes: int = setting(
+        "managedCursorInfoCompressionThresholdInBytes", 16_384, help="their threshold, bytes"
+    )
+    acks_as_words: bool = setting(
+        "managedLedgerPersistIndividualAckAsLongArray",
+        True,
+        help="ledgers of subscriptions have a bit for each message acknowledged, where that is shorter than ranges; "
+        "Apache's brokers of 3.x read ranges only",
+    )
     max_unacked_ranges: int = setting(
-        "managedLedgerMaxUnackedRangesToPersist", 10_000, help="ranges of acknowledgements that survive a restart"
+        "managedLedgerMaxUnackedRangesToPersist", 200_000, help="ranges of acknowledgements that survive a restart"
+    )
+    max_partial_batches: int = setting(
+        "managedLedgerMaxBatchDeletedIndexToPersist",
+        200_000,
+        help="batches acknowledged in part whose acknowledgements survive a restart; 10,000 and 4 MiB at most",
     )
     pause_for_acks: bool = setting(
         "dispatcherPauseOnAckStatePersistentEnabled",
@@ -51,9 +81,8 @@ class Ledgers(Group):
     )
     max_ranges_in_metadata: int = setting(
         "managedLedgerMaxUnackedRangesToPersistInMetadataStore",
-        1_000,
-        help="up to so many of them a subscription that is closed is stored in the metadata store alone",
-        most=10_000,  # some 20 bytes each, and a node has a megabyte
+        200_000,
+        help="up to so many of them, and 10,000, a subscription that is closed is stored in the metadata store alone",
     )
     cursor_ledger_entries: int = setting(
         "managedLedgerCursorMaxEntriesPerLedger", 50_000, help="states in a ledger of a subscription", least=1

@@ -70,9 +70,12 @@ class LoadBalancing(Group):
         least=1,
         most=100,
     )
+    shedding_excluded: tuple[str, ...] = setting(
+        "loadBalancerSheddingExcludedNamespaces", (), help="namespaces whose bundles are not moved"
+    )
     shedding_strategy: str = setting(
         "loadBalancerLoadSheddingStrategy",
-        ONE_BUNDLE,
+        f"{LOAD_CLASSES}AvgShedder",
         help=f"which bundles are moved: {ONE_BUNDLE}, or as Apache's ThresholdShedder, OverloadShedder, "
         "UniformLoadShedder, AvgShedder do it, by the full names of the classes",
         choices=SHEDDING_STRATEGIES,
@@ -80,7 +83,7 @@ class LoadBalancing(Group):
     )
     placement_strategy: str = setting(
         "loadBalancerLoadPlacementStrategy",
-        PLACEMENT_STRATEGIES[0],
+        f"{LOAD_CLASSES}AvgShedder",
         help="where the bundles go that Apache's shedding strategies move: LeastLongTermMessageRate, "
         "LeastResourceUsageWithWeight, RoundRobinBrokerSelector, AvgShedder, by the full names of the classes",
         choices=PLACEMENT_STRATEGIES,
@@ -125,7 +128,7 @@ class LoadBalancing(Group):
         help="UniformLoadShedder: how many times as many bytes are too many; 0: any",
     )
     unload_share: float = setting(
-        "maxUnloadPercentage", 0.2, help="UniformLoadShedder, AvgShedder: share of a difference that is moved", most=1
+        "maxUnloadPercentage", 0.5, help="UniformLoadShedder, AvgShedder: share of a difference that is moved", most=1
     )
     unload_messages_min: int = setting("minUnloadMessage", 1_000, help="messages a second of it that are worth a move")
     unload_bytes_min: int = setting("minUnloadMessageThroughput", 1_048_576, help="bytes a second, the same")
@@ -155,7 +158,7 @@ class LoadBalancing(Group):
     )
     distribute_evenly: bool = setting(
         "loadBalancerDistributeBundlesEvenlyEnabled",
-        True,
+        False,
         help="a placement strategy has the choice among the brokers with the fewest bundles of the namespace",
     )
     stored_averages: int = setting(

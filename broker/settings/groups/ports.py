@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from magnetar_core.runtime.config import Group, processes_setting, setting
+
+# The name of the listener of brokers among themselves, if nothing else is said; it need not be there.
+INTERNAL: Final = "internal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,10 @@ class Ports(Group):
         "advertisedListeners", "", help="name:pulsar://host:port, comma separated: addresses for named listeners"
     )
     internal_listener_name: str = setting(
-        "internalListenerName", "", help="the advertised listener for clients that name none"
+        "internalListenerName",
+        INTERNAL,
+        help="the advertised listener for clients that name none; without a listener of this name, or if this is "
+        "empty, they hear advertisedAddress",
     )
 
     @property
@@ -49,7 +56,7 @@ class Ports(Group):
         except ValueError as error:
             yield f"advertisedListeners: {error}"
         else:
-            if self.internal_listener_name and self.internal_listener_name not in names:
+            if self.internal_listener_name not in ("", INTERNAL, *names):
                 yield f"internalListenerName={self.internal_listener_name} is not among advertisedListeners"
 
 

@@ -8,7 +8,8 @@ from typing import Final
 from autorecovery.config import IGNORED_SETTINGS as IGNORED_BY_AUTO_RECOVERY
 from autorecovery.config import AutoRecoveryConfig
 from bookie.config import IGNORED_SETTINGS as IGNORED_BY_BOOKIES
-from bookie.config import BookieConfig
+from bookie.config import SHIPPED_SETTINGS, BookieConfig
+from magnetar_core.runtime.apache_lists import changed
 from magnetar_core.runtime.config import kinds_of, setting
 from magnetar_core.runtime.http.hosts import names_setting
 from magnetar_core.runtime.process.daemon import read_settings
@@ -30,13 +31,20 @@ class NodeConfig:
 
 
 # Each reader takes its own settings and leaves those of the others; a name that nobody knows is refused by each.
-_BOOKIE: Final = {**kinds_of(BookieConfig), **IGNORED_BY_BOOKIES}
+_NOT_OF_BOOKIES: Final = {**dict.fromkeys(SHIPPED_SETTINGS, "text"), **IGNORED_BY_BOOKIES}
+_BOOKIE: Final = {**kinds_of(BookieConfig), **_NOT_OF_BOOKIES}
 _AUTO_RECOVERY: Final = {**kinds_of(AutoRecoveryConfig), **IGNORED_BY_AUTO_RECOVERY}
 
 
 def read_bookie_settings(path: Path | None, overrides: Mapping[str, str] | None = None) -> BookieConfig:
     """The bookie's settings; *overrides* win over file and environment. Raises ConfigurationError."""
-    return read_settings(BookieConfig, path, ignored={**_AUTO_RECOVERY, **IGNORED_BY_BOOKIES}, overrides=overrides)
+    return read_settings(
+        BookieConfig,
+        path,
+        ignored={**_AUTO_RECOVERY, **_NOT_OF_BOOKIES},
+        overrides=overrides,
+        also=lambda values: changed(values, SHIPPED_SETTINGS, "bookie"),
+    )
 
 
 def read_auto_recovery_settings(path: Path | None) -> AutoRecoveryConfig:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -84,11 +84,12 @@ def read_settings(
     *,
     ignored: Mapping[str, str] | frozenset[str] = frozenset(),
     overrides: Mapping[str, str] | None = None,
+    also: Callable[[Mapping[str, str]], Iterable[str]] = lambda merged: (),
 ) -> C:
     """Settings of a daemon from its file and the environment; ConfigurationError names every problem."""
     values = read_properties(path)
     try:
-        return load(kind, values, os.environ, ignored=ignored, overrides=overrides)
+        return load(kind, values, os.environ, ignored=ignored, overrides=overrides, also=also)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
 

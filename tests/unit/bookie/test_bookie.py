@@ -558,8 +558,9 @@ async def test_a_bookie_on_a_new_port_starts_under_the_name_that_the_message_giv
         former = bookie.bookie_id
         wire = await Wire.connect(bookie)
         assert await wire.add(stored_entry(1, 0)) == 0
-    with pytest.raises(CookieMismatch) as refused:
-        await world.bookie(config, port=int(former.partition(":")[2]) + 1).start()
+    port = int(former.partition(":")[2])
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(CookieMismatch) as refused:
+        await world.bookie(config, port=0).start()  # any other one
     name = re.search(r"set bookieId=(\S+): ", str(refused.value))
     assert name is not None
     assert name[1] == former

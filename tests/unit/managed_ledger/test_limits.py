@@ -71,6 +71,53 @@ async def test_without_bookies_a_cursor_stores_no_more_holes_either(world: Fault
     assert [one for one in positions if after.is_deleted(one)] == positions[1:7:2]
 
 
+async def test_a_state_that_is_too_large_for_an_entry_is_stored_with_fewer_holes(
+    world: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("managed_ledger.cursors.cursor_store.STATE_BYTES", 120)
+    config = replace(CONFIG, cursor_words=False)
+    broker = await world.open(config)
+    await broker.publish(0, 17)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    positions = [position for position, _ in broker.recorder.appended]
+    cursor.delete(positions[1::2])
+    assert cursor.range_count == 8
+    await cursor.flush()
+    after = (await world.open(config)).ledger.cursors["s"]
+    assert [one for one in positions if after.is_deleted(one)] == positions[1:9:2], "half of the holes"
+
+
+async def test_no_more_batches_in_part_are_stored_than_the_setting_says(world: FaultyStorage) -> None:
+    most = ledger_config(BrokerConfig(max_partial_batches=3)).cursor_batches_max
+    config = replace(CONFIG, cursor_batches_max=most, rollover=replace(CONFIG.rollover, entries_max=100_000))
+    broker = await world.open(config)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    await broker.publish(0, 6)
+    positions = large_batches(broker.ledger, cursor, 5, 64)
+    await cursor.flush()
+    after = (await world.open(config)).ledger.cursors["s"]
+    assert [one for one in positions if after.batch_ack_set(one) is not None] == positions[:3]
+
+
+@pytest.mark.parametrize("threshold", [0, 1_000_000])
+async def test_records_above_the_threshold_are_stored_compressed_and_read_again(
+    world: FaultyStorage, threshold: int
+) -> None:
+    config = replace(CONFIG, record_compression_bytes=threshold, cursor_compression_bytes=threshold)
+    broker = await world.open(config)
+    await broker.publish(0, 12)
+    cursor = await broker.ledger.open_cursor("s", EARLIEST)
+    positions = [position for position, _ in broker.recorder.appended]
+    cursor.delete(positions[1::2])
+    await broker.factory.close()
+    for path in (RECORD, f"{RECORD}/s"):
+        node = await world.store.get(path)
+        assert node is not None
+        assert node.value.startswith(b"\x47\x78") == (threshold == 0), path
+    after = (await world.open(config)).ledger.cursors["s"]
+    assert [one for one in positions if after.is_deleted(one)] == positions[1::2]
+
+
 def large_batches(ledger: ManagedLedger, cursor: ManagedCursor, count: int, messages: int) -> list[Position]:
     """Acknowledge every second message of the first entries, each a batch of so many."""
     first = ledger.first_position

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from broker.arrivals import Arrivals
+from broker.binary.answers import NO_SCALABLE_TOPICS
 from broker.binary.connection import BrokerPort, Connection, State
 from broker.binary.watches import WatchedNames
 from broker.memory_budget import MemoryBudget
@@ -24,6 +25,8 @@ CLIENT_COMMANDS = {
     "GET_LAST_MESSAGE_ID", "CONSUMER_STATS", "GET_SCHEMA", "GET_OR_CREATE_SCHEMA", "WATCH_TOPIC_LIST",
     "WATCH_TOPIC_LIST_CLOSE", "TC_CLIENT_CONNECT_REQUEST", "NEW_TXN", "ADD_PARTITION_TO_TXN",
     "ADD_SUBSCRIPTION_TO_TXN", "END_TXN", "END_TXN_ON_PARTITION", "END_TXN_ON_SUBSCRIPTION",
+    "SCALABLE_TOPIC_LOOKUP", "SCALABLE_TOPIC_CLOSE", "SCALABLE_TOPIC_SUBSCRIBE", "SCALABLE_TOPIC_UNSUBSCRIBE",
+    "WATCH_SCALABLE_TOPICS", "WATCH_SCALABLE_TOPICS_CLOSE", "WATCH_TC_ASSIGNMENTS", "WATCH_TC_ASSIGNMENTS_CLOSE",
 }  # fmt: skip
 
 
@@ -161,6 +164,32 @@ def test_what_is_not_there_is_refused_by_name(kind: int) -> None:
     connection.on_frames([filled(kind)])
     (answer,) = outbox.sent
     assert (answer.type, answer.error.request_id, answer.error.error) == (BaseCommand.ERROR, 1, wire.NotAllowedError)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "number"),
+    [
+        (BaseCommand.SCALABLE_TOPIC_LOOKUP, BaseCommand.SCALABLE_TOPIC_UPDATE, "session_id"),
+        (BaseCommand.SCALABLE_TOPIC_SUBSCRIBE, BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE, "request_id"),
+        (BaseCommand.SCALABLE_TOPIC_UNSUBSCRIBE, BaseCommand.ERROR, "request_id"),
+        (BaseCommand.WATCH_SCALABLE_TOPICS, BaseCommand.WATCH_SCALABLE_TOPICS_UPDATE, "watch_id"),
+        (BaseCommand.WATCH_TC_ASSIGNMENTS, BaseCommand.WATCH_TC_ASSIGNMENTS_UPDATE, "watch_id"),
+    ],
+)
+def test_scalable_topics_are_refused_by_the_answer_that_the_client_waits_for(
+    asked: int, answered: int, number: str
+) -> None:
+    """And the connection goes on, with what is there: a client of 5.0 has its other topics on it."""
+    connection, outbox = connected()
+    for which in (7, 8):
+        connection.on_frames([memoryview(command(asked, **{number: which}))[4:]])
+    ends = (BaseCommand.SCALABLE_TOPIC_CLOSE, BaseCommand.WATCH_SCALABLE_TOPICS_CLOSE)
+    connection.on_frames([filled(end) for end in ends])
+    assert [answer.type for answer in outbox.sent] == [answered] * 2
+    bodies = [getattr(answer, BODY_OF_TYPE[answered]) for answer in outbox.sent]
+    assert [getattr(body, number) for body in bodies] == [7, 8]
+    assert all((body.error, body.message) == (wire.NotAllowedError, NO_SCALABLE_TOPICS) for body in bodies)
+    assert connection.state is State.CONNECTED
 
 
 def test_closing_what_is_not_there_succeeds() -> None:

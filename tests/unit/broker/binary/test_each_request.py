@@ -72,6 +72,8 @@ REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "END_TXN": TXN,
     "END_TXN_ON_PARTITION": TXN,
     "END_TXN_ON_SUBSCRIPTION": TXN,
+    "SCALABLE_TOPIC_SUBSCRIBE": {},
+    "SCALABLE_TOPIC_UNSUBSCRIBE": {},
 }  # fmt: skip
 
 

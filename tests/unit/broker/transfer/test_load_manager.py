@@ -17,6 +17,7 @@ from broker.ownership.membership import BROKERS
 from broker.ownership.placing.anti_affinity import ANTI_AFFINITY_GROUP, LOCAL_POLICIES
 from broker.ownership.rules import BrokerAddress
 from broker.settings.config import change_in_use
+from broker.settings.groups.load import ONE_BUNDLE
 from broker.transfer.load_manager import LoadManager
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.process.usage import cpu_seconds
@@ -105,7 +106,10 @@ async def test_a_new_bundle_goes_to_the_least_loaded_broker(world: AdminWorld) -
 
 
 async def test_the_leader_moves_a_bundle_from_the_most_to_the_least_loaded_broker(world: AdminWorld) -> None:
-    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    a, b = (
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+    )
     client = pulsar.Client(a.url, logger=QUIET)
     assert (await a.ownership.locate(TOPIC, authoritative=True)).here
     producer = await world.run(client.create_producer, TOPIC.full)
@@ -134,7 +138,10 @@ async def put_into_group(world: AdminWorld, namespace: str) -> None:
 
 
 async def test_no_bundle_moves_to_where_its_anti_affinity_group_is_less_apart(world: AdminWorld) -> None:
-    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    a, b = (
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+    )
     answer = await world.call(a, "PUT", "/admin/v2/namespaces/public/other", {"bundles": {"numBundles": 1}})
     assert answer.status == 204
     for namespace in (NS, "public/other"):
@@ -148,7 +155,7 @@ async def test_no_bundle_moves_to_where_its_anti_affinity_group_is_less_apart(wo
     for _ in range(3):
         await leader(a, b).load.balance()
     assert a.ownership.owned_bundles == sorted([BUNDLE, f"{NS}/{OTHER}"])
-    c = await world.side(load_balancer=False)
+    c = await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE)
     await tell(c, 0.05)
     for _ in range(2):
         await leader(a, b, c).load.balance()
@@ -158,7 +165,10 @@ async def test_no_bundle_moves_to_where_its_anti_affinity_group_is_less_apart(wo
 async def test_a_bundle_that_may_move_is_found_behind_those_that_may_not(
     world: AdminWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, b = await world.side(load_balancer=False), await world.side(load_balancer=False)
+    a, b = (
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+        await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE),
+    )
     texts = Bundles.equal(16).ranges[:6]
     bundles = dict(zip(texts, [BundleLoad(bytes_in=100.0 + at, topics=2) for at in range(6)], strict=True))
     asked: list[str] = []
@@ -406,7 +416,7 @@ async def test_a_strategy_that_is_chosen_by_its_class_moves_the_bundle_that_it_w
         "load_balancer": False,
         "shedding_strategy": f"{STRATEGIES}{strategy}",
         "auto_split": False,
-        "distribute_evenly": False,
+        "placement_strategy": f"{STRATEGIES}{'AvgShedder' if strategy == 'AvgShedder' else 'LeastLongTermMessageRate'}",
         "unload_share": 0.6,
     }
     a, b = await world.side(**chosen), await world.side(**chosen)
@@ -449,7 +459,7 @@ async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker
 
 
 async def test_the_strategy_is_changed_while_brokers_run(world: AdminWorld) -> None:
-    a, b = [await world.side(load_balancer=False, auto_split=False) for _ in range(2)]
+    a, b = [await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE, auto_split=False) for _ in range(2)]
     assert (await a.ownership.locate(TOPIC, authoritative=True)).here
     head = leader(a, b)
     await tell(a, 0.95, **{BUNDLE.rpartition("/")[2]: wide(60), OTHER: wide(1)})
@@ -465,6 +475,7 @@ async def test_the_strategy_is_changed_while_brokers_run(world: AdminWorld) -> N
 async def test_a_bundle_stays_where_the_placement_strategy_or_isolation_has_no_other_broker(world: AdminWorld) -> None:
     chosen: dict[str, Any] = {"load_balancer": False, "auto_split": False}
     chosen["shedding_strategy"] = f"{STRATEGIES}ThresholdShedder"
+    chosen |= {"placement_strategy": f"{STRATEGIES}LeastLongTermMessageRate", "distribute_evenly": True}
     a, b = await world.side(**chosen), await world.side(**chosen)
     assert (await a.ownership.locate(TOPIC, authoritative=True)).here
     text = BUNDLE.rpartition("/")[2]

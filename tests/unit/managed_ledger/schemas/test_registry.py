@@ -9,6 +9,7 @@ from magnetar_core.bookkeeper.metadata.stores.memory import MemoryStore
 from magnetar_core.bookkeeper.metadata.stores.store import OutcomeUnknown, StoreUnavailable
 from magnetar_core.runtime.clock import LoopClock
 from managed_ledger.errors import IncompatibleSchema, StorageUnavailable
+from managed_ledger.records.records_pb2 import SchemaInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType, Strategy, cannot_read, check_compatible
 from managed_ledger.schemas.registry import SchemaRegistry, apart
 from managed_ledger.schemas.stored import version_bytes, version_of
@@ -97,6 +98,23 @@ async def test_where_schemas_are_not_taken_from_clients_the_first_is_not_either(
     assert await registry.put_if_absent("public/default/t", one, Strategy.FULL, allow_update=False) == 0
     with pytest.raises(IncompatibleSchema, match="does not take new schemas"):
         await registry.put_if_absent("public/default/t", two, Strategy.FULL, allow_update=False)
+
+
+async def test_a_schema_of_a_registry_elsewhere_is_kept_as_it_is() -> None:
+    """EXTERNAL (Pulsar 4.2): bytes that brokers do not look into. 22 in the protocol and in stored records."""
+    bookkeeper, clock = MemoryBookKeeper(), LoopClock()
+    store = MemoryStore(clock)
+    registry = SchemaRegistry(bookkeeper.client, store, clock)
+    one, two = (Schema(SchemaType.EXTERNAL, data, (("k", "v"),)) for data in (b"\xff{", b""))
+    assert await registry.put_if_absent("public/default/t", one, Strategy.FULL) == 0
+    assert await registry.put_if_absent("public/default/t", two, Strategy.FULL) == 1
+    with pytest.raises(IncompatibleSchema, match="has a schema of type EXTERNAL, this one is AVRO"):
+        await registry.put_if_absent("public/default/t", avro(A_INT), Strategy.FULL)
+    again = SchemaRegistry(bookkeeper.client, store, clock)
+    assert [found.schema for found in await again.versions("public/default/t")] == [one, two]
+    assert (SchemaType.EXTERNAL, SchemaType.EXTERNAL.stored) == (22, SchemaInfo.EXTERNAL)
+    for kind in SchemaType:
+        assert SchemaType.of_stored(kind.stored) is kind
 
 
 async def test_versions_count_up_and_the_same_schema_keeps_its_version() -> None:

@@ -29,6 +29,7 @@ def test_apaches_report_is_read() -> None:
 def test_our_report_has_apaches_members_in_its_order_and_is_read_back() -> None:
     made = json.loads(encode_broker(ADDRESS, "4.0.8", 5, encode_load(LOAD, memory_limit_bytes=1 << 30)))
     del made["brokerVersion"]  # the extensible load manager's name of it
+    assert made.pop("brokerId") == ADDRESS.broker_id, "as 5.0 has it"
     assert list(made) == list(APACHE)
     for name, value in made.items():
         assert type(value) is type(APACHE[name]), name

@@ -26,7 +26,9 @@ NS = "public/default"
 
 
 def settings(**changes: Any) -> Any:
-    return shedding_settings(BrokerConfig(**{"unload_mbytes_min": 0.0, "usage_history": 0.0, **changes}))
+    return shedding_settings(
+        BrokerConfig(**{"unload_mbytes_min": 0.0, "usage_history": 0.0, "unload_share": 0.2, **changes})
+    )
 
 
 def loaded(cpu: float, **traffic: float) -> BrokerLoad:
