@@ -15,6 +15,10 @@ LIVES ?= 200
 SINCE ?= main
 # Which groups `make bench-apache` runs; all without.
 ONLY ?=
+# Whose servers `make interop` runs: 4.2.4 or 5.0.1; without it those of 4.0.8, and all that 4.0.8 has beside them.
+LINE ?=
+# What it runs with those of other lines.
+WITH_SERVERS := swap_matrix takeovers autorecovery bookie_folder bundles compaction policies backlog entry_index
 # Where `make interop` writes its matrix.
 MATRIX ?= docs/INTEROP.md
 # Where it writes what pulsar-admin was answered.
@@ -110,10 +114,14 @@ test-all: $(VENV)/dev ## every test that needs nothing but us; twenty-five minut
 check: $(VENV)/dev ## lint, types and tests of what changed, in 90 seconds; SINCE=main or another revision
 	$(BIN)/python -m tests.check --since $(SINCE)
 
-interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once)
-	$(BIN)/python deploy/fetch_apache.py
+interop: $(VENV)/dev ## Apache's servers, tools and clients with ours; gets them first (Maven; 245 MB, once); LINE=4.2.4 or 5.0.1: the servers of that line
+	$(BIN)/python deploy/fetch_apache.py $(LINE)
+ifneq ($(LINE),)
+	MAGNETAR_APACHE_LINE=$(LINE) $(BIN)/python -m pytest $(WITH_SERVERS:%=tests/interop/test_%.py) --write-matrix docs/INTEROP-$(LINE).md
+else
 	@mkdir -p $(dir $(MATRIX)) $(dir $(ADMIN_TABLE))
 	$(BIN)/python -m pytest tests/interop --write-matrix $(MATRIX) --write-admin-table $(ADMIN_TABLE)
+endif
 
 smoke: $(VENV)/dev ## of interop what CI runs: the swap matrix, the official clients, pulsar-admin, drawn programs; ten minutes
 	$(BIN)/python deploy/fetch_apache.py

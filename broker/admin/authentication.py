@@ -6,13 +6,12 @@ Calls of that page are refused without `Basic` in the challenge: the browser wou
 the page's form. The answer names the methods that the broker takes.
 """
 
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 
-from broker.admin.http import CALLER
+from broker.admin.http import CALLER, compact_json
 from broker.admin.page.files import OPEN_PATHS, PREFIX
 from broker.errors import NotAuthenticated
 from broker.security.doors import Doors
@@ -67,7 +66,7 @@ def authenticating(doors: Doors, config: BrokerConfig) -> Any:
 def _refusal(request: web.Request, challenge: str, **more: list[str]) -> web.Response:
     answer = {"url": request.path, "status": "401", "message": _MESSAGE, "reason": f"HTTP 401 {_MESSAGE}", **more}
     return web.Response(
-        body=json.dumps(answer).encode(),
+        body=compact_json(answer),
         status=401,
         content_type="application/json",
         headers={"WWW-Authenticate": f'{challenge} realm="magnetar"'},

@@ -104,7 +104,7 @@ _PARTS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "topic": (re.compile(r"[^/]+"), "it has no `/`"),  # what a topic may be called is known where its name is parsed
     "group": _NAME_PART,
     "key": _NAME_PART,
-    "value": _NAME_PART,
+    "value": _ANY_PART,
     "role": _ANY_PART,
     # It is encoded once more before it becomes a path; what it may be called is known where it is made.
     "subscription": (re.compile(r".+", re.DOTALL), "it is not empty"),
@@ -157,11 +157,29 @@ SUBJECTS: Final = frozenset({
 
 
 async def not_there(request: web.Request) -> web.StreamResponse:
-    """Answer 501 for paths that Apache's brokers serve and this one does not, 404 for subjects that no broker has."""
+    """Answer 501 for paths that Apache's brokers serve and this one does not, 404 for subjects that no broker has.
+
+    OPTIONS is answered with the methods of the path, and PATCH, which no path has, with 405, as by Apache's brokers.
+    """
     parts = request.path.split("/")
     if len(parts) > 3 and parts[2] == "v2" and parts[3] not in SUBJECTS:
         raise Refused(404, f"{request.path}: there is no {parts[3][:100]!r} in the admin API of brokers")
+    if request.method in ("OPTIONS", "PATCH") and (methods := await _methods_of(request)):
+        if request.method == "OPTIONS":
+            return web.Response(text=", ".join(methods), headers={"Allow": ",".join(methods)})
+        allow = {"Allow": ",".join(methods)}
+        return web.Response(status=405, body=compact_json({"reason": "Method Not Allowed"}), headers=allow,
+                            content_type="application/json")  # fmt: skip
     raise Refused(501, f"{request.method} {request.path} is not supported by this broker")
+
+
+async def _methods_of(request: web.Request) -> list[str]:
+    """The methods that the path has, and OPTIONS; empty if no route but the last has it."""
+    methods: set[str] = set()
+    for resource in request.app.router.resources():
+        methods |= (await resource.resolve(request))[1]
+    methods.discard("*")
+    return [*sorted(methods), "OPTIONS"] if methods else []
 
 
 _FUNCTIONS: Final = "Pulsar Functions are not served by this broker"
@@ -236,8 +254,14 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:
-    """An answer whose type is named as Apache names it: without a character set."""
-    return web.Response(body=json.dumps(value).encode(), status=status, content_type="application/json")
+    """An answer whose type is named as Apache names it: without a character set. Compact, as Apache's: people's
+    scripts look for `"msgBacklog":10`."""
+    return web.Response(body=compact_json(value), status=status, content_type="application/json")
+
+
+def compact_json(value: object) -> bytes:
+    """The bytes of JSON without spaces, and with texts as they are."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
 
 
 def word_answer(text: str) -> web.Response:
@@ -290,6 +314,26 @@ def status_of(error: BrokerError | RecordError | BadJson) -> int:
 def refusal(status: int, reason: str) -> web.Response:
     """How all calls are refused."""
     return json_answer({"reason": reason}, status=status)
+
+
+# Below that many bytes an answer is not compressed (Jetty's limit in Apache's brokers).
+_GZIP_BYTES_MIN: Final = 32
+
+
+@web.middleware
+async def compress(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Compress texts for those that take gzip, as Prometheus does."""
+    answer = await handler(request)
+    if (
+        request.method == "GET"
+        and isinstance(answer, web.Response)
+        and answer.content_type.startswith(("application/json", "text/"))
+        and (answer.content_length or 0) >= _GZIP_BYTES_MIN
+    ):
+        answer.headers["Vary"] = "Accept-Encoding"
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            answer.enable_compression(web.ContentCoding.gzip)
+    return answer
 
 
 @web.middleware

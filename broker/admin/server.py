@@ -20,7 +20,7 @@ from broker.admin.cluster.clusters import ClustersApi
 from broker.admin.cluster.load import LoadApi
 from broker.admin.cluster.lookups import LookupsApi
 from broker.admin.forwarded import ForwardedConnections
-from broker.admin.http import answer_errors, check_request, refusal
+from broker.admin.http import answer_errors, check_request, compress, refusal
 from broker.admin.limiting import limiting
 from broker.admin.namespaces.bundles import BundlesApi
 from broker.admin.namespaces.clear_backlog import BacklogApi
@@ -160,6 +160,7 @@ class AdminServer:
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
         middlewares: list[Any] = [
+            compress,
             answer_errors,
             check_request,
             asking(self._access, self.operations, self._broker.arrivals),
@@ -168,7 +169,7 @@ class AdminServer:
         if config.http_requests_limited:
             middlewares.insert(0, limiting(config.http_requests_per_s, self._broker.clock))
         if self._broker.doors is not None:
-            middlewares.insert(1, authenticating(self._broker.doors, self._broker.config))
+            middlewares.insert(2, authenticating(self._broker.doors, self._broker.config))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
         refusals = Refusals()

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from broker.ownership.load.report import MANAGER, BrokerLoad, decode_load
 from broker.ownership.rules import BrokerAddress
+from broker.settings.groups.ports import INTERNAL
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
@@ -32,13 +33,9 @@ def decode_owner(value: bytes, path: str) -> tuple[BrokerAddress, bool]:
     """The owner in that node and whether it is unloading. Raises Corruption."""
     try:
         record = parse_json(value)
-        address = BrokerAddress(
-            record.get("nativeUrl") or "",
-            record.get("nativeUrlTls") or "",
-            record.get("httpUrl") or "",
-            record.get("httpUrlTls") or "",
-            _listeners(record),
-        )
+        native = record.get("nativeUrl") or "", record.get("nativeUrlTls") or ""
+        http = record.get("httpUrl") or "", record.get("httpUrlTls") or ""
+        address = BrokerAddress(*native, *http, _listeners(record, *native))
         return address, bool(record.get("disabled"))
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a bundle's owner, found {value[:80]!r}") from error
@@ -88,30 +85,39 @@ def decode_loaded_broker(value: bytes, path: str) -> tuple[BrokerAddress, Broker
     """How that broker is reached, and its load. Raises Corruption."""
     try:
         record = parse_json(value)
-        address = BrokerAddress(
-            record.get("pulsarServiceUrl") or "",
-            record.get("pulsarServiceUrlTls") or "",
-            record.get("webServiceUrl") or "",
-            record.get("webServiceUrlTls") or "",
-            _listeners(record),
-        )
+        native = record.get("pulsarServiceUrl") or "", record.get("pulsarServiceUrlTls") or ""
+        http = record.get("webServiceUrl") or "", record.get("webServiceUrlTls") or ""
+        address = BrokerAddress(*native, *http, _listeners(record, *native))
         return address, decode_load(record)
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(f"{path}: expected the JSON of a broker, found {value[:80]!r}") from error
 
 
 def _listeners_value(address: BrokerAddress) -> dict[str, Any]:
-    return {
+    """The named listeners, and `internal`: brokers of 5.0 send clients to a broker by that one alone."""
+    listeners: dict[str, Any] = {
         name: {"brokerServiceUrl": plain or None, "brokerServiceUrlTls": tls or None}
         for name, (plain, tls) in address.listeners.items()
     }
+    urls = {
+        "brokerServiceUrl": address.service_url,
+        "brokerServiceUrlTls": address.service_url_tls,
+        "brokerHttpUrl": address.http_url,
+        "brokerHttpsUrl": address.https_url,
+    }
+    listeners.setdefault(INTERNAL, {name: url for name, url in urls.items() if url})
+    return listeners
 
 
-def _listeners(record: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    return {
+def _listeners(record: Mapping[str, Any], *native: str) -> dict[str, tuple[str, str]]:
+    """The named listeners, without an `internal` that has only the *native* URLs, which every broker of 5.0 writes."""
+    listeners = {
         name: (item.get("brokerServiceUrl") or "", item.get("brokerServiceUrlTls") or "")
         for name, item in (record.get("advertisedListeners") or {}).items()
     }
+    if listeners.get(INTERNAL) == native:
+        del listeners[INTERNAL]
+    return listeners
 
 
 def encode_leader(broker_id: str, address: BrokerAddress) -> bytes:

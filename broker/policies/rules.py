@@ -172,6 +172,11 @@ def _count(name: str, member: str) -> Policy:
     return Policy(place=Member(member), read=values.whole, check=at_least(0, name))
 
 
+def _check_expiration(minutes: int) -> None:
+    if minutes < 0:
+        raise InvalidRecord("Invalid value for subscription expiration time")
+
+
 def check_retention(value: dict[str, Any]) -> None:
     """Refuse a retention by which nothing could be kept. Raises InvalidRetention."""
     minutes, mbytes = value["retentionTimeInMinutes"], value["retentionSizeInMB"]
@@ -308,7 +313,9 @@ _POLICIES: Final[dict[str, Policy]] = {
     "retention": Policy(place=Member("retention_policies"), read=values.retention, check=check_retention),
     "persistence": Policy(place=Member("persistence"), read=values.persistence, check=check_persistence),
     "messageTTL": _count("message TTL", "message_ttl_in_seconds"),
-    "subscriptionExpirationTime": _count("subscription expiration time", "subscription_expiration_time_minutes"),
+    "subscriptionExpirationTime": Policy(
+        place=Member("subscription_expiration_time_minutes"), read=values.whole, check=_check_expiration
+    ),
     "schemaCompatibilityStrategy": Policy(
         place=Member("schema_compatibility_strategy"),
         read=strategy,

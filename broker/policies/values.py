@@ -101,13 +101,16 @@ def texts_by_name(value: Any) -> dict[str, str]:
 def record(members: Mapping[str, tuple[Read, Any]]) -> Read:
     """An object with *members*: name → (how its value is read, the value of one that is not given).
 
-    A member whose value is None is left out.
+    A member whose value is None is left out. Null for a member that has no value of its own is the same as nothing.
     """
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise NotAValue("a JSON object is needed")
-        filled = {name: of(value[name]) if name in value else given for name, (of, given) in members.items()}
+        filled = {
+            name: given if name not in value or (given is None and value[name] is None) else of(value[name])
+            for name, (of, given) in members.items()
+        }
         return {name: item for name, item in filled.items() if item is not None}
 
     return read

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from broker.errors import BrokerError, NotReady, TooManyRequests
 from broker.ownership.rules import BrokerAddress, Ownership
+from broker.settings.groups.ports import INTERNAL
 from broker.tenancy.namespaces import Namespaces
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.data.distribution import Distribution
@@ -21,13 +22,13 @@ class TopicAddress(NamedTuple):
     """With `is_redirect`: what the repeated lookup must say."""
 
     def service_urls(self, listener: str) -> tuple[str, str]:
-        """(URL, URL over TLS) of the broker's listener of that name, the default one if it is empty.
+        """(URL, URL over TLS) of the broker's listener of that name, the default one if it is empty or `internal`.
 
         Raises NotReady if the broker has no such listener.
         """
-        if not listener:
-            return self.broker.service_url, self.broker.service_url_tls
         if listener not in self.broker.listeners:
+            if listener in ("", INTERNAL):
+                return self.broker.service_url, self.broker.service_url_tls
             raise NotReady(f"the broker do not have {listener} listener")
         return self.broker.listeners[listener]
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
-from deploy.fetch_apache import DISTRIBUTION
+from deploy.fetch_apache import DISTRIBUTION, PULSAR_VERSION, java_of, lib_of
 from magnetar.processes.cluster import reserved_ports, zookeeper_answers
 from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
     find_pyspark_jars,
@@ -36,6 +36,10 @@ from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
 
 Brand = Literal["ours", "apache"]
 Kind = Literal["bookie", "broker", "autorecovery"]
+
+LINE: Final = os.environ.get("MAGNETAR_APACHE_LINE") or PULSAR_VERSION
+"""Whose servers run: brokers, bookies and auto-recovery. Apache's tools and scripts are those of 4.0.8."""
+LOGGING: Final = Path(__file__).parents[2] / "deploy" / "apache" / "log4j2.xml"
 
 READY_TIMEOUT_S: Final = 120.0
 SESSION_MS: Final = {"ours": 2_000, "apache": 6_000}
@@ -47,8 +51,43 @@ TOOL_MEMORY: Final = "-Xms64m -Xmx512m -XX:MaxDirectMemorySize=256m"
 
 
 def is_there() -> bool:
-    """Whether the distribution has been fetched."""
-    return (DISTRIBUTION / "bin" / "pulsar").exists()
+    """Whether the distribution has been fetched, and the servers of `LINE`."""
+    return (DISTRIBUTION / "bin" / "pulsar").exists() and lib_of(LINE).is_dir()
+
+
+# What the shipped files say and the classes do not.
+_OF_PLAIN_JARS: Final = {
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+}
+
+_MAIN: Final[Mapping[str, tuple[str, str]]] = {
+    "broker": ("org.apache.pulsar.PulsarBrokerStarter", "--broker-conf"),
+    "bookie": ("org.apache.bookkeeper.server.Main", "--conf"),
+    "autorecovery": ("org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf"),
+}
+
+
+def line_command(kind: str, file: Path, memory: str) -> list[str]:
+    """What runs a server of `LINE` from plain jars, with the options that Apache's scripts give."""
+    opened = (
+        "java.base/java.io", "java.base/java.util.zip", "java.base/java.nio", "java.base/jdk.internal.misc",
+        "java.base/jdk.internal.platform", "java.management/sun.management",
+        "jdk.management/com.sun.management.internal",
+    )  # fmt: skip
+    drivers = "org.apache.pulsar.metadata.bookkeeper.PulsarMetadata"
+    main, option = _MAIN[kind]
+    return [
+        java_of(LINE), *memory.split(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-Djava.net.preferIPv4Stack=true", "-Djute.maxbuffer=10485760",
+        *(part for package in opened for part in ("--add-opens", f"{package}=ALL-UNNAMED")),
+        "-Dio.netty.tryReflectionSetAccessible=true", "--enable-native-access=ALL-UNNAMED",
+        *(["--sun-misc-unsafe-memory-access=allow"] if LINE == "5.0.1" else []),
+        f"-Dlog4j.configurationFile={LOGGING}",
+        f"-Dbookkeeper.metadata.bookie.drivers={drivers}BookieDriver",
+        f"-Dbookkeeper.metadata.client.drivers={drivers}ClientDriver",
+        "-cp", str(lib_of(LINE) / "*"), main, option, str(file),
+    ]  # fmt: skip
 
 
 def class_path(*more: Path) -> str:
@@ -311,6 +350,8 @@ class MixedCluster:
         memory = BROKER_MEMORY if kind == "broker" else BOOKIE_MEMORY
         file = self._apache_file(name, kind, port, web_port, {**usual, **settings})
         command = [str(DISTRIBUTION / "bin" / ("bookkeeper" if kind == "autorecovery" else "pulsar")), kind]
+        if LINE != PULSAR_VERSION:
+            command = line_command(kind, file, memory)
         return Server(
             name, kind, brand, place, command, ready,
             port=port, web_port=web_port, environment=self.environment(file, memory, place),
@@ -320,7 +361,10 @@ class MixedCluster:
         shipped = "broker.conf" if kind == "broker" else "bookkeeper.conf"
         more = self._apache_broker_settings() if kind == "broker" else self._apache_bookie_settings(web_port)
         file = self._place(name) / f"apache-{shipped}"
-        file.write_text(configuration(DISTRIBUTION / "conf" / shipped, {**more, **settings}))
+        base = DISTRIBUTION / "conf" / shipped
+        if LINE != PULSAR_VERSION:  # no file is there: the defaults of the line
+            base, more = Path(os.devnull), {**_OF_PLAIN_JARS, **more}
+        file.write_text(configuration(base, {**more, **settings}))
         return file
 
     def shell_file(self, bookie: Server) -> Path:
@@ -476,11 +520,14 @@ def run_java(directory: Path, classes: Path, name: str, *arguments: str, timeout
 
 def versions() -> dict[str, str]:
     """What is compared, for tables."""
-    lib = DISTRIBUTION / "lib"
+    lib = lib_of(LINE)
 
     def of(prefix: str) -> str:
-        jar = next(iter(sorted(lib.glob(f"{prefix}-[0-9]*.jar"))), None)
-        return jar.stem.removeprefix(f"{prefix}-") if jar is not None else "?"
+        """Of a jar that has the name of its group in front in the distribution, and alone elsewhere."""
+        for name in (prefix, prefix.partition("-")[2]):
+            if (jar := next(iter(sorted(lib.glob(f"{name}-[0-9]*.jar"))), None)) is not None:
+                return jar.stem.removeprefix(f"{name}-")
+        return "?"
 
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     return {

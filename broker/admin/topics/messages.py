@@ -20,7 +20,7 @@ from broker.admin.topics.entry_headers import entry_answer
 from broker.admin.topics.managed_ledger_info import managed_ledger_info
 from broker.admin.topics.subscriptions import subscription_of
 from broker.broker import Broker
-from broker.errors import TopicNotFound
+from broker.errors import SubscriptionNotFound, TopicNotFound
 from broker.security.authorization import Operation
 from broker.topic.ports import EntryLike
 from broker.topic.reading.looking import analyse, entry_at, peek
@@ -60,7 +60,14 @@ class MessagesApi:
         number = int(request.match_info["count"])
         if number < 1:
             raise Refused(412, "messages are counted from 1")
-        cursor = subscription_of(request, topic).cursor
+        try:
+            cursor = subscription_of(request, topic).cursor
+        except SubscriptionNotFound:
+            # Apache's brokers make the subscription, at the start of the topic, and answer from it. A call that reads
+            # makes nothing here.
+            if number > topic.ledger.entries_total:
+                raise Refused(404, "Message not found") from None
+            return await self._answer(entry_at(topic.ledger, topic.ledger.position_at(number - 1)), "Message not found")
         return await self._answer(peek(topic.ledger, cursor, number), "Message not found")
 
     async def get(self, request: web.Request) -> web.Response:

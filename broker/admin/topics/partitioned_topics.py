@@ -24,6 +24,7 @@ from broker.admin.owners import Owners
 from broker.admin.rights import Routes
 from broker.broker import Broker
 from broker.errors import TopicNotFound
+from broker.policies import values
 from broker.records.json_records import RecordInUse
 from broker.security.authorization import Operation
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
@@ -172,10 +173,13 @@ class PartitionedTopicsApi:
 
 
 async def _wanted_count(request: web.Request, most: int) -> int:
-    """How many partitions the request asks for; *most*: how many there may be. Raises Refused (406)."""
+    """How many partitions the request asks for; *most*: how many there may be. Raises Refused (400, 406)."""
     body = await body_of(request)
-    count = body.get("partitions") if isinstance(body, dict) else body
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    try:
+        count = values.whole(body.get("partitions") if isinstance(body, dict) else body)
+    except values.NotAValue as error:
+        raise Refused(400, f"the number of partitions: {error}") from None
+    if count < 1:
         raise Refused(406, "Number of partitions should be more than 0")
     if count > most:
         raise Refused(406, f"Number of partitions should be less than or equal to {most}")

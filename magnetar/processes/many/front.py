@@ -9,6 +9,7 @@ Rules:
 """
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
@@ -202,7 +203,7 @@ class Front:
             if answer.status != 200:
                 return answer
             answers[self._name_of(child)] = _json_of(answer)
-        return web.json_response(answers)
+        return _json_answer(answers)
 
     def _ids(self) -> str:
         return "the ids are " + ", ".join(self._name_of(child) or "not known yet" for child in self._children.all)
@@ -229,11 +230,13 @@ class Front:
                 answer.release()
         return _refused(503, "the owner of the topic changes too often; ask again")
 
-    async def _send(self, request: web.Request, body: bytes, child: Child, path: str) -> aiohttp.ClientResponse:
+    async def _send(
+        self, request: web.Request, body: bytes, child: Child, path: str, *, plain: bool = False
+    ) -> aiohttp.ClientResponse:
+        """*plain*: the answer is read here, so it is not to be compressed, whatever the caller takes."""
         assert self._session is not None, "it was started"
-        headers = CIMultiDict(
-            (name, text) for name, text in request.headers.items() if name.lower() not in _OF_CONNECTION | _SET_HERE
-        )
+        left_out = _OF_CONNECTION | _SET_HERE | ({"accept-encoding"} if plain else frozenset())
+        headers = CIMultiDict((name, text) for name, text in request.headers.items() if name.lower() not in left_out)
         url = URL(self._place_of(child).base(request) + path, encoded=True)
         context = self._own.context if self._own is not None and url.scheme == "https" else True
         try:
@@ -264,7 +267,7 @@ class Front:
         if not self._place_of(child).base(request):
             return _refused(503, f"process {child.number} is not ready")
         try:
-            answer = await self._send(request, b"", child, _path_of(request))
+            answer = await self._send(request, b"", child, _path_of(request), plain=True)
             async with answer:
                 data = await answer.read()
         except (_Silent, aiohttp.ClientError, OSError, TimeoutError):
@@ -290,7 +293,7 @@ class Front:
     async def _merged(self, request: web.Request, body: bytes) -> web.StreamResponse:
         answers = await self._read_all(request)
         refused = next((answer for answer in answers if answer.status != 200), None)
-        return refused or web.json_response(merged_json([_json_of(answer) for answer in answers]))
+        return refused or _json_answer(merged_json([_json_of(answer) for answer in answers]))
 
 
 def _own_context(files: TlsFiles) -> ssl.SSLContext:
@@ -325,6 +328,11 @@ async def _passed_back(request: web.Request, answer: aiohttp.ClientResponse) -> 
         await made.write(piece)
     await made.write_eof()
     return made
+
+
+def _json_answer(value: object) -> web.Response:
+    """Compact, as the answer of one process is."""
+    return web.json_response(text=json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 
 def _refused(status: int, text: str) -> web.Response:

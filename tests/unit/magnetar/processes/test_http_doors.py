@@ -67,7 +67,7 @@ JSON = {"Content-Type": "application/json"}
 async def ask(door: Door, method: str, path: str, data: bytes | None = None, **headers: str) -> tuple[int, str]:
     sent = (JSON if data is not None else {}) | {name.replace("_", "-"): text for name, text in headers.items()}
     async with (
-        aiohttp.ClientSession(auto_decompress=False) as session,
+        aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept-Encoding",)) as session,
         session.request(method, URL(door.url + path, encoded=True), data=data, headers=sent) as answer,
     ):
         return answer.status, await answer.text()

@@ -93,7 +93,10 @@ def test_a_store_in_this_process_never_ends_its_session() -> None:
 
 def test_an_owner_is_written_as_apache_writes_it() -> None:
     golden = apache("/namespace/public/noauto/0x80000000_0xc0000000")
-    assert encode_owner(ADDRESS) == golden.replace(b"{", b'{"brokerId":"127.0.0.1:8082",', 1), "as 5.0 writes it"
+    internal = b'"internal":{"brokerServiceUrl":"pulsar://127.0.0.1:6652","brokerHttpUrl":"http://127.0.0.1:8082"}'
+    written = encode_owner(ADDRESS)
+    assert written.replace(b'"brokerId":"127.0.0.1:8082",', b"").replace(internal, b"") == golden, "5.0 has more"
+    assert decode_owner(written, "/x") == (ADDRESS, False)
     assert decode_owner(golden, "/x") == (ADDRESS, False)
 
 
@@ -103,7 +106,28 @@ def test_an_owner_keeps_tls_listeners_and_the_mark_of_unloading() -> None:
     )
     assert decode_owner(encode_owner(address, disabled=True), "/x") == (address, True)
     listeners = json.loads(encode_owner(address))["advertisedListeners"]
-    assert listeners == {"outside": {"brokerServiceUrl": "pulsar://o:1", "brokerServiceUrlTls": None}}
+    assert listeners == {
+        "outside": {"brokerServiceUrl": "pulsar://o:1", "brokerServiceUrlTls": None},
+        "internal": {
+            "brokerServiceUrl": "pulsar://h:1",
+            "brokerServiceUrlTls": "pulsar+ssl://h:2",
+            "brokerHttpUrl": "http://h:3",
+            "brokerHttpsUrl": "https://h:4",
+        },
+    }
+
+
+def test_an_owner_of_5_0_is_read() -> None:
+    """Its listener `internal` is no other place than its own; one with another address is a listener of its own."""
+    url = "pulsar://127.0.0.1:26652"
+    listeners = {"internal": {"brokerServiceUrl": url, "brokerHttpUrl": "http://127.0.0.1:28082"}}
+    record = {"brokerId": "127.0.0.1:28082", "nativeUrl": url, "httpUrl": "http://127.0.0.1:28082", "disabled": False}
+    address, disabled = decode_owner(json.dumps({**record, "advertisedListeners": listeners}).encode(), "/x")
+    assert (address, disabled) == (BrokerAddress(url, "", "http://127.0.0.1:28082"), False)
+    assert not address.has_listeners
+    listeners["internal"]["brokerServiceUrl"] = "pulsar://inside:1"
+    address, _ = decode_owner(json.dumps({**record, "advertisedListeners": listeners}).encode(), "/x")
+    assert address.listeners == {"internal": ("pulsar://inside:1", "")}
 
 
 def test_a_living_broker_tells_its_listeners_for_lookups_that_are_sent_on_to_it() -> None:

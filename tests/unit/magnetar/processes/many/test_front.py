@@ -99,7 +99,9 @@ def _telling(text: str) -> Handler:
 
 def _telling_metrics(number: int) -> Handler:
     async def tell(request: web.Request) -> web.Response:
-        return web.Response(text=f"a {number}\n")
+        answer = web.Response(text=f"a {number}\n")
+        answer.enable_compression()  # as brokers do, for callers that take it: `_call` does
+        return answer
 
     return tell
 
