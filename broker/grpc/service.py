@@ -169,6 +169,7 @@ class GrpcServer:
                 "ListTopics": unary(self._list_topics, api.ListTopicsRequest, Operation.GET_TOPICS),
                 "ListBrokers": unary(self._list_brokers, api.ListBrokersRequest, Operation.ASK_BROKER),
                 "GetTopicStats": unary(self._stats, api.GetTopicStatsRequest, Operation.GET_STATS),
+                "GetSchema": unary(self._schema, api.GetSchemaRequest, Operation.GET_SCHEMA),
             },
         )
 
@@ -278,6 +279,12 @@ class GrpcServer:
         topic = await self._broker.opening.persistent(parse_topic(request.topic), create=False)
         owner = self._broker.address.native_url.partition("://")[2]
         return api.GetTopicStatsResponse(json=json.dumps(await topic_stats(topic, owner, Wanted())))
+
+    async def _schema(self, request: api.GetSchemaRequest) -> api.GetSchemaResponse:
+        schema, version = await self._broker.get_schema(parse_topic(request.topic), request.version or None)
+        properties = {item.key: item.value for item in schema.properties}
+        made = api.Schema(type=int(schema.type), data=schema.schema_data, properties=properties)
+        return api.GetSchemaResponse(schema=made, version=version)
 
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # the library has no types

@@ -20,6 +20,7 @@ PORT = click.IntRange(0, 65535)
               help="Bookies in this process; their ports start at 3181.")  # fmt: skip
 @click.option("--port", type=PORT, help="Port of the binary protocol (brokerServicePort); 0 takes a free one.")
 @click.option("--web-port", type=PORT, help="Port of HTTP (webServicePort); 0 takes a free one.")
+@click.option("--grpc-port", type=PORT, help="Port of the topic API (grpcServicePort); 0 takes a free one.")
 @click.option("--bookie-port", type=PORT, help="Port of the first bookie (bookiePort); 0 takes free ones.")
 @click.option("--processes", metavar="N", help="Refused: a standalone is one process.")
 @click.option("--secure", type=click.Path(path_type=Path, file_okay=False),
@@ -32,6 +33,7 @@ def standalone(
     bookies: int,
     port: int | None,
     web_port: int | None,
+    grpc_port: int | None,
     bookie_port: int | None,
     processes: str | None,
     secure: Path | None,
@@ -55,6 +57,7 @@ def standalone(
             bookies=bookies,
             service_port=port,
             web_port=web_port,
+            grpc_port=grpc_port,
             first_bookie_port=bookie_port,
             secure=secure,
             forget_doubt=forget_doubt,

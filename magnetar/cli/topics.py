@@ -33,8 +33,8 @@ from magnetar.cli.messages.places import (
 )
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.data.visible import visible
+from magnetar_core.topics.message_id import EARLIEST, LATEST
 from managed_ledger.compacted.entry import COMPACTION_CURSOR
-from managed_ledger.message_id import EARLIEST, LATEST
 
 # How often a compaction is asked for its end.
 LOOK_S: Final = 0.2

@@ -8,23 +8,27 @@ import secrets
 import warnings
 from collections.abc import Hashable, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Unpack, overload
 
 from magnetar.client.access import Access, Token, hosts
-from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader, Start
+from magnetar.client.async_consumer import QUEUE_SIZE, AsyncConsumer, AsyncReader
 from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer, Sender
 from magnetar.client.async_topics import AsyncTopics
 from magnetar.client.base.arguments import check_flag, check_instance, check_seconds, check_text, check_whole, wrong
 from magnetar.client.base.closing import Closing
+from magnetar.client.base.options import ConsumerOptions, ProducerOptions, ReaderOptions, Start, SubscriptionType
 from magnetar.client.base.rpc import log
+from magnetar.client.base.states import OnState
 from magnetar.client.brokers import Brokers
+from magnetar.client.codecs.codec import Codec, codec_of
+from magnetar.client.codecs.declared import Declared, Schema, T
 from magnetar.client.errors import ClientClosed
 from magnetar.client.retries.letters import Letters
 from magnetar.client.retries.retry import Retry
-from magnetar.client.values import INT32, TYPES, Schema, check_id, id_to_api, time_ms
+from magnetar.client.values import INT32, TYPES, check_id, id_to_api, time_ms
 from magnetar.client.views.table import AsyncTableView, CompactedReader
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
 OPERATION_TIMEOUT_S: Final = 30.0
 
@@ -47,6 +51,9 @@ class AsyncClient:
 
     A token goes to brokers of the cluster only, wherever a lookup points; *trusted_hosts* (names, `*.domain`, `*`) get
     it, too.
+
+    *on_state* is called with a `magnetar.StateChange` each time a producer or consumer is connected, loses its
+    connection, is closed or refused. It must not wait: it runs on the event loop.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class AsyncClient:
         tls_certificate_file: str | None = None,
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
+        on_state: OnState | None = None,
     ) -> None:
         self._is_closed = True  # until it is made
         if isinstance(addresses, str):
@@ -68,29 +76,43 @@ class AsyncClient:
         check_seconds("operation_timeout_s", operation_timeout_s)
         trusted = hosts("trusted_hosts", trusted_hosts)
         access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, trusted).check()
-        self._brokers = Brokers(addresses, operation_timeout_s, access)
-        self._open: dict[Sender | AsyncConsumer, None] = {}
+        if on_state is not None and not callable(on_state):
+            raise wrong("on_state", on_state, "a function of one magnetar.StateChange")
+        self._brokers = Brokers(addresses, operation_timeout_s, access, on_state)
+        self._open: dict[Sender | AsyncConsumer[Any], None] = {}
         self._senders: dict[Hashable, Sender] = {}
         """Those that are shared, by what they were made with."""
         self._closing = Closing(self._close)
         self._is_closed = False
         self.topics = AsyncTopics(self._brokers, self)
 
+    @overload
+    def producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "AsyncProducer[bytes]": ...
+
+    @overload
+    def producer(
+        self, topic: str, *, value: type[T] | Declared[T], **options: Unpack[ProducerOptions]
+    ) -> "AsyncProducer[T]": ...
+
     def producer(
         self,
         topic: str,
         *,
+        value: Any = bytes,
         name: str = "",
         schema: Schema | None = None,
         mix_keys: bool = False,
         send_timeout_s: float = SEND_TIMEOUT_S,
-    ) -> AsyncProducer:
+    ) -> AsyncProducer[Any]:
         """A producer of *topic*, which is opened with the first message. Those without a name, and with the same
         arguments, share a connection.
 
         With a *name* a message that is sent again is stored once, where the namespace has deduplication; without one
         the broker puts messages of several producers into one entry. *mix_keys* puts messages of different keys into
         one entry: cheaper, but not for Key_Shared subscriptions.
+
+        *value* says what values are: bytes, str, `magnetar.Json`, a dataclass, a pydantic model, or `magnetar.Avro(…)`.
+        The topic gets the schema that goes with it; where it takes no such schema, opening raises SchemaRefused.
 
         Example:
             async with client.producer("orders", name="shop-1") as producer:
@@ -99,12 +121,12 @@ class AsyncClient:
         self._check_open()
         check_text("topic", topic)
         check_text("name", name, may_be_empty=True)
-        check_instance("schema", schema, Schema, "magnetar.Schema or None")
+        codec, written = _codec(value, schema)
         check_flag("mix_keys", mix_keys)
         check_seconds("send_timeout_s", send_timeout_s)
         opening = api.PublishRequest.Open(producer_name=name, mix_keys=mix_keys)
-        if schema is not None:
-            opening.schema.CopyFrom(schema.to_api())
+        if written is not None:
+            opening.schema.CopyFrom(written)
         kind = topic, opening.SerializeToString(deterministic=True), send_timeout_s
         sender = None if name else self._senders.get(kind)
         if sender is None or sender.is_closing:
@@ -112,14 +134,23 @@ class AsyncClient:
             self._open[sender] = None
             if not name:
                 self._senders[kind] = sender
-        return AsyncProducer(sender)
+        return AsyncProducer(sender, codec)
+
+    @overload
+    def consumer(self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]) -> "AsyncConsumer[bytes]": ...
+
+    @overload
+    def consumer(
+        self, topic: str, subscription: str, *, value: type[T] | Declared[T], **options: Unpack[ConsumerOptions]
+    ) -> "AsyncConsumer[T]": ...
 
     def consumer(
         self,
         topic: str,
         subscription: str,
         *,
-        type: str = "exclusive",
+        value: Any = bytes,
+        type: SubscriptionType = "exclusive",
         name: str = "",
         from_earliest: bool = False,
         queue_size: int = QUEUE_SIZE,
@@ -128,7 +159,7 @@ class AsyncClient:
         priority: int = 0,
         schema: Schema | None = None,
         retry: Retry | None = None,
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[Any]:
         """A consumer of *topic*; it subscribes with the first receive, or by `async with`.
 
         *type* is exclusive, shared, failover or key_shared. A new subscription begins behind the last message, or at
@@ -136,6 +167,8 @@ class AsyncClient:
         rest. *sticky_ranges* (key_shared) are the key hashes wanted, 0 … 65535, both ends included.
 
         *retry* (shared and key_shared): how often and when a failed message is tried again, and where it ends.
+
+        *value*: as of a producer. `message.value` raises ValueError for a message that cannot be read so.
 
         Example:
             async with client.consumer("orders", "billing", type="shared") as consumer:
@@ -152,7 +185,7 @@ class AsyncClient:
         check_flag("from_earliest", from_earliest)
         check_flag("allow_out_of_order", allow_out_of_order)
         check_whole("priority", priority, -INT32 - 1, INT32)
-        check_instance("schema", schema, Schema, "magnetar.Schema or None")
+        codec, written = _codec(value, schema)
         check_instance("retry", retry, Retry, "magnetar.Retry or None")
         opening = api.ConsumeRequest.Open(
             subscription=subscription,
@@ -164,22 +197,36 @@ class AsyncClient:
         )
         for start, end in _ranges(sticky_ranges):
             opening.sticky_ranges.add(start=start, end=end)
-        if schema is not None:
-            opening.schema.CopyFrom(schema.to_api())
+        if written is not None:
+            opening.schema.CopyFrom(written)
         letters = None
         if retry is not None:
             if type not in ("shared", "key_shared"):
                 raise ValueError(f'retry needs type="shared" or "key_shared"; {type} keeps the order of its messages')
-            written = None if schema is None else schema.to_api()
             letters = Letters(self._brokers, topic, subscription, retry, written, self._subscribe)
-        made = AsyncConsumer(self._brokers, topic, opening, queue_size, self._forget, letters=letters)
+        made = AsyncConsumer[Any](self._brokers, topic, opening, queue_size, self._forget, letters=letters, codec=codec)
         self._open[made] = None
         return made
 
+    @overload
+    def reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "AsyncReader[bytes]": ...
+
+    @overload
     def reader(
-        self, topic: str, *, start: Start = "earliest", inclusive: bool = False, queue_size: int = QUEUE_SIZE
-    ) -> AsyncReader:
+        self, topic: str, *, value: type[T] | Declared[T], **options: Unpack[ReaderOptions]
+    ) -> "AsyncReader[T]": ...
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        value: Any = bytes,
+        start: Start = "earliest",
+        inclusive: bool = False,
+        queue_size: int = QUEUE_SIZE,
+    ) -> AsyncReader[Any]:
         """Reads *topic* from *start* on without a subscription that stays. *inclusive*: the start id comes too.
+        *value*: as of a consumer.
 
         Example:
             async with client.reader("orders") as reader:
@@ -189,29 +236,40 @@ class AsyncClient:
         self._check_open()
         check_text("topic", topic)
         check_flag("inclusive", inclusive)
+        place: Any = start
         opening = api.ConsumeRequest.Open(
             subscription=f"reader-{secrets.token_hex(5)}", type=api.EXCLUSIVE, is_reader=True
         )
+        codec, written = _codec(value, None)
+        if written is not None:
+            opening.schema.CopyFrom(written)
         start_ms = 0
-        if start == "earliest" or start == EARLIEST:
+        if place == "earliest" or place == EARLIEST:
             opening.from_earliest = True
-        elif start == "latest":
+        elif place == "latest":
             opening.start_id.CopyFrom(id_to_api(LATEST))
-        elif isinstance(start, MessageId):
-            check_id("start", start)
-            opening.start_id.CopyFrom(id_to_api(start))
+        elif isinstance(place, MessageId):
+            check_id("start", place)
+            opening.start_id.CopyFrom(id_to_api(place))
             opening.start_inclusive = inclusive
-        elif isinstance(start, str):
-            raise ValueError(f"start={start!r}: expected earliest, latest, a MessageId or a time")
+        elif isinstance(place, str):
+            raise ValueError(f"start={place!r}: expected earliest, latest, a MessageId or a time")
         else:
-            start_ms = time_ms(start, "start")
+            start_ms = time_ms(place, "start")
             opening.from_earliest = True
-        made = AsyncReader(self._brokers, topic, opening, queue_size, self._forget, start_ms)
+        made = AsyncReader[Any](self._brokers, topic, opening, queue_size, self._forget, start_ms, codec=codec)
         self._open[made] = None
         return made
 
-    def table_view(self, topic: str) -> AsyncTableView:
-        """The last value of each key of *topic*, as a mapping; ready with `await`, or by `async with`.
+    @overload
+    def table_view(self, topic: str) -> "AsyncTableView[bytes]": ...
+
+    @overload
+    def table_view(self, topic: str, *, value: type[T] | Declared[T]) -> "AsyncTableView[T]": ...
+
+    def table_view(self, topic: str, *, value: Any = bytes) -> AsyncTableView[Any]:
+        """The last value of each key of *topic*, as a mapping; ready with `await`, or by `async with`. *value*: as of a
+        consumer.
 
         Example:
             async with client.table_view("prices") as view:
@@ -228,7 +286,10 @@ class AsyncClient:
             from_earliest=True,
             read_compacted=True,
         )
-        reader = CompactedReader(self._brokers, topic, opening, QUEUE_SIZE, self._forget)
+        codec, written = _codec(value, None)
+        if written is not None:
+            opening.schema.CopyFrom(written)
+        reader = CompactedReader[Any](self._brokers, topic, opening, QUEUE_SIZE, self._forget, codec=codec)
         self._open[reader] = None
         return AsyncTableView(reader)
 
@@ -260,6 +321,10 @@ class AsyncClient:
                 log.error("a part of the client could not be closed: %s", result, exc_info=result)
         await self._brokers.close()
 
+    def __repr__(self) -> str:
+        state = ", closed" if self._is_closed else ""
+        return f"{type(self).__name__}({', '.join(self._brokers.addresses)}{state})"
+
     def __del__(self) -> None:
         if self._is_closed or self._brokers.is_inherited or not self._brokers.has_channels:
             return
@@ -275,11 +340,23 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _forget(self, closed: Sender | AsyncConsumer) -> None:
+    def _forget(self, closed: Sender | AsyncConsumer[Any]) -> None:
         """*closed* is closed: `close` need not wait for it."""
         self._open.pop(closed, None)
         if isinstance(closed, Sender) and self._senders.get(closed.kind) is closed:
             del self._senders[closed.kind]
+
+
+def _codec(value: Any, schema: Schema | None) -> tuple[Codec[Any] | None, api.Schema | None]:
+    """The codec of what a program declares (None: values are bytes), and the schema that the topic gets. Raises
+    TypeError, ValueError."""
+    check_instance("schema", schema, Schema, "magnetar.Schema or None")
+    codec = codec_of(value)
+    if codec is None:
+        return None, None if schema is None else schema.to_api()
+    if schema is not None:
+        raise ValueError(f"value={codec.name} has a schema of its own: leave schema= out, or send bytes")
+    return codec, None if codec.schema is None else codec.schema.to_api()
 
 
 def _ranges(value: Any) -> list[tuple[int, int]]:

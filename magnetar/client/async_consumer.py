@@ -7,13 +7,17 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 
 from magnetar.client.async_topics import topics_of
 from magnetar.client.base.arguments import check_seconds, check_whole, wrong
 from magnetar.client.base.closing import Closing
+from magnetar.client.base.options import Start
 from magnetar.client.base.rpc import FORKED
 from magnetar.client.brokers import Brokers
+from magnetar.client.codecs.codec import Codec, shown_value
+from magnetar.client.codecs.declared import T
+from magnetar.client.codecs.versions import Decoder
 from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import ClientClosed, TopicError, UnreadableMessage
 from magnetar.client.retries.letters import Letters
@@ -21,7 +25,6 @@ from magnetar.client.stream import open_all
 from magnetar.client.values import (
     INT32,
     Message,
-    Time,
     ack_to_api,
     check_id,
     id_from_api,
@@ -31,8 +34,8 @@ from magnetar.client.values import (
 )
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import EARLIEST, MessageId
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.message_id import EARLIEST, MessageId
+from magnetar_core.topics.topic_name import TopicName
 
 # Messages that wait in a consumer for the program, over all partitions of a topic.
 QUEUE_SIZE: Final = 1_000
@@ -40,8 +43,8 @@ QUEUE_SIZE: Final = 1_000
 # Until a message comes again that `nack` was told of.
 NACK_DELAY_S: Final = 60.0
 
-Start = str | MessageId | Time
-"""Where a reader begins: "earliest", "latest", an id (the message behind it comes first), or a time."""
+Acked = Message[Any] | MessageId | Iterable[Message[Any] | MessageId]
+"""What is acknowledged: messages, their ids, or several of these."""
 
 
 class _Done:
@@ -58,10 +61,10 @@ class _Queue:
     """Messages that wait for the program. `take` may be called from any thread, but from one at a time."""
 
     def __init__(self) -> None:
-        self._messages: deque[tuple[int, ConsumeStream, Message]] = deque()
+        self._messages: deque[tuple[int, ConsumeStream, Message[Any]]] = deque()
         self.bell = Bell()
 
-    def put(self, stream: ConsumeStream, messages: list[Message]) -> None:
+    def put(self, stream: ConsumeStream, messages: list[Message[Any]]) -> None:
         generation = stream.generation
         self._messages.extend((generation, stream, message) for message in messages)
         self.bell.ring()
@@ -72,7 +75,7 @@ class _Queue:
         if not kept:
             self._messages.clear()
 
-    def take(self) -> Message | None:
+    def take(self) -> Message[Any] | None:
         messages = self._messages
         while True:
             try:
@@ -84,8 +87,15 @@ class _Queue:
                 return message
 
 
-class AsyncConsumer:
-    """Receives the messages of one subscription. Made by `AsyncClient.consumer`."""
+class AsyncConsumer(Generic[T]):
+    """Receives the messages of one subscription. Made by `AsyncClient.consumer`.
+
+    Example:
+        async with client.consumer("orders", "billing", type="shared") as consumer:
+            async for message in consumer:
+                print(message.value)
+                consumer.ack(message)
+    """
 
     def __init__(
         self,
@@ -93,9 +103,10 @@ class AsyncConsumer:
         topic: str,
         opening: Any,
         queue_size: int,
-        on_close: Callable[["AsyncConsumer"], None],
+        on_close: Callable[["AsyncConsumer[Any]"], None],
         start_ms: int = 0,
         letters: Letters | None = None,
+        codec: Codec[Any] | None = None,
     ) -> None:
         check_whole("queue_size", queue_size, 1, INT32)
         self.topic = topic
@@ -105,6 +116,9 @@ class AsyncConsumer:
         self._queue_size = queue_size
         self._start_ms = start_ms
         self._letters = letters
+        self._decoder = None if codec is None else Decoder(codec, brokers)
+        if letters is not None and self._decoder is not None:
+            letters.schema_of = self._decoder.schema
         self._queue = _Queue()
         self._streams: dict[str, ConsumeStream] = {}
         self._lock = asyncio.Lock()
@@ -156,6 +170,7 @@ class AsyncConsumer:
                 TopicName.parse(topic).partition,
                 self._start_ms,
                 self._letters,
+                self._decoder,
             )
             streams[topic].has_copies = topic in retry_topics
         assert len(streams) == len(topics) + len(retry_topics), "two partitions have one name"
@@ -168,7 +183,7 @@ class AsyncConsumer:
 
     # -------------------------------------------------------------------------------- receiving
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[T]:
         """The next message; waits for it. Raises TimeoutError, UnreadableMessage, TopicError."""
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, may_be_zero=True)
@@ -178,7 +193,7 @@ class AsyncConsumer:
                 message = await self._wait()
         return check_readable(message)
 
-    async def receive_batch(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Message]:
+    async def receive_batch(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Message[T]]:
         """Waits for one message, then takes those that are there, *max_messages* at most.
 
         An empty list if none comes within *timeout_s*. Messages that cannot be read come with `problem` set.
@@ -186,7 +201,7 @@ class AsyncConsumer:
         check_whole("max_messages", max_messages, 1, 2**63)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s, may_be_zero=True)
-        messages: list[Message] = []
+        messages: list[Message[T]] = []
         first = self.take()
         if first is None:
             try:
@@ -199,11 +214,11 @@ class AsyncConsumer:
             messages.append(message)
         return messages
 
-    def take(self) -> Message | None:
+    def take(self) -> Message[T] | None:
         """The next message if one waits here already."""
         return None if self._is_closed or self._brokers.is_inherited else self._queue.take()
 
-    async def _wait(self) -> Message:
+    async def _wait(self) -> Message[T]:
         while True:
             await self.open()
             message = self.take()
@@ -214,10 +229,10 @@ class AsyncConsumer:
                     raise stream.failure
             await self._queue.bell.rung()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[T]]:
         return self._iterate()
 
-    async def _iterate(self) -> AsyncIterator[Message]:
+    async def _iterate(self) -> AsyncIterator[Message[T]]:
         while not self._is_closed:
             try:
                 yield await self.receive()
@@ -226,7 +241,7 @@ class AsyncConsumer:
 
     # -------------------------------------------------------------------------------- answering
 
-    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
+    def ack(self, messages: Acked) -> Awaitable[None]:
         """Acknowledge messages: they do not come again.
 
         The acks are sent with the next request; `flush` waits until the broker has them, and raises TopicError if it
@@ -237,16 +252,14 @@ class AsyncConsumer:
             stream.ack_soon(ids)
         return _DONE
 
-    async def ack_cumulative(self, message: Message | MessageId) -> None:
+    async def ack_cumulative(self, message: Message[Any] | MessageId) -> None:
         """Acknowledge *message* and all before it (in its partition), and wait. Exclusive and failover only."""
         if not isinstance(message, Message | MessageId):
             raise wrong("message", message, "a message or its MessageId")
         ((stream, ids),) = self._by_stream(message).items()
         await stream.request(api.ConsumeRequest(cumulative_ack=ids[0]))
 
-    async def nack(
-        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float | None = None
-    ) -> None:
+    async def nack(self, messages: Acked, *, delay_s: float | None = None) -> None:
         """Deliver again after *delay_s*: 60 s if it is left out, or what `Retry.backoff` says. The entry is the unit:
         of a batch, all messages not acknowledged come again.
 
@@ -269,9 +282,7 @@ class AsyncConsumer:
             request.nack.delay_ms = round(delay_s * 1000)
             await stream.request(request)
 
-    def _by_stream(
-        self, messages: Message | MessageId | Iterable[Message | MessageId]
-    ) -> dict[ConsumeStream, list[api.MessageId]]:
+    def _by_stream(self, messages: Acked) -> dict[ConsumeStream, list[api.MessageId]]:
         """Stream → ids of its messages. Raises TypeError, ValueError, TopicError; then none of them counts."""
         groups: dict[ConsumeStream, list[api.MessageId]] = {}
         if self._retry_topic is not None:
@@ -290,12 +301,10 @@ class AsyncConsumer:
             groups.setdefault(owner, []).append(id_)
         return groups
 
-    def _with_sources(
-        self, messages: Message | MessageId | Iterable[Message | MessageId]
-    ) -> list[tuple[ConsumeStream, Message]]:
+    def _with_sources(self, messages: Acked) -> list[tuple[ConsumeStream, Message[Any]]]:
         """Messages with the streams that brought them: of an id it is not known whether the retry topic has it. Raises
         TypeError, ValueError, TopicError."""
-        pairs = list[tuple[ConsumeStream, Message]]()
+        pairs = list[tuple[ConsumeStream, Message[Any]]]()
         streams = self._streams.values()
         for item in _several(messages):
             if not isinstance(item, Message):
@@ -330,28 +339,37 @@ class AsyncConsumer:
 
         Other consumers of the subscription are disconnected for a moment. What waits in a retry topic stays there.
         """
-        if isinstance(to, MessageId):
-            check_id("to", to)
-        elif isinstance(to, str):
-            if to not in ("earliest", "latest"):
-                raise ValueError(f"seek to {to!r}: expected earliest, latest, a MessageId or a time")
+        place: Any = to
+        if isinstance(place, MessageId):
+            check_id("to", place)
+        elif isinstance(place, str):
+            if place not in ("earliest", "latest"):
+                raise ValueError(f"seek to {place!r}: expected earliest, latest, a MessageId or a time")
         else:
-            time_ms(to, "to")
+            time_ms(place, "to")
         await self.open()
         streams = [stream for stream in self._streams.values() if not stream.has_copies]
         for stream in streams:
             request = api.ConsumeRequest()
-            if to == "latest":
+            if place == "latest":
                 request.seek.to_end = True
-            elif to == "earliest":
+            elif place == "earliest":
                 request.seek.id.CopyFrom(id_to_api(EARLIEST))
-            elif isinstance(to, MessageId):
-                if len(streams) > 1 and to.partition != stream.partition and to.ledger_id >= 0:
+            elif isinstance(place, MessageId):
+                if len(streams) > 1 and place.partition != stream.partition and place.ledger_id >= 0:
                     continue
-                request.seek.id.CopyFrom(id_to_api(to))
-            elif not isinstance(to, str):
-                request.seek.time_ms = time_ms(to, "to")
+                request.seek.id.CopyFrom(id_to_api(place))
+            elif not isinstance(place, str):
+                request.seek.time_ms = time_ms(place, "to")
             await stream.request(request)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open" if self._streams else "not opened yet"
+        who = "" if self._opening.is_reader else f", {self._opening.subscription!r}"
+        return f"{type(self).__name__}({self.topic}{who}{self._shown()}, {state})"
+
+    def _shown(self) -> str:
+        return shown_value(None if self._decoder is None else self._decoder.codec)
 
     async def unsubscribe(self) -> None:
         """Remove the subscription and close. Raises TopicError if it has other consumers."""
@@ -390,8 +408,14 @@ class AsyncConsumer:
         await self.close()
 
 
-class AsyncReader(AsyncConsumer):
-    """Reads a topic without leaving a subscription. Made by `AsyncClient.reader`."""
+class AsyncReader(AsyncConsumer[T]):
+    """Reads a topic without leaving a subscription. Made by `AsyncClient.reader`.
+
+    Example:
+        async with client.reader("orders", start="earliest") as reader:
+            while await reader.has_more():
+                print((await reader.receive()).value)
+    """
 
     async def has_more(self) -> bool:
         """Whether there are messages behind the last one that was received. Raises TopicError.
@@ -410,19 +434,17 @@ class AsyncReader(AsyncConsumer):
         answer = await self._brokers.ask_owner(stream.topic, "GetLastMessageId", request, api.GetLastMessageIdResponse)
         stream.end = id_from_api(answer.id)
 
-    def ack(self, messages: Message | MessageId | Iterable[Message | MessageId]) -> Awaitable[None]:
+    def ack(self, messages: Acked) -> Awaitable[None]:
         raise TopicError(f"{self.topic}: a reader acknowledges nothing; use a consumer")
 
-    async def ack_cumulative(self, message: Message | MessageId) -> None:
+    async def ack_cumulative(self, message: Message[Any] | MessageId) -> None:
         await self.ack(message)
 
-    async def nack(
-        self, messages: Message | MessageId | Iterable[Message | MessageId], *, delay_s: float | None = None
-    ) -> None:
+    async def nack(self, messages: Acked, *, delay_s: float | None = None) -> None:
         await self.ack(messages)
 
 
-def _several(messages: Message | MessageId | Iterable[Message | MessageId]) -> Iterable[Message | MessageId]:
+def _several(messages: Acked) -> Iterable[Message[Any] | MessageId]:
     """Raises TypeError."""
     if isinstance(messages, Message | MessageId):
         return (messages,)
@@ -431,7 +453,7 @@ def _several(messages: Message | MessageId | Iterable[Message | MessageId]) -> I
     raise wrong("what is acknowledged", messages, "messages, their MessageIds, or several of these")
 
 
-def check_readable(message: Message) -> Message:
+def check_readable(message: Message[T]) -> Message[T]:
     """Raises UnreadableMessage for a message whose payload is not what was sent."""
     if message.problem:
         error = UnreadableMessage(message.problem)

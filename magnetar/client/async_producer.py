@@ -8,18 +8,20 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Generic, Self
 
 from magnetar.client.async_topics import topics_of
 from magnetar.client.base.arguments import check_whole
 from magnetar.client.base.closing import Closing
 from magnetar.client.brokers import Brokers
+from magnetar.client.codecs.codec import Codec, shown_value
+from magnetar.client.codecs.declared import T
 from magnetar.client.errors import ClientClosed, TopicUnavailable
 from magnetar.client.publishing import PublishStream
 from magnetar.client.stream import open_all
 from magnetar.client.values import INT64, Outgoing, Time, check_batch, outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import EARLIEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, MessageId
 
 SEND_TIMEOUT_S: Final = 30.0
 
@@ -47,12 +49,12 @@ class Sender:
         self.topic = topic
         self.kind = kind
         self.streams: list[PublishStream] = []
-        self.users = weakref.WeakSet[AsyncProducer]()
+        self.users = weakref.WeakSet["AsyncProducer[Any]"]()
         """Producers that are not closed, and that the program has not dropped."""
         self._brokers = brokers
         self._on_close = on_close
         self._opening = opening
-        self._send_timeout_s = send_timeout_s
+        self.send_timeout_s = send_timeout_s
         self._lock = asyncio.Lock()
         self._turn = 0
         self._arriving = 0
@@ -79,7 +81,7 @@ class Sender:
                 opening = api.PublishRequest.Open()
                 opening.CopyFrom(self._opening)
                 opening.topic = topic
-                streams.append(PublishStream(self._brokers, topic, opening, self._send_timeout_s, timeout_s))
+                streams.append(PublishStream(self._brokers, topic, opening, self.send_timeout_s, timeout_s))
             await open_all(streams)
             self.streams = streams
 
@@ -90,25 +92,31 @@ class Sender:
         self._arriving += 1
         try:
             async with asyncio.timeout_at(deadline), self._lock:
-                await self._open_streams(min(self._send_timeout_s, self._brokers.timeout_s))
+                await self._open_streams(min(self.send_timeout_s, self._brokers.timeout_s))
                 yield
         except TimeoutError:
             raise TopicUnavailable(
-                f"{self.topic}: not sent within {self._send_timeout_s:g} s: {self._brokers.last_error}",
+                f"{self.topic}: not sent within {self.send_timeout_s:g} s: {self._brokers.last_error}",
                 "DEADLINE_EXCEEDED",
             ) from None
         finally:
             self._arriving -= 1
 
     def _deadline(self) -> float:
-        return self._brokers.check_loop().time() + self._send_timeout_s
+        return self._brokers.check_loop().time() + self.send_timeout_s
 
     async def send(self, message: Any, key: str | None, sequence_id: int | None) -> MessageId:
-        deadline = self._deadline()
+        return (await (await self.begin(message, key, sequence_id, self._deadline())))[0]
+
+    async def begin(
+        self, message: Any, key: str | None, sequence_id: int | None, deadline: float
+    ) -> "asyncio.Future[list[MessageId]]":
+        """Send, until *deadline* (`loop.time`); the future that is returned gets the id. Raises TopicError,
+        ValueError."""
         if not self.streams or self._arriving or self._is_closed:
             async with self._in_turn(deadline):
                 pass
-        return (await self._stream(key).submit([message], sequence_id, deadline))[0]
+        return await self._stream(key).begin([message], sequence_id, deadline)
 
     async def send_many(self, messages: list[Any], first_sequence_id: int | None) -> list[MessageId]:
         deadline = self._deadline()
@@ -161,7 +169,7 @@ class Sender:
     def is_closing(self) -> bool:
         return self._closing.has_begun
 
-    async def leave(self, user: "AsyncProducer") -> None:
+    async def leave(self, user: "AsyncProducer[Any]") -> None:
         """*user* is closed: end with the last one, and return when what was sent is answered."""
         self.users.discard(user)
         if self.users:
@@ -184,12 +192,19 @@ class Sender:
             self._on_close(self)
 
 
-class AsyncProducer:
-    """Sends messages to one topic. Made by `AsyncClient.producer`."""
+class AsyncProducer(Generic[T]):
+    """Sends messages to one topic. Made by `AsyncClient.producer`.
 
-    def __init__(self, sender: Sender) -> None:
+    Example:
+        async with client.producer("orders") as producer:
+            await producer.send(b"payload", key="customer-7")
+            await producer.send_many([b"a", b"b"])
+    """
+
+    def __init__(self, sender: Sender, codec: Codec[Any] | None = None) -> None:
         self.topic = sender.topic
-        self._sender = sender
+        self.sender = sender
+        self.codec = codec
         self._closing: Closing | None = None  # it would hold this, which is to end with the last use
         self._is_closed = False
         sender.users.add(self)
@@ -197,34 +212,38 @@ class AsyncProducer:
     @property
     def name(self) -> str:
         """The name under which messages are stored; empty before the first one."""
-        return self._sender.name
+        return self.sender.name
 
     @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that was stored under this name when the stream was opened; -1: none or not known."""
-        return max((stream.last_sequence_id for stream in self._sender.streams), default=-1)
+        return max((stream.last_sequence_id for stream in self.sender.streams), default=-1)
 
     @property
     def _streams(self) -> list[PublishStream]:
-        return self._sender.streams
+        return self.sender.streams
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClientClosed(f"{self.topic}: the producer is closed")
 
-    async def open(self) -> "AsyncProducer":
+    async def open(self) -> Self:
         """Connect now instead of with the first message. Raises TopicError."""
         self._check_open()
-        await self._sender.open()
+        await self.sender.open()
         return self
 
-    def __await__(self) -> Generator[Any, None, "AsyncProducer"]:
+    def __await__(self) -> Generator[Any, None, Self]:
         """`await client.producer(…)` gives one that is open."""
         return self.open().__await__()
 
     async def send(
         self,
-        payload: bytes | None,
+        value: T | None,
         *,
         key: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -237,33 +256,38 @@ class AsyncProducer:
 
         Times are milliseconds since 1970 or datetimes. *deliver_at* holds it back on shared and key_shared
         subscriptions. *sequence_id* (named producers) must grow; a message that was stored before returns the id -1:-1.
-        Without a payload (None) it is a null message. Raises TopicError, at the latest after `send_timeout_s`;
-        TypeError, ValueError.
+        Without a value (None) it is a null message. Raises TopicError, at the latest after `send_timeout_s`; TypeError,
+        ValueError, also for a value that is not what the producer's `value=` says.
         """
-        message = outgoing(Outgoing(payload, key, properties, event_time, deliver_at, ordering_key))
+        message = outgoing(Outgoing(value, key, properties, event_time, deliver_at, ordering_key), self.codec)
         if sequence_id is not None:
             check_whole("sequence_id", sequence_id, 0, INT64)
         self._check_open()
-        return await self._sender.send(message, key, sequence_id)
+        return await self.sender.send(message, key, sequence_id)
 
     async def send_many(
-        self, messages: Sequence[Outgoing | bytes], *, first_sequence_id: int | None = None
+        self, messages: Sequence[Outgoing[T] | T], *, first_sequence_id: int | None = None
     ) -> list[MessageId]:
         """Send messages in order and wait for all; returns their ids.
 
         On a partitioned topic those without a key go to one partition.
         """
-        checked = check_batch(messages)
+        checked = check_batch(messages, self.codec)
         if first_sequence_id is not None:
             check_whole("first_sequence_id", first_sequence_id, 0, INT64 - len(checked))
         self._check_open()
         if not checked:
             return []
-        return await self._sender.send_many(checked, first_sequence_id)
+        return await self.sender.send_many(checked, first_sequence_id)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "open" if self.sender.streams else "not opened yet"
+        named = f", name={self.name!r}" if self.name else ""
+        return f"{type(self).__name__}({self.topic}{named}{shown_value(self.codec)}, {state})"
 
     async def flush(self) -> None:
         """Wait until everything that was sent before is acknowledged or has failed."""
-        await self._sender.flush()
+        await self.sender.flush()
 
     async def close(self) -> None:
         """Flush and disconnect. A call that is cancelled goes on by itself.
@@ -276,9 +300,9 @@ class AsyncProducer:
 
     async def _close(self) -> None:
         self._is_closed = True  # not earlier: sends that are tasks already, and have not begun, come before this
-        await self._sender.leave(self)
+        await self.sender.leave(self)
 
-    async def __aenter__(self) -> "AsyncProducer":
+    async def __aenter__(self) -> Self:
         return await self.open()
 
     async def __aexit__(

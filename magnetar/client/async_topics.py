@@ -9,7 +9,7 @@ from magnetar.client.errors import TopicDoesNotExist, TopicError
 from magnetar.client.values import INT32
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName, TopicNameError
+from magnetar_core.topics.topic_name import TopicName, TopicNameError
 
 # How often a partitioned topic is deleted by force while somebody keeps making its partitions again, and the pause in
 # between: clients that were disconnected come back at once, then after 100 ms and more.

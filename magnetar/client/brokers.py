@@ -21,6 +21,7 @@ from magnetar.client.base.arguments import wrong
 from magnetar.client.base.closing import Closing
 from magnetar.client.base.ports import Speaks, listen, problem
 from magnetar.client.base.rpc import FORKED, check_fork, grpc, log, mark_in_child
+from magnetar.client.base.states import OnState, StateChange
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.security.followed import KnownHosts
@@ -122,7 +123,10 @@ class WrongPort(TopicUnavailable):
 class Brokers:
     """The brokers of a cluster, as far as we know their addresses."""
 
-    def __init__(self, addresses: Sequence[str], timeout_s: float, access: Access | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[str], timeout_s: float, access: Access | None = None, on_state: OnState | None = None
+    ) -> None:
+        """*on_state* is told of the states of producers and consumers."""
         if not addresses:
             raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
         for address in addresses:
@@ -130,6 +134,7 @@ class Brokers:
         check_fork()
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
+        self.on_state = on_state
         self._access = access or Access()
         self._known = KnownHosts(addresses, self._access.trusted_hosts)
         self.is_closed = False
@@ -161,6 +166,14 @@ class Brokers:
                 )
             self._loop = loop
         return loop
+
+    def tell(self, change: StateChange) -> None:
+        """Call what the program wants to be called. Its errors are its own, and end nothing here."""
+        assert self.on_state is not None, "nobody asked to be told"
+        try:
+            self.on_state(change)
+        except Exception:
+            log.exception("on_state has failed for %s", change)
 
     def channel(self, address: str) -> Any:
         self.check_loop()

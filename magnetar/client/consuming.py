@@ -12,16 +12,18 @@ Rules:
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from magnetar.client.base.rpc import grpc, log
 from magnetar.client.brokers import Brokers, ended, garbage
+from magnetar.client.codecs.versions import Decoder
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable
 from magnetar.client.retries.letters import Letters
 from magnetar.client.stream import CLOSE_S, Stream
 from magnetar.client.values import Message, id_from_api, id_to_api
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import LATEST, MessageId
+from magnetar_core.topics.message_id import LATEST, MessageId
+from magnetar_core.topics.topic_name import TopicName
 
 # A batch index behind those of all messages of an entry.
 _WHOLE_ENTRY: Final = 2**31 - 1
@@ -33,7 +35,7 @@ class ConsumeStream(Stream):
     `take` and the methods ending in `_soon` may be called from another thread than the loop's.
     """
 
-    _kind = "consumer"
+    _kind: Literal["producer", "consumer"] = "consumer"
 
     def __init__(
         self,
@@ -45,9 +47,13 @@ class ConsumeStream(Stream):
         partition: int,
         start_ms: int,
         letters: Letters | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
-        """*letters*: where messages go that were delivered too often."""
-        super().__init__(brokers, topic)
+        """*letters*: where messages go that were delivered too often. *decoder*: reads values; None: they are bytes."""
+        super().__init__(brokers, topic, opening)
+        self.decoder = decoder
+        self.schema_topic = TopicName.parse(topic).base.full
+        self._prepares = decoder is not None and decoder.needs_versions
         self.partition = partition
         self.is_reader = opening.is_reader
         self.has_copies = False
@@ -58,7 +64,6 @@ class ConsumeStream(Stream):
         self.end: MessageId | None = None
         """The last message of the topic when the broker was asked; None if it was not, or messages may be gone."""
         self.generation = 0
-        self._opening = opening
         self._queue = queue
         self._queue_size = queue_size
         self._start_ms = start_ms
@@ -178,6 +183,10 @@ class ConsumeStream(Stream):
             return request
         return self._requests.pop(0) if self._requests else None
 
+    async def _prepare(self, answer: Any) -> None:
+        assert self.decoder is not None, "only values of Avro need it"
+        await self.decoder.learn(self.schema_topic, (delivery.schema_version for delivery in answer.deliveries))
+
     def _on_answer(self, answer: Any) -> None:
         if answer.HasField("rewound"):
             self._start_anew()
@@ -204,7 +213,7 @@ class ConsumeStream(Stream):
                 else:
                     future.set_result(None)
 
-    def _messages(self, deliveries: Iterable[Any]) -> list[Message]:
+    def _messages(self, deliveries: Iterable[Any]) -> list[Message[Any]]:
         return [
             Message(self.topic, delivery, message, self) for delivery in deliveries for message in delivery.messages
         ]
@@ -226,7 +235,7 @@ class ConsumeStream(Stream):
 
     # -------------------------------------------------------------------------------- requests
 
-    def on_taken(self, message: Message) -> None:
+    def on_taken(self, message: Message[Any]) -> None:
         """The program took *message*. May be called from any thread."""
         self._taken += 1
         if self.is_reader:

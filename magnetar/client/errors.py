@@ -4,6 +4,7 @@ TopicError                  a call failed; `code` is gRPC's status
  ├─ TopicUnavailable        no broker could do it within the timeout; trying again later may help
  ├─ TopicDoesNotExist       the topic, its namespace or subscription
  ├─ TopicInUse              a producer's name, an exclusive subscription or a topic is taken
+ ├─ SchemaRefused           the topic does not take the schema of a producer or consumer
  ├─ MessageRefused          this message is not stored, and sending it again does not help
  ├─ UnreadableMessage       what is stored cannot be taken apart (encrypted, chunked, damaged)
  ├─ AccessDenied            the brokers do not know who the program is, or it may not do this
@@ -14,7 +15,14 @@ from magnetar_core.runtime.types import MagnetarError
 
 
 class TopicError(MagnetarError):
-    """A call failed; the text names the topic and says what to do."""
+    """A call failed; the text names the topic and says what to do.
+
+    Example:
+        try:
+            client.producer("orders").send(b"payload")
+        except magnetar.TopicError as error:
+            print(error.code, error)
+    """
 
     code: str = ""
     """gRPC's name of the status, for example FAILED_PRECONDITION; empty where the client itself refused."""
@@ -34,6 +42,10 @@ class TopicDoesNotExist(TopicError):
 
 class TopicInUse(TopicError):
     """The producer name, the subscription or the topic name is in use by another client."""
+
+
+class SchemaRefused(TopicError):
+    """The topic does not take the schema that the producer's or consumer's `value=` stands for."""
 
 
 class MessageRefused(TopicError):

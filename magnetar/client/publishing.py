@@ -10,14 +10,14 @@ Rules:
 """
 
 import asyncio
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from magnetar.client.brokers import Brokers
 from magnetar.client.errors import ClientClosed, MessageRefused, TopicError, TopicUnavailable
 from magnetar.client.stream import Stream
 from magnetar_core.runtime.tasks import Bell
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import EARLIEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, MessageId
 
 # Messages and bytes of one request. gRPC costs some 200 µs a frame, so that frames of 1,000 messages carry millions
 # a second; more would only delay the first of them. Brokers take no frame that is much larger than one message.
@@ -76,18 +76,17 @@ def _fitting(piece: _Piece, messages_max: int, bytes_max: int) -> tuple[int, int
 class PublishStream(Stream):
     """The messages of one producer to one topic (one partition): in order, sent again until they are acknowledged."""
 
-    _kind = "producer"
+    _kind: Literal["producer", "consumer"] = "producer"
 
     def __init__(
         self, brokers: Brokers, topic: str, opening: Any, send_timeout_s: float, open_timeout_s: float | None = None
     ) -> None:
         """*open_timeout_s*: how long opening may take; None: as long as an operation."""
-        super().__init__(brokers, topic)
+        super().__init__(brokers, topic, opening)
         self._open_timeout_s = open_timeout_s
         self.producer_name = opening.producer_name
         self.last_sequence_id = -1
         self.max_message_bytes = 0
-        self._opening = opening
         self._send_timeout_s = send_timeout_s
         self._next_sequence_id = 0
         self._highest_sent = -1

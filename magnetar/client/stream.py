@@ -10,11 +10,13 @@ Requests and answers are those of its two kinds, `publishing.py` and `consuming.
 import abc
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from magnetar.client.base.rpc import grpc, log
+from magnetar.client.base.states import State, StateChange
 from magnetar.client.brokers import Backoff, Brokers, ended, garbage, is_cancelled, is_retried
-from magnetar.client.errors import ClientClosed, TopicError
+from magnetar.client.codecs.declared import described
+from magnetar.client.errors import ClientClosed, SchemaRefused, TopicError
 
 # How long closing waits for the broker to release a producer name or a subscription.
 CLOSE_S: Final = 2.0
@@ -37,11 +39,15 @@ def _end_after_defect(writing: asyncio.Task[None], call: Any) -> None:
 class Stream(abc.ABC):
     """A stream to the broker that serves a topic. It is opened again whenever its call ends, until it is closed."""
 
-    _kind = ""
-    """What it is, for the log: producer or consumer."""
+    _kind: Literal["producer", "consumer"]
+    """What it is, for the log."""
 
-    def __init__(self, brokers: Brokers, topic: str) -> None:
+    _prepares = False
+
+    def __init__(self, brokers: Brokers, topic: str, opening: Any) -> None:
+        """*opening*: the first request's."""
         self.topic = topic
+        self._opening = opening
         self._brokers = brokers
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,13 +56,21 @@ class Stream(abc.ABC):
     async def _open(self, timeout_s: float | None = None) -> Any:
         """The first call of the stream. Raises TopicError, also after *timeout_s*."""
         log.debug("%s: connecting (%s)", self.topic, self._kind)
+        self._tell("connecting")
         try:
             call = await self._brokers.retry(self._attempt, timeout_s)
         except TopicError as error:
-            log.error("%s: not connected (%s): %s", self.topic, self._kind, error)
-            raise
+            explained = self._explained(error)
+            log.error("%s: not connected (%s): %s", self.topic, self._kind, explained)
+            self._tell("refused", explained)
+            raise explained from None
         log.info("%s: connected (%s)", self.topic, self._kind)
+        self._tell("connected")
         return call
+
+    def _tell(self, state: State, reason: TopicError | None = None) -> None:
+        if self._brokers.on_state is not None:
+            self._brokers.tell(StateChange(self.topic, self._kind, state, str(reason or "")))
 
     def _begin(self, call: Any) -> None:
         assert self._task is None, "a stream is opened once; later it opens its calls itself"
@@ -66,13 +80,30 @@ class Stream(abc.ABC):
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # the client was closed, or the program ended its tasks
             self._fail(ClientClosed(f"{self.topic}: the client is closed"))
+            self._tell("closed")
         elif (error := task.exception()) is not None:  # a defect: callers that wait get it
             log.error("%s: ended (%s) by a defect", self.topic, self._kind, exc_info=error)
-            self._fail(TopicError(f"{self.topic}: {type(error).__name__}: {error}"))
+            defect = TopicError(f"{self.topic}: {type(error).__name__}: {error}")
+            self._fail(defect)
+            self._tell("refused", defect)
+
+    def _explained(self, error: TopicError) -> TopicError:
+        """*error*, with which the topic was not opened; of a schema, with the way out."""
+        schema = self._opening.schema
+        if error.code != "FAILED_PRECONDITION" or not schema.type or "schema" not in str(error).lower():
+            return error
+        return SchemaRefused(
+            f"{self.topic} does not take the schema of this {self._kind} ({described(schema)}): {error}. Keep the "
+            "types of the fields that are there, give new ones a default, or take another topic; value=bytes has no "
+            "schema",
+            error.code,
+        )
 
     def _refused(self, error: TopicError) -> None:
+        error = self._explained(error)
         log.error("%s: closed for good (%s): %s", self.topic, self._kind, error)
         self._fail(error)
+        self._tell("refused", error)
 
     async def _run(self, call: Any) -> None:
         backoff = Backoff()
@@ -87,12 +118,14 @@ class Stream(abc.ABC):
                 if self._is_closing:
                     self._broken(ClientClosed(f"{self.topic}: the {self._kind} is closed"))
                     log.info("%s: closed (%s)", self.topic, self._kind)
+                    self._tell("closed")
                     return
                 self._broken(error)
                 if not is_retried(error):
                     self._refused(error)
                     return
                 log.warning("%s: connection lost (%s): %s", self.topic, self._kind, error)
+                self._tell("lost", error)
             finally:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
@@ -109,8 +142,10 @@ class Stream(abc.ABC):
                         return
                     log.debug("%s: not connected yet (%s): %s", self.topic, self._kind, error)
             else:
+                self._tell("closed")
                 return
             log.info("%s: connected again (%s)", self.topic, self._kind)
+            self._tell("connected")
             self._reopened()
 
     async def _read(self, call: Any, backoff: Backoff) -> None:
@@ -129,6 +164,8 @@ class Stream(abc.ABC):
             if answer is None:  # the library gives None for what it cannot decode
                 raise garbage(f"the broker that serves {self.topic}")
             backoff.reset()
+            if self._prepares:
+                await self._prepare(answer)
             self._on_answer(answer)
 
     async def _write(self, call: Any) -> None:
@@ -151,6 +188,9 @@ class Stream(abc.ABC):
         self._is_closing = True
         self._wake.set()
         await _finish(self._task)
+
+    async def _prepare(self, answer: Any) -> None:
+        """Fetch what *answer* needs before it is handled; only where `_prepares` is set."""
 
     # The two kinds of streams differ in these.
 

@@ -1,13 +1,15 @@
 """The values that programs give to the topic API and receive from it. No IO."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol
 
 from magnetar.client.base.arguments import check_properties, check_text, check_whole, wrong
+from magnetar.client.codecs.codec import Codec, Unpickled
+from magnetar.client.codecs.declared import T
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.message_id import MessageId
+from magnetar_core.topics.message_id import MessageId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,11 @@ Time = int | datetime
 INT32: Final = 2**31 - 1
 INT64: Final = 2**63 - 1
 
+_BYTES: Final = 'bytes ("text".encode(), or a producer with value=str), or None for a null message'
+
+# Bytes of a payload that the `repr` of a message shows.
+SHOWN_LENGTH: Final = 40
+
 TYPES: Final = {
     "exclusive": api.EXCLUSIVE,
     "shared": api.SHARED,
@@ -28,11 +35,15 @@ TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message for `send_many`; times as in `Producer.send`. Without a payload (None) it is a null message, which
-    deletes its key in a compacted topic."""
+class Outgoing(Generic[T]):
+    """A message for `send_many`; times as in `Producer.send`. Without a value (None) it is a null message, which
+    deletes its key in a compacted topic.
 
-    payload: bytes | None
+    Example:
+        producer.send_many([magnetar.Outgoing(b"3", key="apple"), magnetar.Outgoing(None, key="pear")])
+    """
+
+    value: T | None
     key: str | None = None
     properties: Mapping[str, str] | None = None
     event_time: Time | None = None
@@ -40,28 +51,31 @@ class Outgoing:
     ordering_key: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """A schema as Pulsar's registry keeps it. *type* is Pulsar's number: 1 STRING, 2 JSON, 3 PROTOBUF, 4 AVRO, …"""
+class Source(Protocol):
+    """What brought a message: it knows the partition, and how values are read."""
 
-    type: int
-    data: bytes = b""
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_whole("type of a Schema", self.type, -INT32 - 1, INT32)
-        if not isinstance(self.data, bytes):
-            raise wrong("data of a Schema", self.data, "bytes")
-        check_properties("properties of a Schema", self.properties)
-
-    def to_api(self) -> api.Schema:
-        return api.Schema(type=self.type, data=self.data, properties=dict(self.properties))
+    partition: int
+    schema_topic: str
+    """The topic whose schemas its messages name: without the number of a partition."""
+    decoder: Any
+    """`versions.Decoder`; None: values are bytes."""
 
 
-class Message:
-    """A message that was received. Payloads are bytes, times milliseconds since 1970."""
+class Message(Generic[T]):
+    """A message that was received. Times are milliseconds since 1970.
 
-    __slots__ = ("_delivery", "_message", "_source", "topic")
+    It can be pickled, for a pool of processes: all that is read here stays. What comes out of the pickle belongs to no
+    consumer any more; its id does, so a consumer without a `Retry` acknowledges it all the same.
+
+    Example:
+        message = consumer.receive(timeout_s=10)
+        print(message.id, message.key, message.value, message.properties)
+        consumer.ack(message)
+    """
+
+    __slots__ = ("_delivery", "_message", "_source", "_value", "topic")
+
+    _value: T
 
     def __init__(self, topic: str, delivery: Any, message: Any, source: Any) -> None:
         self.topic = topic
@@ -71,7 +85,40 @@ class Message:
         self._source = source
 
     @property
+    def value(self) -> T:
+        """What the sender gave, read as the consumer's `value=` says; without it, the payload.
+
+        Raises ValueError for what cannot be read so, and for a null message (`is_null`); `payload` is there.
+        """
+        try:
+            return self._value  # values are read when they are asked for, and once
+        except AttributeError:
+            pass
+        made: Any = self._message.payload if self._source.decoder is None else self._decoded(self._source)
+        self._value = made
+        return self._value
+
+    def _decoded(self, source: Any) -> Any:
+        decoder = source.decoder
+        reason: object
+        cause = None
+        if self.problem:
+            reason = self.problem
+        elif self.is_null:
+            reason = "it is a null message, which has no value: see is_null"
+        else:
+            try:
+                return decoder.value(source.schema_topic, self._message.payload, self._delivery.schema_version)
+            except ValueError as error:
+                reason = cause = error
+        raise ValueError(
+            f"{self.topic}: message {self.id} cannot be read as {decoder.codec.name}: {reason}; its bytes are in "
+            "message.payload"
+        ) from cause
+
+    @property
     def payload(self) -> bytes:
+        """The bytes that are stored."""
         data: bytes = self._message.payload
         return data
 
@@ -141,7 +188,52 @@ class Message:
         return str(self._delivery.problem)
 
     def __repr__(self) -> str:
-        return f"Message({self.topic}, {self.id}, {len(self.payload)} bytes)"
+        parts = [self.topic, str(self.id)]
+        if self.key is not None:
+            parts.append(f"key={self.key!r}")
+        if self.problem:
+            parts.append(f"problem={self.problem!r}")
+        elif self.is_null:
+            parts.append("null")
+        else:
+            payload = self.payload
+            shown = repr(payload[:SHOWN_LENGTH]) + ("…" if len(payload) > SHOWN_LENGTH else "")
+            parts.append(f"{len(payload)} bytes: {shown}")
+        if self.redelivery_count:
+            parts.append(f"delivered {self.redelivery_count} times before")
+        return f"Message({', '.join(parts)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        delivery = self._delivery
+        alone = api.ConsumeResponse.Delivery(
+            ledger_id=delivery.ledger_id,
+            entry_id=delivery.entry_id,
+            batch_size=delivery.batch_size,
+            redelivery_count=delivery.redelivery_count,
+            publish_time_ms=delivery.publish_time_ms,
+            producer_name=delivery.producer_name,
+            schema_version=delivery.schema_version,
+            problem=delivery.problem,
+        )
+        source, decoder, pickled = self._source, self._source.decoder, None
+        if decoder is not None:
+            pickled = decoder.codec.declared, *decoder.pickled(source.schema_topic, delivery.schema_version)
+        message = self._message.SerializeToString()
+        return _unpickled, (self.topic, alone.SerializeToString(), message, source.partition, pickled)
+
+
+class _Pickled:
+    """The source of a message that came out of a pickle."""
+
+    def __init__(self, partition: int, decoder: Any) -> None:
+        self.partition = partition
+        self.schema_topic = ""
+        self.decoder = decoder
+
+
+def _unpickled(topic: str, delivery: bytes, message: bytes, partition: int, decoder: Any) -> Message[Any]:
+    source = _Pickled(partition, None if decoder is None else Unpickled(*decoder))
+    return Message(topic, api.ConsumeResponse.Delivery.FromString(delivery), api.Message.FromString(message), source)
 
 
 def time_ms(value: Time, name: str = "a time") -> int:
@@ -157,15 +249,24 @@ def time_ms(value: Time, name: str = "a time") -> int:
     return ms
 
 
-def outgoing(message: "Outgoing | bytes") -> api.Message:
+def outgoing(message: Any, codec: Codec[Any] | None = None) -> api.Message:
     """The message as the broker takes it. Raises TypeError, ValueError."""
-    if isinstance(message, bytes):
-        return api.Message(payload=message)
-    if not isinstance(message, Outgoing):
-        raise wrong("a message", message, "bytes or magnetar.Outgoing")
-    payload, key, ordering_key = message.payload, message.key, message.ordering_key
-    if payload is not None and not isinstance(payload, bytes):
-        raise wrong("payload", payload, 'bytes ("text".encode()), or None for a null message')
+    if isinstance(message, Outgoing):
+        return _outgoing(message, codec)
+    if codec is not None and message is not None:
+        return api.Message(payload=codec.write(message))
+    if not isinstance(message, bytes):
+        taken = "bytes" if codec is None else codec.name
+        raise wrong("a message", message, f"{taken} or magnetar.Outgoing")
+    return api.Message(payload=message)
+
+
+def _outgoing(message: Outgoing[Any], codec: Codec[Any] | None) -> api.Message:
+    payload, key, ordering_key = message.value, message.key, message.ordering_key
+    if codec is not None and payload is not None:
+        payload = codec.write(payload)
+    elif payload is not None and not isinstance(payload, bytes):
+        raise wrong("value", payload, _BYTES)
     if key is not None and not isinstance(key, str):
         raise wrong("key", key, "str")
     if not isinstance(ordering_key, bytes):
@@ -201,7 +302,7 @@ def check_id(name: str, id_: object) -> None:
     check_whole(f"batch_size of {name}", id_.batch_size, 0, INT32)
 
 
-def ack_to_api(item: "Message | MessageId") -> api.MessageId:
+def ack_to_api(item: "Message[Any] | MessageId") -> api.MessageId:
     """The id of a message that is acknowledged. Raises TypeError, ValueError."""
     if isinstance(item, Message):
         return id_to_api(item.id)
@@ -218,7 +319,7 @@ def ack_to_api(item: "Message | MessageId") -> api.MessageId:
     return id_to_api(item)
 
 
-def copy_to_api(message: Message) -> api.Message:
+def copy_to_api(message: Message[Any]) -> api.Message:
     """*message* as it is sent to another topic, without what only its delivery has."""
     made = api.Message()
     made.CopyFrom(message._message)
@@ -227,7 +328,7 @@ def copy_to_api(message: Message) -> api.Message:
     return made
 
 
-def source_of(message: Message) -> Any:
+def source_of(message: Message[Any]) -> Any:
     """The stream that brought *message*."""
     return message._source
 
@@ -260,8 +361,9 @@ def partition_of_key(key: str, partitions: int) -> int:
     return (hash_ & 0x7FFF_FFFF) % partitions
 
 
-def check_batch(messages: "Sequence[Outgoing | bytes]") -> list[api.Message]:
+def check_batch(messages: "Sequence[Any]", codec: Codec[Any] | None = None) -> list[api.Message]:
     """Raises TypeError, ValueError."""
-    if isinstance(messages, bytes | str | Outgoing):
-        raise wrong("messages", messages, "a list of bytes and magnetar.Outgoing")
-    return [outgoing(message) for message in messages]
+    if isinstance(messages, bytes | str | Outgoing | Mapping) or not isinstance(messages, Iterable):
+        taken = "bytes" if codec is None else codec.name
+        raise wrong("messages", messages, f"a list of {taken} and magnetar.Outgoing")
+    return [outgoing(message, codec) for message in messages]

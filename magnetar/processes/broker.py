@@ -234,7 +234,7 @@ def _reserve_grpc_port(host: str, port: int, new_socket: NewSocket) -> socket.so
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         held.close()
-        raise _port_error("gRPC port", host, port, "grpcServicePort", error) from None
+        raise _port_error("gRPC port", host, port, "grpcServicePort (--grpc-port)", error) from None
     return held
 
 

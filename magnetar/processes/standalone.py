@@ -17,7 +17,6 @@ from magnetar import __version__
 from magnetar.processes.announced import say_ready
 from magnetar.processes.standalone_settings import (
     FIRST_BOOKIE_HTTP_PORT,
-    GRPC_PORT,
     StandaloneSettings,
     read_standalone_settings,
 )
@@ -44,6 +43,7 @@ def run_standalone(
     bookies: int = 1,
     service_port: int | None = None,
     web_port: int | None = None,
+    grpc_port: int | None = None,
     first_bookie_port: int | None = None,
     secure: Path | None = None,
     forget_doubt: bool = False,
@@ -63,6 +63,7 @@ def run_standalone(
         bookies=bookies,
         service_port=service_port,
         web_port=web_port,
+        grpc_port=grpc_port,
         first_bookie_port=first_bookie_port,
         secure=None if folder is None else folder.settings() | folder.bookie_settings(),
     )
@@ -143,7 +144,7 @@ async def start_standalone(
         clock,
         parts,
         version=__version__,
-        preferred_grpc_port=GRPC_PORT,
+        preferred_grpc_port=settings.preferred_grpc_port,
         more_metrics=[*(one.metrics for one in operations), lambda: lost_ledger_samples(sweep)],
         storage=lambda: storage_rows(operations, sweep),
         on_failure=shutdown.fail,

@@ -53,6 +53,8 @@ class StandaloneSettings(NamedTuple):
 
     broker: BrokerConfig
     bookies: tuple[BookieConfig, ...]
+    preferred_grpc_port: int | None = GRPC_PORT
+    """If this one is in use, any free port is taken; None: the port of the topic API was asked for by an option."""
 
 
 def read_standalone_settings(
@@ -63,6 +65,7 @@ def read_standalone_settings(
     bookies: int,
     service_port: int | None = None,
     web_port: int | None = None,
+    grpc_port: int | None = None,
     first_bookie_port: int | None = None,
     secure: Mapping[str, str] | None = None,
 ) -> StandaloneSettings:
@@ -74,15 +77,21 @@ def read_standalone_settings(
     if bookies < 1:
         raise ConfigurationError("--bookies must be at least 1")
     values = {**read_properties(path), **from_environment(environ)}
-    ports = {"brokerServicePort": service_port, "webServicePort": web_port, "bookiePort": first_bookie_port}
+    suffix = ""
     if secure is not None:
-        values = _secured(values, secure, path, environ)
-        ports = {"brokerServicePortTls": service_port, "webServicePortTls": web_port, "bookiePort": first_bookie_port}
+        values, suffix = _secured(values, secure, path, environ), "Tls"
         if service_port == 0:
             values["grpcServicePortTls"] = "0"
+    ports = {
+        f"brokerServicePort{suffix}": service_port,
+        f"webServicePort{suffix}": web_port,
+        f"grpcServicePort{suffix}": grpc_port,
+        "bookiePort": first_bookie_port,
+    }
     values |= {name: str(port) for name, port in ports.items() if port is not None}
     try:
-        return standalone_settings(data, values, bookies=bookies, has_bookie_tls=secure is not None)
+        made = standalone_settings(data, values, bookies=bookies, has_bookie_tls=secure is not None)
+        return made if grpc_port is None else made._replace(preferred_grpc_port=None)
     except ConfigurationError as error:
         raise ConfigurationError(with_origin(str(error), str(path or ""), environ)) from None
 

@@ -362,3 +362,19 @@ class GetTopicStatsResponse(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     json: str
     def __init__(self, json: _Optional[str] = ...) -> None: ...
+
+class GetSchemaRequest(_message.Message):
+    __slots__ = ("topic", "version")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    version: bytes
+    def __init__(self, topic: _Optional[str] = ..., version: _Optional[bytes] = ...) -> None: ...
+
+class GetSchemaResponse(_message.Message):
+    __slots__ = ("schema", "version")
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    schema: Schema
+    version: bytes
+    def __init__(self, schema: _Optional[_Union[Schema, _Mapping]] = ..., version: _Optional[bytes] = ...) -> None: ...

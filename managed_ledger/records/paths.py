@@ -1,19 +1,12 @@
 """Where topics and cursors stand in the metadata store. (docs/formats/metadata.md) No IO."""
 
 from typing import Final
-from urllib.parse import quote_plus, unquote_plus
+
+from magnetar_core.topics.topic_name import decode, encode
+
+__all__ = ["ROOT", "cursor_path", "decode", "encode", "ledger_path"]
 
 ROOT: Final = "/managed-ledgers"
-
-
-def encode(text: str) -> str:
-    """Java's URLEncoder: letters, digits and `.-*_` stay, a space becomes `+`, the rest `%XX` in UTF-8."""
-    return quote_plus(text, safe="*-._").replace("~", "%7E")
-
-
-def decode(text: str) -> str:
-    """What `encode` was given."""
-    return unquote_plus(text)
 
 
 def ledger_path(name: str) -> str:

@@ -223,6 +223,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, Try]]] = {
     },
     "read a schema": {
         **binary(_T.GET_SCHEMA, Call("POST", _SCHEMA_PATH, _SCHEMA), topic=f"persistent://{NAMESPACE}/schemed"),
+        **unary("GetSchema", api.GetSchemaRequest(topic=f"persistent://{NAMESPACE}/schemed")),
         **http("GET", _SCHEMA_PATH, None, Call("POST", _SCHEMA_PATH, _SCHEMA)),
     },
     "upload a schema": {

@@ -191,7 +191,7 @@ _ANSWERS: Final[dict[str, Any]] = {
     "Consume": api.ConsumeResponse, "GetLastMessageId": api.GetLastMessageIdResponse,
     "CreateTopic": api.CreateTopicResponse, "ListTopics": api.ListTopicsResponse,
     "ListBrokers": api.ListBrokersResponse, "GetTopicStats": api.GetTopicStatsResponse,
-    "DeleteTopic": api.DeleteTopicResponse,
+    "DeleteTopic": api.DeleteTopicResponse, "GetSchema": api.GetSchemaResponse,
 }  # fmt: skip
 _KNOWN: Final[inputs.Known] = {
     "partitions": lambda rng: rng.choice([0, 0, 1, 3, -1, 2**31 - 1]),

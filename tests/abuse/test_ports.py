@@ -130,6 +130,7 @@ _UNARY: Final[dict[str, Any]] = {
     "CreateTopic": api.CreateTopicRequest,
     "ListTopics": api.ListTopicsRequest,
     "GetTopicStats": api.GetTopicStatsRequest,
+    "GetSchema": api.GetSchemaRequest,
     "DeleteTopic": api.DeleteTopicRequest,
 }
 

@@ -14,6 +14,7 @@ _COMPACTION: Final = (f"{_UNIT}/topic/compaction/test_latest_keys.py",)
 _IN_TURNS: Final = (f"{_UNIT}/test_compaction_limits.py", "-k", "in_turns")
 _DELIVERIES: Final = (f"{_UNIT}/grpc/test_deliveries.py",)
 _RESERVED: Final = (f"{_UNIT}/test_compacted_topics.py", "-k", "no_subscription_of_clients")
+_VALUES: Final = "tests/unit/magnetar/client"
 
 MUTANTS: Final = (
     # -- events of system topics
@@ -203,5 +204,54 @@ MUTANTS: Final = (
         "            elif answer.deliveries:  # the rest goes with the next frame\n",
         "            elif answer is not None:  # the rest goes with the next frame\n",
         (f"{_UNIT}/grpc/test_consuming.py", "-k", "but_for_its_end"),
+    ),
+    Mutant(
+        "a schema that contains itself is read by the client, whose process deep values end",
+        "magnetar/client/codecs/avro.py",
+        '            raise ValueError(f"the schema has {name}, which contains itself: such are not read")\n',
+        "            return 1\n",
+        (f"{_VALUES}/test_codecs.py",),
+    ),
+    Mutant(
+        "items of arrays may take no bytes",
+        "magnetar/client/codecs/avro.py",
+        "        if size < 1:\n",
+        "        if size < 0:\n",
+        (f"{_VALUES}/test_codecs.py",),
+    ),
+    Mutant(
+        "a value of Avro is not checked before it is written",
+        "magnetar/client/codecs/avro.py",
+        "        if not validate(value, schema.schema, raise_errors=False):",
+        "        if False:",
+        (f"{_VALUES}/test_codecs.py",),
+    ),
+    Mutant(
+        "a copy in the retry topic has the schema of its reader",
+        "magnetar/client/async_consumer.py",
+        "            letters.schema_of = self._decoder.schema\n",
+        "            pass\n",
+        (f"{_VALUES}/test_values.py", "-k", "keeps_the_schema_of_its_writer"),
+    ),
+    Mutant(
+        "each partition looks up the schemas for itself",
+        "magnetar/client/codecs/versions.py",
+        "        self._lock = asyncio.Lock()\n",
+        "        self._lock = asyncio.Semaphore(100)\n",
+        (f"{_VALUES}/test_values.py", "-k", "looked_up_once"),
+    ),
+    Mutant(
+        "what waits in send_async is left alone when the loop ends",
+        "magnetar/client/blocking/sending.py",
+        "        if pump.cancelled():\n            self._fail(",
+        "        if pump.cancelled():\n            (",
+        (f"{_VALUES}/test_send_async.py", "-k", "leaves_no_future_alone", "-o", "timeout=30"),
+    ),
+    Mutant(
+        "send goes in front of what send_async has not begun",
+        "magnetar/client/blocking/sending.py",
+        "        return self._behind(work) if self._begins < self._puts else work()\n",
+        "        return work()\n",
+        (f"{_VALUES}/test_send_async.py", "-k", "waits_its_turn"),
     ),
 )

@@ -395,7 +395,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "strict names may have any characters",
-        "managed_ledger/topic_name.py",
+        "magnetar_core/topics/topic_name.py",
         '        if _ENTITY.match(local) is None:\n            return "only letters',
         '        if not local:\n            return "only letters',
         ("tests/unit/broker/admin/test_strict_names.py",),

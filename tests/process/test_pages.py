@@ -301,6 +301,12 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "kitchen b'21.5'" in said
     assert "customer-7 b'payload'" in said
+    assert "Ada pays 12.5\nnot sent: Purchase.total is str; it takes float" in said
+    assert "event login\nunreadable: b'no JSON'\nunreadable: b'no JSON'\nleft: b'no JSON'" in said
+    assert "worked on a job\nstopped" in said
+    assert "again b'0'" in said
+    assert said.count("of the last hour b'") == 5
+    assert "producer connecting \nproducer connected \nproducer closed" in said
     assert "paid 20\npaid 22\ndead letter b'twenty' persistent://public/default/payments 3" in said
     table = ["apple b'3' of ['apple', 'pear']", "changed apple b'5'", "changed pear b''", "{'apple': b'5'}"]
     assert "\n".join(table) in said

@@ -277,6 +277,18 @@ def test_a_bookie_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert "--bookie-port" in words
 
 
+def test_a_port_of_the_topic_api_that_is_asked_for_and_taken_is_named(tmp_path: Path) -> None:
+    """Without the option any free port is taken instead."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, words = refused(Standalone(tmp_path / "data", "--grpc-port", str(port)).command((0, 0, 0)))
+    assert code == 2
+    assert f":{port}: it is in use" in words
+    assert "--grpc-port" in words
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
     config = tmp_path / "standalone.conf"
     config.write_text("# mine\nbrokerServicePrt=1234\nmanagedLedgerDefaultAckQuorum=none\n")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.process
 
 
 @contextmanager
-def standalone(data: Path, config: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def standalone(data: Path, config: Path | None = None, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A standalone on free ports, and the line that it printed when it was ready."""
     ports = ["--port", "0", "--web-port", "0", "--bookie-port", "0"]
-    command = [sys.executable, "-m", "magnetar", "standalone", "--data", str(data), *ports]
+    command = [sys.executable, "-m", "magnetar", "standalone", "--data", str(data), *ports, *options]
     if config is not None:
         command += ["--config", str(config)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -71,6 +72,16 @@ def test_what_was_acknowledged_is_there_after_kill_9_and_on_both_doors(tmp_path:
             assert [consumer_.receive(5000).data() for _ in range(3000)] == [b"m%d" % n for n in range(3000)]
             with pytest.raises(pulsar.Timeout):
                 consumer_.receive(100)
+
+
+def test_the_port_can_be_chosen(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with standalone(tmp_path / "data", None, "--grpc-port", str(port)) as (_, said):
+        assert part(said, r"gRPC (\S+),").endswith(f":{port}")
+        with magnetar.Client(f"localhost:{port}") as client:
+            assert client.topics.list() == []
 
 
 def test_the_port_can_be_switched_off(tmp_path: Path) -> None:

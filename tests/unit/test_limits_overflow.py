@@ -42,12 +42,12 @@ from magnetar_core.bookkeeper.wire import codec_v2 as v2
 from magnetar_core.bookkeeper.wire import codec_v3 as v3
 from magnetar_core.runtime.files import replace_file
 from magnetar_core.runtime.types import MIB, ConfigurationError
+from magnetar_core.topics.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from managed_ledger.errors import IncompatibleSchema
 from managed_ledger.position import Position
 from managed_ledger.reading.entry_cache import _OVERHEAD_BYTES, EntryCache
 from managed_ledger.schemas.avro import DEPTH_MAX
 from managed_ledger.schemas.compatibility import cannot_read
-from managed_ledger.topic_name import _LOCAL_NAME_BYTES_MAX, TopicName
 from tests.support.bookie_disks import stored_entry
 from tests.support.manual_clock import ManualClock
 from tests.support.serving import BookieMachines, Wire

@@ -22,7 +22,9 @@ from magnetar_core.bookkeeper.client.config import ClientConfig
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "docs/limits.md"
 
-PACKAGES: Final = ("broker", "managed_ledger", "magnetar_core/bookkeeper/client", "bookie", "magnetar/client")
+PACKAGES: Final = (
+    "broker", "managed_ledger", "magnetar_core/bookkeeper/client", "magnetar_core/topics", "bookie", "magnetar/client",
+)  # fmt: skip
 ENDINGS: Final = (
     "MAX", "BYTES", "ENTRIES", "RECORDS", "READS", "ROWS", "LOCATIONS", "BATCH", "WINDOW", "BURST", "BACKLOG",
     "AT_ONCE", "PER_TURN", "PER_PAGE", "PER_SECOND", "PER_ANSWER", "PER_CONSUMER", "QUEUE_SIZE", "FRAME_MESSAGES",

@@ -31,7 +31,7 @@ from connectors.spark.options.table import (
 from connectors.spark.ranges import Position, Times
 from magnetar_core.bookkeeper.wire.framing import LARGEST_FRAME_BYTES_MAX, MAX_FRAME_BYTES
 from magnetar_core.runtime.types import MIB, ConfigurationError
-from managed_ledger.message_id import MessageId
+from magnetar_core.topics.message_id import MessageId
 from managed_ledger.messages import CHUNKED_BYTES_MAX
 from managed_ledger.topic_name import TopicName, TopicNameError
 

@@ -19,7 +19,7 @@ import click
 from magnetar.cli.messages.places import shown_id
 from magnetar.inspect.access import CURRENT
 from magnetar_core.runtime.types import MagnetarError
-from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
     from magnetar.inspect.broker_admin import AdminClient

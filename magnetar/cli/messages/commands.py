@@ -18,7 +18,7 @@ from magnetar.cli.messages.client import ClientError, TopicSchema
 from magnetar.cli.messages.places import PLACE_HELP, create_at, place_of, shown_id
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.clock import LoopClock
-from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
 COUNT: Final = click.IntRange(min=0)
 

@@ -25,7 +25,7 @@ from magnetar.cli.messages.commands import properties_of
 from magnetar.cli.messages.places import PlaceError, json_of, must_be_one, subscription_path
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.types import Corruption
-from managed_ledger.message_id import MessageId
+from magnetar_core.topics.message_id import MessageId
 from managed_ledger.messages import iterate_batch
 
 _PREFIX: Final = "x-pulsar-"

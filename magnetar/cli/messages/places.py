@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from magnetar_core.runtime.types import MagnetarError
-from managed_ledger.message_id import EARLIEST, LATEST, MessageId
+from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
 PLACE_HELP: Final = (
     "earliest, latest, the id of a message (12:1:-1), a time (2026-03-01T12:00), or how long ago (90s, 15m, 2h, 3d)."

@@ -30,6 +30,7 @@ class Source(Protocol):
     """The stream that brought a message."""
 
     generation: int
+    schema_topic: str
 
     def ack_soon(self, ids: Sequence[api.MessageId]) -> None: ...
 
@@ -55,21 +56,23 @@ class Letters:
         self._topic = topic
         self._subscription = subscription
         self._brokers = brokers
-        self._schema = schema
+        self.schema_of: Callable[[str, bytes], api.Schema | None] = lambda topic, version: schema
+        """The schema of a topic by which a message was written: its copy goes with it. Raises TopicError."""
         self._subscribe = subscribe
         self._is_subscribed = not retry.dead_letter_subscription
-        self._senders: dict[str, Sender] = {}
+        self._senders: dict[tuple[str, bytes], Sender] = {}
+        """By topic and schema."""
         self._tasks = set[asyncio.Task[None]]()
         self._clock = LoopClock()
 
     # -------------------------------------------------------------------------------- messages that `nack` was told of
 
-    async def on_failed(self, messages: Sequence[tuple[Source, Message]], delay_s: float | None) -> None:
+    async def on_failed(self, messages: Sequence[tuple[Source, Message[Any]]], delay_s: float | None) -> None:
         """Returns when copies are stored and their messages acknowledged. *delay_s*: instead of `Retry.backoff`.
         Raises TopicError for one that is not; the others are done."""
         retry = self.retry
-        copies: dict[str, list[tuple[Source, Message, api.Message]]] = {}
-        waiting: dict[tuple[Source, int], list[Message]] = {}
+        copies: dict[str, list[tuple[Source, Message[Any], api.Message]]] = {}
+        waiting: dict[tuple[Source, int], list[Message[Any]]] = {}
         for source, message in messages:
             failures = message.redelivery_count + 1 if message.problem else retry.failures(message)
             delay_ms = round((retry.delay_s(failures) if delay_s is None else delay_s) * 1000)
@@ -102,11 +105,11 @@ class Letters:
     def are_dead(self, delivery: api.ConsumeResponse.Delivery) -> bool:
         return delivery.redelivery_count > self.retry.max and not delivery.problem
 
-    def bury_soon(self, source: Source, messages: Sequence[Message]) -> None:
+    def bury_soon(self, source: Source, messages: Sequence[Message[Any]]) -> None:
         """Store *messages*, which do not reach the program (rule 2), as dead letters."""
         self._spawn(self._bury(source, source.generation, messages))
 
-    async def _bury(self, source: Source, generation: int, messages: Sequence[Message]) -> None:
+    async def _bury(self, source: Source, generation: int, messages: Sequence[Message[Any]]) -> None:
         topic = self.retry.dead_letter_topic
         try:
             copies = [(source, message, letter_of(message, self._subscription, {})) for message in messages]
@@ -119,11 +122,11 @@ class Letters:
 
     # -------------------------------------------------------------------------------- copies
 
-    async def _store(self, topic: str, copies: Sequence[tuple[Source, Message, api.Message]]) -> None:
+    async def _store(self, topic: str, copies: Sequence[tuple[Source, Message[Any], api.Message]]) -> None:
         """Raises the TopicError of one that is not stored; the others are acknowledged (rule 1)."""
         results = await self._send(topic, copies)
-        stored: dict[Source, list[Message]] = {}
-        left: dict[Source, list[Message]] = {}
+        stored: dict[Source, list[Message[Any]]] = {}
+        left: dict[Source, list[Message[Any]]] = {}
         for (source, message, _), result in zip(copies, results, strict=True):
             (stored if result is None else left).setdefault(source, []).append(message)
         await asyncio.gather(
@@ -135,7 +138,7 @@ class Letters:
                 raise result
 
     async def _send(
-        self, topic: str, copies: Sequence[tuple[Source, Message, api.Message]]
+        self, topic: str, copies: Sequence[tuple[Source, Message[Any], api.Message]]
     ) -> Sequence[BaseException | None]:
         """Why each of the copies is not stored; None for those that are."""
         if topic == self.retry.dead_letter_topic:
@@ -143,21 +146,33 @@ class Letters:
                 await self._have_subscription()
             except TopicError as error:
                 return [error] * len(copies)
-        sender = self._senders.get(topic)
-        if sender is None:
-            opening = api.PublishRequest.Open(schema=self._schema)
-            sender = Sender(self._brokers, topic, opening, SEND_TIMEOUT_S, lambda _: None, None)
-            self._senders[topic] = sender
         results = await asyncio.gather(
-            *(sender.send(letter, letter.key if letter.HasField("key") else None, None) for _, _, letter in copies),
+            *(self._send_one(topic, source, message, letter) for source, message, letter in copies),
             return_exceptions=True,
         )
-        failures = [result if isinstance(result, BaseException) else None for result in results]
-        is_broken = any(one is not None and not isinstance(one, MessageRefused) for one in failures)
-        if is_broken and self._senders.get(topic) is sender:  # for good, maybe; the next copy has another one
-            del self._senders[topic]
-            self._spawn(sender.close())
-        return failures
+        return [result if isinstance(result, BaseException) else None for result in results]
+
+    async def _send_one(self, topic: str, source: Source, message: Message[Any], letter: api.Message) -> None:
+        schema = self.schema_of(source.schema_topic, message.schema_version)
+        kind = topic, b"" if schema is None else schema.SerializeToString(deterministic=True)
+        sender = self._sender(kind, topic, schema)
+        try:
+            await sender.send(letter, letter.key if letter.HasField("key") else None, None)
+        except MessageRefused:
+            raise
+        except Exception:
+            if self._senders.get(kind) is sender:  # broken for good, maybe; the next copy has another one
+                del self._senders[kind]
+                self._spawn(sender.close())
+            raise
+
+    def _sender(self, kind: tuple[str, bytes], topic: str, schema: api.Schema | None) -> Sender:
+        sender = self._senders.get(kind)
+        if sender is None:
+            opening = api.PublishRequest.Open(schema=schema)
+            sender = Sender(self._brokers, topic, opening, SEND_TIMEOUT_S, lambda _: None, None)
+            self._senders[kind] = sender
+        return sender
 
     async def _have_subscription(self) -> None:
         if self._is_subscribed:
@@ -188,14 +203,14 @@ class Letters:
         await asyncio.gather(*(sender.close() for sender in self._senders.values()))
 
 
-async def _nack(source: Source, messages: Iterable[Message], delay_ms: int) -> None:
+async def _nack(source: Source, messages: Iterable[Message[Any]], delay_ms: int) -> None:
     request = api.ConsumeRequest()
     request.nack.ids.extend(id_to_api(message.id) for message in messages)
     request.nack.delay_ms = delay_ms
     await source.request(request)
 
 
-async def _acknowledge(source: Source, messages: Iterable[Message]) -> None:
+async def _acknowledge(source: Source, messages: Iterable[Message[Any]]) -> None:
     ids = [id_to_api(message.id) for message in messages]
     try:
         await source.request(api.ConsumeRequest(acks=ids))

@@ -19,7 +19,7 @@ from typing import Any, Final
 from magnetar.client.base.arguments import check_seconds, check_text, check_whole, wrong
 from magnetar.client.values import INT32, Message, copy_to_api
 from magnetar_core.topics import topics_pb2 as api
-from managed_ledger.topic_name import TopicName
+from magnetar_core.topics.topic_name import TopicName
 
 Backoff = float | Sequence[float] | Callable[[int], float]
 """Seconds until a message is tried again: always the same, by the number of its failures (the last one stays), or a
@@ -102,7 +102,7 @@ class Retry:
             raise ValueError(f"{topic}: topic, retry_topic and dead_letter_topic are different ones")
         return Retry(self.max, self.backoff, retry_topic, dead_letter_topic, self.dead_letter_subscription)
 
-    def failures(self, message: Message) -> int:
+    def failures(self, message: Message[Any]) -> int:
         """How often *message* has failed, this time included."""
         if self.retry_topic is None:
             return message.redelivery_count + 1
@@ -115,7 +115,7 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
     return min(int(text), INT32 - 1) if text.isascii() and text.isdigit() and len(text) <= len(str(INT32)) else 0
 
 
-def letter_of(message: Message, subscription: str, marks: Mapping[str, str]) -> api.Message:
+def letter_of(message: Message[Any], subscription: str, marks: Mapping[str, str]) -> api.Message:
     """The copy of *message* for another topic, with *marks* among its properties."""
     made = copy_to_api(message)
     properties: Any = made.properties

@@ -7,27 +7,29 @@ Rules:
 2. Of changes that nobody takes only the last of each key is kept, so a slow reader of changes costs no more than a
    second table.
 3. A view whose reader has failed or is closed says so instead of what it knew.
+4. A value that cannot be read is no error of the view, and no value either: who asks for it gets the ValueError.
 """
 
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Generator, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self, cast
 
 from magnetar.client.async_consumer import QUEUE_SIZE, AsyncReader
 from magnetar.client.base.rpc import log
+from magnetar.client.codecs.declared import T
 from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import ClientClosed, TopicError
 from magnetar.client.values import Message
 from magnetar_core.runtime.tasks import Bell
-from managed_ledger.message_id import MessageId
+from magnetar_core.topics.message_id import MessageId
 
 # How long nothing comes before the broker is asked where the end is (rule 1).
 PAUSE_S: Final = 0.5
 
 
-class CompactedReader(AsyncReader):
+class CompactedReader(AsyncReader[T]):
     """A reader that knows whether it is behind the messages of a moment."""
 
     async def ends(self) -> dict[ConsumeStream, MessageId]:
@@ -38,17 +40,27 @@ class CompactedReader(AsyncReader):
         return {stream: stream.end for stream in streams if stream.end is not None and stream.is_before_end()}
 
 
-class AsyncTableView(Mapping[str, bytes]):
+class _Unreadable(NamedTuple):
+    """In the place of a value that cannot be read (rule 4)."""
+
+    error: ValueError
+
+
+class AsyncTableView(Mapping[str, T]):
     """The last value of each key of a topic. Made by `AsyncClient.table_view`.
 
-    It is a mapping of keys to payloads. A null message removes its key; messages without a key are passed over.
+    It is a mapping of keys to values. A null message removes its key; messages without a key are passed over.
+
+    Example:
+        async with client.table_view("prices") as view:
+            print(view["apple"], len(view))
     """
 
-    def __init__(self, reader: CompactedReader) -> None:
+    def __init__(self, reader: CompactedReader[T]) -> None:
         self.topic = reader.topic
         self._reader = reader
-        self._values: dict[str, bytes] = {}
-        self._changes = weakref.WeakSet[AsyncChanges]()
+        self._values: dict[str, T | _Unreadable] = {}
+        self._changes = weakref.WeakSet[AsyncChanges[T]]()
         self._moved = Bell()
         self._task: asyncio.Task[None] | None = None
         self._is_ready = False
@@ -94,7 +106,7 @@ class AsyncTableView(Mapping[str, bytes]):
         for changes in list(self._changes):
             changes.bell.ring()
 
-    def _apply(self, messages: list[Message]) -> None:
+    def _apply(self, messages: list[Message[T]]) -> None:
         values, all_changes = self._values, list(self._changes)
         for message in messages:
             key = message.key
@@ -106,14 +118,21 @@ class AsyncTableView(Mapping[str, bytes]):
                 if message.is_null:
                     values.pop(key, None)
                 else:
-                    values[key] = message.payload
+                    values[key] = self._read(message)
                 for changes in all_changes:
                     changes.put(key, message)
         self._moved.ring()
         for changes in all_changes:
             changes.bell.ring()
 
-    def changes(self) -> "AsyncChanges":
+    def _read(self, message: Message[T]) -> T | _Unreadable:
+        try:
+            return message.value
+        except ValueError as error:
+            log.warning("%s", error)
+            return _Unreadable(error)
+
+    def changes(self) -> "AsyncChanges[T]":
         """The messages that change the view from now on, to be used with `async for`; ends when the view is closed.
 
         Of those that wait to be taken only the last of each key is kept. Raises TopicError.
@@ -143,9 +162,13 @@ class AsyncTableView(Mapping[str, bytes]):
 
     # Those of several keys are as of this moment: the view goes on while a program goes through them.
 
-    def __getitem__(self, key: str) -> bytes:
+    def __getitem__(self, key: str) -> T:
+        """Raises KeyError, and ValueError for a value that cannot be read."""
         self._check_ready()
-        return self._values[key]
+        value = self._values[key]
+        if isinstance(value, _Unreadable):
+            raise value.error
+        return value
 
     def __iter__(self) -> Iterator[str]:
         self._check_ready()
@@ -156,20 +179,26 @@ class AsyncTableView(Mapping[str, bytes]):
         return len(self._values)
 
     def keys(self) -> KeysView[str]:
-        return self._copy().keys()
+        self._check_ready()
+        return dict.fromkeys(self._values).keys()
 
-    def values(self) -> ValuesView[bytes]:
+    def values(self) -> ValuesView[T]:
         return self._copy().values()
 
-    def items(self) -> ItemsView[str, bytes]:
+    def items(self) -> ItemsView[str, T]:
         return self._copy().items()
 
-    def _copy(self) -> dict[str, bytes]:
+    def _copy(self) -> dict[str, T]:
+        """Raises ValueError if one of the values cannot be read."""
         self._check_ready()
-        return dict(self._values)
+        copy = dict(self._values)
+        for value in copy.values():
+            if isinstance(value, _Unreadable):
+                raise value.error
+        return cast("dict[str, T]", copy)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.topic}, {len(self._values)} keys)"
+        return f"{type(self).__name__}({self.topic}{self._reader._shown()}, {len(self._values)} keys)"
 
     __hash__ = object.__hash__
 
@@ -189,19 +218,19 @@ class AsyncTableView(Mapping[str, bytes]):
         await self.close()
 
 
-class AsyncChanges(AsyncIterator[Message]):
+class AsyncChanges(AsyncIterator[Message[T]]):
     """Messages that changed a table view, as `async for` takes them."""
 
-    def __init__(self, view: AsyncTableView) -> None:
+    def __init__(self, view: AsyncTableView[T]) -> None:
         self.bell: Final = Bell()
         self._view = view
-        self._waiting: dict[str, Message] = {}
+        self._waiting: dict[str, Message[T]] = {}
 
-    def put(self, key: str, message: Message) -> None:
+    def put(self, key: str, message: Message[T]) -> None:
         self._waiting.pop(key, None)  # the new one goes behind those of other keys that came before it
         self._waiting[key] = message
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         while not self._waiting:
             failure = self._view._failure
             if isinstance(failure, ClientClosed):

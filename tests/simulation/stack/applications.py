@@ -214,7 +214,8 @@ class Orders:
     async def _live(self) -> None:
         addresses = [machine.grpc_address for machine in self._world.cluster.brokers]
         async with magnetar.AsyncClient(addresses) as client:
-            kind = self._rng.choice(("exclusive", "shared", "failover", "key_shared"))
+            kinds: tuple[magnetar.SubscriptionType, ...] = ("exclusive", "shared", "failover", "key_shared")
+            kind = self._rng.choice(kinds)
             count = 1 if kind == "exclusive" else 2
             consumers = [asyncio.ensure_future(self._bill(client, kind)) for _ in range(count)]
             await asyncio.gather(*(self._sell(client, number) for number in range(2)))
@@ -243,7 +244,7 @@ class Orders:
                 self._world.note(f"{self._topic}: nobody knows whether {payload!r} is stored")
             await asyncio.sleep(self._rng.expovariate(1 / 0.3))
 
-    async def _bill(self, client: magnetar.AsyncClient, kind: str) -> None:
+    async def _bill(self, client: magnetar.AsyncClient, kind: magnetar.SubscriptionType) -> None:
         while True:  # a subscription that cannot be had for so long that the client gives up is asked for again
             try:
                 async with client.consumer(

@@ -12,6 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
+import magnetar
 from broker.grpc.consume_call import ConsumeCall
 from broker.grpc.partial import PartialBatches
 from broker.topic.reading.subscription import Subscription
@@ -22,8 +23,8 @@ from magnetar.client.brokers import Brokers
 from magnetar.client.errors import TopicError, TopicInUse, UnreadableMessage
 from magnetar.client.values import Message, Outgoing, partition_of_key
 from magnetar_core.topics import topics_pb2 as api
+from magnetar_core.topics.message_id import EARLIEST, MessageId
 from managed_ledger.errors import StorageUnavailable
-from managed_ledger.message_id import EARLIEST, MessageId
 from managed_ledger.messages import encode_entry
 from managed_ledger.messages_pb2 import ZLIB, MessageMetadata, SingleMessageMetadata
 from managed_ledger.topic_name import TopicName
@@ -65,7 +66,9 @@ async def test_of_a_traced_message_the_dispatch_is_not_recorded(world: BrokerInM
 
 @pytest.mark.parametrize("index_acks", [True, False])
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-async def test_a_batch_is_done_when_all_its_messages_are(world: BrokerInMemory, index_acks: bool, kind: str) -> None:
+async def test_a_batch_is_done_when_all_its_messages_are(
+    world: BrokerInMemory, index_acks: bool, kind: magnetar.SubscriptionType
+) -> None:
     await world.restart(batch_index_acks=index_acks)
     server = await open_grpc(world)
     async with AsyncClient(f"127.0.0.1:{server.port}", operation_timeout_s=5) as client:

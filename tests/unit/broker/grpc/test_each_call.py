@@ -26,6 +26,7 @@ CALLS: Final[dict[str, tuple[Any, Any]]] = {
     "ListBrokers": (api.ListBrokersRequest(), api.ListBrokersResponse),
     "ListTopics": (api.ListTopicsRequest(), api.ListTopicsResponse),
     "GetTopicStats": (api.GetTopicStatsRequest(topic=TOPIC), api.GetTopicStatsResponse),
+    "GetSchema": (api.GetSchemaRequest(topic=TOPIC), api.GetSchemaResponse),
 }
 
 CONSUMING: Final = {

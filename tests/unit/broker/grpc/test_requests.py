@@ -212,7 +212,15 @@ async def test_who_is_not_authenticated_is_refused_before_the_request_comes(worl
     port = await door.start("127.0.0.1", 0)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for method in ("Lookup", "GetTopic", "CreateTopic", "ListTopics", "ListBrokers", "GetTopicStats"):
+            for method in (
+                "Lookup",
+                "GetTopic",
+                "CreateTopic",
+                "ListTopics",
+                "ListBrokers",
+                "GetTopicStats",
+                "GetSchema",
+            ):
                 code, _ = await refused(unsent(channel, f"{SERVICE}/{method}"))
                 assert code == "UNAUTHENTICATED", method
     finally:

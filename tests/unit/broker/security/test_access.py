@@ -394,6 +394,7 @@ REQUESTS: dict[str, Any] = {
     "ListTopics": api.ListTopicsRequest(),
     "ListBrokers": api.ListBrokersRequest(),
     "GetTopicStats": api.GetTopicStatsRequest(topic=TOP),
+    "GetSchema": api.GetSchemaRequest(topic=TOP),
     "Publish": api.PublishRequest(open=api.PublishRequest.Open(topic=TOP)),
     "Consume": api.ConsumeRequest(open=api.ConsumeRequest.Open(topic=TOP, subscription="s", type=api.SHARED)),
 }
@@ -408,6 +409,7 @@ MAY = {
     "ListTopics": {"producer", "consumer"},
     "ListBrokers": {"anonymous", "producer", "consumer"},
     "GetTopicStats": {"producer", "consumer"},
+    "GetSchema": {"producer", "consumer"},
     "Publish": {"producer"},
     "Consume": {"consumer"},
 }

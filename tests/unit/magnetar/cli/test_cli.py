@@ -158,8 +158,13 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
         return 0
 
     monkeypatch.setattr("magnetar.processes.standalone.run_standalone", run_standalone)
-    assert run("standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1").exit_code == 0
-    ports = {"service_port": 0, "web_port": 1, "first_bookie_port": None}
+    assert (
+        run(
+            "standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1", "--grpc-port", "2"
+        ).exit_code
+        == 0
+    )
+    ports = {"service_port": 0, "web_port": 1, "grpc_port": 2, "first_bookie_port": None}
     assert seen == [((Path("d"), None), {"bookies": 3, **ports, "secure": None, "forget_doubt": False})]
 
 
@@ -167,6 +172,7 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
     ("arguments", "words"),
     [
         (["standalone", "--port", "65536"], "'--port': 65536 is not in the range"),
+        (["standalone", "--grpc-port", "x"], "'--grpc-port': 'x' is not a valid integer"),
         (["standalone", "--web-port", "-1"], "'--web-port': -1 is not in the range"),
         (["standalone", "--bookies", "0"], "'--bookies': 0 is not in the range"),
         (["cluster", "up", "--brokers", "0"], "'--brokers': 0 is not in the range"),

@@ -21,7 +21,7 @@ from magnetar.client.brokers import Brokers
 from magnetar.client.consuming import ConsumeStream
 from magnetar.client.errors import ClientClosed, TopicUnavailable
 from magnetar.client.publishing import PublishStream
-from managed_ledger.message_id import MessageId
+from magnetar_core.topics.message_id import MessageId
 from tests.support.waiting import eventually, take_turns
 from tests.unit.broker.conftest import BrokerInMemory, world
 from tests.unit.broker.grpc.conftest import client, door
@@ -350,7 +350,7 @@ def tasks_of_clients() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if folder in str(getattr(task.get_coro(), "cr_code", ""))]
 
 
-@pytest.mark.parametrize("options", [{"mix_keys": True}, {"send_timeout_s": 7}, {"schema": magnetar.Schema(1)}])
+@pytest.mark.parametrize("options", [{"mix_keys": True}, {"send_timeout_s": 7}, {"schema": magnetar.Schema("string")}])
 async def test_producers_made_anew_for_each_message_share_their_tasks(
     client: AsyncClient, options: dict[str, Any]
 ) -> None:
@@ -384,7 +384,7 @@ async def test_a_client_that_is_used_by_its_parts_is_not_dropped(door: GrpcServe
         await producer.send(b"x")
         assert await topics.list() == ["persistent://public/default/t"]
         await topics._owner.close()  # type: ignore[attr-defined]
-        await producer._sender._on_close.__self__.close()  # type: ignore[attr-defined]
+        await producer.sender._on_close.__self__.close()  # type: ignore[attr-defined]
 
 
 async def test_a_blocking_client_that_is_dropped_warns_and_ends_with_its_thread(door: GrpcServer) -> None:

@@ -128,7 +128,7 @@ async def test_a_wrong_use_is_said_at_once(client: AsyncClient) -> None:
 
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
 async def test_a_message_that_fails_each_time_ends_in_the_dead_letter_topic(
-    world: BrokerInMemory, client: AsyncClient, kind: str
+    world: BrokerInMemory, client: AsyncClient, kind: magnetar.SubscriptionType
 ) -> None:
     async with client.consumer("t", "s", type=kind, retry=NOW) as consumer:
         id_ = await client.producer("t").send(b"x", key="k", properties={"a": "b"}, event_time=7, ordering_key=b"o")

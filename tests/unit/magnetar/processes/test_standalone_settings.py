@@ -50,6 +50,16 @@ def test_the_options_for_ports_win_over_the_file(tmp_path: Path) -> None:
     assert [one.port for one in read(tmp_path, "", bookies=3).bookies] == [3181, 3182, 3183]
 
 
+def test_the_port_of_the_topic_api_is_the_one_that_is_asked_for_or_one_that_is_free(tmp_path: Path) -> None:
+    found = read(tmp_path, "")
+    assert (found.broker.grpc_port, found.preferred_grpc_port) == (6648, 6648)
+    found = read(tmp_path, "grpcServicePort=\n", grpc_port=6648, service_port=0)
+    assert (found.broker.grpc_port, found.preferred_grpc_port) == (6648, None)
+    secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key"}
+    found = read(tmp_path, "", secure=secure, service_port=0, grpc_port=7000)
+    assert (found.broker.grpc_port, found.broker.grpc_port_tls) == (None, 7000)
+
+
 def test_the_http_of_bookies_is_on_the_loopback_address_and_off_where_everybody_is_asked(tmp_path: Path) -> None:
     secure = {"tlsCertificateFilePath": "/k/tls.crt", "tlsKeyFilePath": "/k/tls.key", "tlsDirectory": "/k/bookies"}
     local = "127.0.0.1"

@@ -52,9 +52,9 @@ class MessageId:
 
     def to_bytes(self) -> bytes:
         """As `MessageId.serialize` of Pulsar's clients."""
-        from managed_ledger.messages_pb2 import MessageIdData
+        from magnetar_core.topics.message_ids_pb2 import SerializedMessageId
 
-        made = MessageIdData(ledgerId=self.ledger_id % 2**64, entryId=self.entry_id % 2**64)
+        made = SerializedMessageId(ledger_id=self.ledger_id % 2**64, entry_id=self.entry_id % 2**64)
         if self.partition >= 0:
             made.partition = self.partition
         if self.batch_index >= 0:
@@ -66,14 +66,14 @@ class MessageId:
         """What `to_bytes`, or a client of Pulsar, wrote. Raises ValueError."""
         from google.protobuf.message import DecodeError
 
-        from managed_ledger.messages_pb2 import MessageIdData
+        from magnetar_core.topics.message_ids_pb2 import SerializedMessageId
 
         try:
-            parsed = MessageIdData.FromString(data)
+            parsed = SerializedMessageId.FromString(data)
         except DecodeError as error:
             raise ValueError(f"{data[:40]!r} is not a message id: {error}") from None
         return MessageId(
-            _signed(parsed.ledgerId), _signed(parsed.entryId), parsed.partition, parsed.batch_index, parsed.batch_size
+            _signed(parsed.ledger_id), _signed(parsed.entry_id), parsed.partition, parsed.batch_index, parsed.batch_size
         )
 
 
