@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from deploy.fetch_apache import PULSAR_VERSION
 from tests.support import interop_matrix, mixed_cluster
 from tests.support.interop_matrix import Examples, Outcome
 from tests.support.spark_session import spark_session
@@ -59,7 +60,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--write-matrix")
     if target and not hasattr(session.config, "workerinput") and (_collected or _examples):
         day = time.strftime("%Y-%m-%d", time.gmtime())
-        text = interop_matrix.page(_collected, mixed_cluster.versions(), day, _examples)
+        line = "" if mixed_cluster.LINE == PULSAR_VERSION else mixed_cluster.LINE
+        text = interop_matrix.page(_collected, mixed_cluster.versions(), day, _examples, line=line)
         Path(target).write_text(text, encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ def test_the_wheel_has_the_lists_of_apaches_settings(wheel: Path) -> None:
     lists = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".conf")}
     folders = ("broker", "bookie", "autorecovery")
     assert lists == {str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.conf")}
-    assert len(lists) == 5
+    assert len(lists) == 9
 
 
 def test_the_wheel_says_that_it_has_types(wheel: Path) -> None:

@@ -27,18 +27,30 @@ class Examples(NamedTuple):
     others: tuple[tuple[str, str], ...]
 
 
-def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str, examples: Sequence[Examples] = ()) -> str:
-    """docs/INTEROP.md: a matrix of the rows that have the three columns, a list of the others, and the reasons."""
+def page(
+    outcomes: Sequence[Outcome],
+    versions: Mapping[str, str],
+    day: str,
+    examples: Sequence[Examples] = (),
+    *,
+    line: str = "",
+) -> str:
+    """docs/INTEROP.md: a matrix of the rows that have the three columns, a list of the others, and the reasons.
+
+    *line*: whose servers ran, if not those of the distribution.
+    """
     rows = list(dict.fromkeys(each.row for each in outcomes))
     matrix = [row for row in rows if any(each.row == row and each.column in COLUMNS for each in outcomes)]
     lines = [
-        "# Side by side with Apache",
+        f"# Side by side with Apache {line}".rstrip(),
         "",
         "Real processes on one machine: ours beside those of the Apache distribution, on one ZooKeeper. Each cell",
         "publishes with an official client, kills an owner or a bookie in the middle, takes over, reads everything",
         "back from the start and compares it with what was acknowledged.",
         "",
-        f"Written by `make interop` on {day}: " + ", ".join(f"{name} {text}" for name, text in versions.items()) + ".",
+        f"Written by `make interop{f' LINE={line}' if line else ''}` on {day}: "
+        + ", ".join(f"{name} {text}" for name, text in versions.items())
+        + ".",
         "",
         "| | " + " | ".join(COLUMNS) + " |",
         "|---|" + "---|" * len(COLUMNS),
@@ -63,6 +75,9 @@ def page(outcomes: Sequence[Outcome], versions: Mapping[str, str], day: str, exa
         "`make interop` gets the distribution and the load generator with Maven into `.cache/apache` (245 MB, once),",
         "needs Java 17 with `javac` and, for its cells, Go, and runs [tests/interop](../tests/interop). Everything",
         "listens on free loopback ports.",
+        "",
+        "`make interop LINE=4.2.4` and `LINE=5.0.1` run what has servers of Apache's in it with those of",
+        "[4.2](INTEROP-4.2.4.md) and [5.0](INTEROP-5.0.1.md), from plain jars.",
         "",
         "| cell | test | s |",
         "|---|---|---|",

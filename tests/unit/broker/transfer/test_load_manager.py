@@ -442,6 +442,7 @@ async def test_a_strategy_that_is_chosen_by_its_class_moves_the_bundle_that_it_w
 async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker_once(world: AdminWorld) -> None:
     chosen: dict[str, Any] = {"load_balancer": False, "auto_split": False, "distribute_evenly": False}
     chosen["shedding_strategy"] = f"{STRATEGIES}OverloadShedder"
+    chosen["placement_strategy"] = f"{STRATEGIES}LeastLongTermMessageRate"
     a, b = await world.side(**chosen), await world.side(**chosen)
     texts = Bundles.equal(16).ranges[:3]
     for text in texts:
@@ -459,7 +460,9 @@ async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker
 
 
 async def test_the_strategy_is_changed_while_brokers_run(world: AdminWorld) -> None:
-    a, b = [await world.side(load_balancer=False, shedding_strategy=ONE_BUNDLE, auto_split=False) for _ in range(2)]
+    chosen: dict[str, Any] = {"load_balancer": False, "shedding_strategy": ONE_BUNDLE, "auto_split": False}
+    chosen["placement_strategy"] = f"{STRATEGIES}LeastLongTermMessageRate"
+    a, b = await world.side(**chosen), await world.side(**chosen)
     assert (await a.ownership.locate(TOPIC, authoritative=True)).here
     head = leader(a, b)
     await tell(a, 0.95, **{BUNDLE.rpartition("/")[2]: wide(60), OTHER: wide(1)})
