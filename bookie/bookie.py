@@ -37,7 +37,7 @@ from bookie.serving.server import Server
 from bookie.serving.tls_listener import client_certificates, server_certificates
 from bookie.startup import Opened, open_storage
 from bookie.storage.checkpoint import Checkpointer
-from bookie.storage.index import Index, RocksIndex
+from bookie.storage.index import Index, IndexCorrupt, RocksIndex
 from bookie.storage.journal.writer import JournalFailed, NoSpace
 from bookie.storage.ledger_storage import is_no_space
 from magnetar_core.bookkeeper.metadata.bookies.bookie_info import BookieServiceInfo, bookie_endpoint, http_endpoint
@@ -87,10 +87,12 @@ class Bookie:
         usage: Callable[[str], DiskUsage] | None = None,
         repair_source: RepairSource | None = None,
         new_socket: Callable[[int, int, int], socket.socket] = socket.socket,
+        is_moved: bool = False,
     ) -> None:
         """*usage* returns the usage of the file system below a directory; by default *files* does. *repair_source*
         fetches copies of entries that are damaged here; by default from the other bookies of the cluster.
-        *new_socket* makes the socket that is bound, as `socket.socket` does."""
+        *new_socket* makes the socket that is bound, as `socket.socket` does. *is_moved*: its directories may stand
+        elsewhere than they did."""
         self.config = config
         self._store = store
         self._clock = clock
@@ -100,6 +102,7 @@ class Bookie:
         self._open_index = open_index
         self._repair_source = repair_source
         self._new_socket = new_socket
+        self._is_moved = is_moved
         self._usage = files.usage if usage is None else usage
         self._address = ("", 0)
         self._bookie_id = config.bookie_id
@@ -183,6 +186,17 @@ class Bookie:
             return await ledgers.next_id()
         return 0
 
+    def _ledgers_in(self, directory: str) -> list[int]:
+        """The ledgers of a directory that is not open yet; none of an index that will be made anew. Raises OSError."""
+        try:
+            index = self._open_index(directory, MIB)
+        except IndexCorrupt:
+            return []
+        try:
+            return [ledger_id for ledger_id, _ in index.ledgers()]
+        finally:
+            index.close()
+
     # -- starting
 
     async def _start(self) -> None:
@@ -200,6 +214,8 @@ class Bookie:
                 self._bookie_id,
                 self._next_ledger_id,
                 take_emptied=self.config.data_integrity,
+                take_moved=self._is_moved,
+                ledgers_in=self._ledgers_in,
             )
         except OSError as error:
             raise StorageFailed(f"bookie {self._bookie_id} cannot read or write its cookies: {error}") from error

@@ -14,9 +14,11 @@ Rules:
 1. A bookie without any cookie, in its directories and in the store, is new; its directories must be empty.
 2. Otherwise all cookies must exist and be equal, or the bookie does not serve: a bookie with a wiped disk would answer
    "no such entry", and recoveries would cut off ledgers (I49).
+3. Directories that an operator has moved differ by their paths only: all of them have a cookie of this bookie, there
+   are as many as before, and in the same order.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -111,8 +113,59 @@ def is_new_bookie(
             f"bookie {expected.bookie_id} does not start, its directories do not belong to it:\n"
             + "\n".join(f"  {problem}" for problem in problems)
             + "\nPut back the disks that belong here, or the settings that it had"
-        )
+            + ("; if all of them were moved to these paths, start it once with --moved"
+               if _differ_by_paths(expected, stored, on_disk) else "")
+        )  # fmt: skip
     return stored is None
+
+
+def _differ_by_paths(expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None]) -> bool:
+    try:
+        return is_moved(expected, stored, on_disk)
+    except CookieMismatch:
+        return False
+
+
+def is_moved(expected: Cookie, stored: Cookie | None, on_disk: Mapping[str, Cookie | None]) -> bool:
+    """Whether all directories of a known bookie stand at other paths than its cookies say; the caller then writes new
+    ones. Some may be new already, from a start that was cut short. Raises CookieMismatch where they are not all of
+    the directories of this bookie."""
+    if stored is None:
+        return False  # `is_new_bookie` says whether it is new
+    problems = [f"{place} has no cookie" for place, cookie in on_disk.items() if cookie is None]
+    for place, cookie in {"the metadata store": stored, **on_disk}.items():
+        if cookie is not None:
+            problems += _differences(_at_the_same_places(expected, cookie), cookie, place)
+            if cookie not in (stored, expected) and not problems:
+                problems.append(f"{place} belongs to other directories: {_text(cookie.ledger_directories)}")
+    if problems:
+        raise CookieMismatch(
+            f"bookie {expected.bookie_id} does not start: these are not the directories that it had, moved:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+        )
+    return any(cookie != expected for cookie in (stored, *on_disk.values()))
+
+
+def _at_the_same_places(expected: Cookie, actual: Cookie) -> Cookie:
+    """*expected* with the paths of *actual*, as far as there are as many: so many of each kind have to be there."""
+    if len(expected.journal_directories) == len(actual.journal_directories):
+        expected = replace(expected, journal_directories=actual.journal_directories)
+    if len(expected.ledger_directories) == len(actual.ledger_directories):
+        expected = replace(expected, ledger_directories=actual.ledger_directories)
+    return expected
+
+
+def order_problem(directories: Sequence[str], ledgers: Sequence[Iterable[int]]) -> str:
+    """Why *directories*, each with some of its ledgers, are not in the order in which they were; empty if nothing
+    speaks against it. A ledger's directory is its number modulo the number of directories."""
+    for number, (directory, ids) in enumerate(zip(directories, ledgers, strict=True)):
+        for ledger_id in ids:
+            if ledger_id % len(directories) != number:
+                return (
+                    f"{directory} was number {ledger_id % len(directories) + 1} of ledgerDirectories, and is number "
+                    f"{number + 1}; name them in the order that they had"
+                )
+    return ""
 
 
 def _former_name(expected: Cookie, on_disk: Mapping[str, Cookie | None]) -> str:

@@ -16,11 +16,11 @@ import errno
 import logging
 import os
 import posixpath
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from bookie.disks import cookie as cookies
-from bookie.disks.cookie import Cookie
+from bookie.disks.cookie import Cookie, CookieMismatch
 from bookie.disks.read_only import (
     STATUS_FILE,
     DiskCheck,
@@ -131,6 +131,8 @@ class Directories:
         next_ledger_id: Callable[[], Awaitable[int]],
         *,
         take_emptied: bool = False,
+        take_moved: bool = False,
+        ledgers_in: Callable[[str], Iterable[int]] = lambda _: (),
     ) -> bool:
         """Write the cookies of a new bookie; for a known one, check that they all match.
 
@@ -138,6 +140,8 @@ class Directories:
         (`first_ledger_id`).
         *take_emptied*: accept a bookie with emptied directories. Returns True if there are any. The caller must then
         record that entries were lost, and write the missing cookies after that (`stamp`).
+        *take_moved*: accept directories that stand elsewhere than their cookies say, and write new ones.
+        *ledgers_in(directory)* are ledgers that the index of a ledger directory has, which show its place among them.
         Raises CookieMismatch, Corruption, MetadataError.
         """
         expected = Cookie(bookie_id, self._journals, self._ledgers, await registration.instance_id())
@@ -149,6 +153,15 @@ class Directories:
         on_disk = {path: self._read_cookie(path) for path in paths}
         holds_data = {path: self._holds_data(path) for path in paths}
         self._expected = expected
+        if take_moved and cookies.is_moved(expected, stored, on_disk):
+            if len(self.ledgers) > 1:
+                problem = cookies.order_problem(self.ledgers, [ledgers_in(directory) for directory in self.ledgers])
+                if problem:
+                    raise CookieMismatch(f"bookie {bookie_id} does not start: {problem}")
+            self.stamp()
+            await registration.write_cookie(expected.encode(), None if node is None else node.version)
+            log.warning("bookie %s: its directories were moved; their cookies are new", bookie_id)
+            return False
         if take_emptied and cookies.is_emptied(expected, stored, on_disk, holds_data):
             self._note_first_ledger(await next_ledger_id())
             return True

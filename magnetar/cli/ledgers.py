@@ -7,7 +7,7 @@ import click
 from magnetar.cli.common import output as show
 from magnetar.cli.common.chosen_cluster import ChosenCluster, with_cluster
 from magnetar.cli.common.guesses import Guessing
-from magnetar.cli.common.options import json_option, now_ms, print_json
+from magnetar.cli.common.options import json_option, now_ms, print_json, who
 from magnetar.inspect.inspector import Copy, Inspector, Lacking, LedgerRecord
 from magnetar.inspect.strays import Restored, Stray, StrayLedgers
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
@@ -26,6 +26,9 @@ STRAYS_SHOWN = 1_000
 
 # How often `lacking --wait` looks; it reads all records each time.
 LOOK_AGAIN_S = 1.0
+
+# Ledgers that could not be widened, of each reason.
+LEFT_NAMED = 10
 
 _SEE_LIST = "see `magnetar autorecovery list`"
 
@@ -287,6 +290,41 @@ def read_entry(cluster: ChosenCluster, ledger_id: int, entry_id: int, output: IO
         raise MagnetarError(f"no bookie gave a good copy of ledger {ledger_id} entry {entry_id} ({verdicts})")
 
     output.write(cluster.ask(ask))
+
+
+@ledgers.command("widen")
+@click.option("--copies", type=click.IntRange(min=2), required=True, help="Copies that each entry is to have.")
+@with_cluster
+@json_option
+def widen_ledgers(cluster: ChosenCluster, copies: int, as_json: bool) -> None:
+    """Let closed ledgers with fewer copies have as many; auto-recovery makes them, and has to run.
+
+    Exit code 2 if some could not be widened. Ledgers that are written to are closed when their topic is unloaded.
+
+    Example:  magnetar ledgers widen --copies 3
+    """
+    from magnetar.inspect.widening import Widened, widen
+
+    async def ask(inspector: Inspector) -> Widened:
+        with show.bar("ledgers") as drawn:
+            return await widen(inspector, copies, f"widen-{who()}", drawn.update)
+
+    made = cluster.ask(ask, changes=True)
+    if as_json:
+        print_json(made._asdict())
+    else:
+        click.echo(f"{len(made.ledgers)} ledgers get {copies} copies; `magnetar ledgers lacking --wait` waits for them")
+        for left, why in (
+            (made.open, "are written to: unload their topics, and repeat this"),
+            (made.striped, "are striped, and stay as they are"),
+            (made.busy, "are being repaired, or changed meanwhile: repeat this"),
+            (made.unreadable, "have records that cannot be read"),
+        ):
+            if left:
+                named = ", ".join(map(str, left[:LEFT_NAMED])) + (", …" if len(left) > LEFT_NAMED else "")
+                click.echo(f"{len(left)} {why} ({named})")
+    if made.open or made.busy or made.unreadable:
+        raise click.exceptions.Exit(2)
 
 
 # ---------------------------------------------------------------------- ledgers that the metadata do not know

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from magnetar.cli.common.options import AT_LEAST_ONE, config_option, processes_option
+from magnetar.cli.common.options import AT_LEAST_ONE, config_option, moved_option, processes_option
 from magnetar.processes import servers
 from magnetar.processes import standalone as standalone_process
 
@@ -27,6 +27,7 @@ PORT = click.IntRange(0, 65535)
               help="Folder of keys, certificates and a token, made once; clients use TLS and a token.")  # fmt: skip
 @click.option("--forget-doubt", is_flag=True,
               help="Give up ledgers that are newer than the metadata (see `magnetar doctor`).")  # fmt: skip
+@moved_option
 def standalone(
     data: Path,
     config: Path | None,
@@ -38,6 +39,7 @@ def standalone(
     processes: str | None,
     secure: Path | None,
     forget_doubt: bool,
+    moved: bool,
 ) -> None:
     """Run broker, bookies and metadata in one process.
 
@@ -61,6 +63,7 @@ def standalone(
             first_bookie_port=bookie_port,
             secure=secure,
             forget_doubt=forget_doubt,
+            is_moved=moved,
         )
     )
 

@@ -35,10 +35,11 @@ def read_broker_settings(
         raise ConfigurationError(with_origin(str(error), str(path or ""), os.environ)) from None
 
 
-def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
+def run_bookie(config_path: Path | None, processes: str | None = None, *, is_moved: bool = False) -> int:
     """Run a bookie until it is stopped; returns the exit code. Raises ConfigurationError.
 
-    *processes* wins over the setting `magnetarProcesses`; more than one: a service of so many bookies.
+    *processes* wins over the setting `magnetarProcesses`; more than one: a service of so many bookies. *is_moved*: its
+    directories may stand elsewhere than they did.
     """
     from magnetar.processes.autorecovery import open_client, start_embedded
     from magnetar.processes.bookies.bookie import start_bookie
@@ -55,7 +56,7 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
     url, root = split_service_uri(config.metadata_service_uri)
     count = number_of(config.processes)
     if count > 1:
-        return run_bookies(config, config_path, count, url, root)
+        return run_bookies(config, config_path, count, url, root, is_moved=is_moved)
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
         if PART_OF_SERVICE not in os.environ:
@@ -87,6 +88,7 @@ def run_bookie(config_path: Path | None, processes: str | None = None) -> int:
             root=root,
             mounted=mounted,
             recovery_rate=auto_recovery.rate,
+            is_moved=is_moved,
         )
         if client is not None:
             start_embedded(bookie.bookie_id, store, client, clock, auto_recovery, parts, root=root)

@@ -1,13 +1,13 @@
 """`magnetar standalone`: bookies, broker and metadata in one process, on a folder.
 
     DATA/lock                  held while it runs
+    DATA/backup.socket         where `magnetar backup` asks for a snapshot
     DATA/metadata/             RocksDB: ledgers, topics, policies
     DATA/bookie-1/journal, DATA/bookie-1/ledgers        … one pair a bookie
 
 The parts are the same as in a cluster and talk over loopback sockets as they do there.
 """
 
-import contextlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,25 +15,21 @@ from typing import TYPE_CHECKING
 
 from magnetar import __version__
 from magnetar.processes.announced import say_ready
+from magnetar.processes.data_folder import lock_folder
 from magnetar.processes.standalone_settings import (
     FIRST_BOOKIE_HTTP_PORT,
     StandaloneSettings,
     read_standalone_settings,
 )
-from magnetar_core.runtime.files import Lock, OsFiles
+from magnetar_core.runtime.files import OsFiles
 from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts
-from magnetar_core.runtime.types import MagnetarError
 
 if TYPE_CHECKING:
     from broker.broker import Broker
     from magnetar.processes.secure_folder import SecureFolder
-
-
-class DataInUse(MagnetarError):
-    """Another process uses the same folder."""
 
 
 def run_standalone(
@@ -47,11 +43,13 @@ def run_standalone(
     first_bookie_port: int | None = None,
     secure: Path | None = None,
     forget_doubt: bool = False,
+    is_moved: bool = False,
 ) -> int:
     """Run until interrupted; returns the exit code. Raises ConfigurationError.
 
     *secure* is the folder of keys and certificates, where clients shall be authenticated and come over TLS.
     *forget_doubt*: ledgers that are newer than the metadata are given up, as `magnetar bookie gc forget-doubt` does it.
+    *is_moved*: the folder may stand elsewhere than it did.
     """
     start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
     data = data.resolve()
@@ -71,7 +69,7 @@ def run_standalone(
         folder.prepare([settings.broker.advertised_host])
 
     async def start(parts: Parts, shutdown: Shutdown) -> None:
-        broker = await start_standalone(data, settings, parts, shutdown, forget_doubt=forget_doubt)
+        broker = await start_standalone(data, settings, parts, shutdown, forget_doubt=forget_doubt, is_moved=is_moved)
         if folder is not None:
             _say_how_to_connect(folder, broker)
 
@@ -79,13 +77,22 @@ def run_standalone(
 
 
 async def start_standalone(
-    data: Path, settings: StandaloneSettings, parts: Parts, shutdown: Shutdown, *, forget_doubt: bool = False
+    data: Path,
+    settings: StandaloneSettings,
+    parts: Parts,
+    shutdown: Shutdown,
+    *,
+    forget_doubt: bool = False,
+    is_moved: bool = False,
 ) -> "Broker":
     """Start everything and print the one line with the addresses. Raises MagnetarError."""
     from autorecovery.reporting.report_sweep import ReportSweep
     from bookie.bookie import Bookie, PortInUse
     from bookie.config import BookieConfig
     from broker.serving.storage import client_config
+    from magnetar.processes.backup.door import BackupDoor
+    from magnetar.processes.backup.restoring import check_restored
+    from magnetar.processes.backup.snapshot import Snapshot, remove_snapshots
     from magnetar.processes.bookies.bookie import HttpPortInUse, start_bookie
     from magnetar.processes.broker import grpc_address, start_broker
     from magnetar.processes.standalone_storage import lost_ledger_samples, storage_rows
@@ -96,12 +103,14 @@ async def start_standalone(
     from magnetar_core.bookkeeper.metadata.stores.embedded import EmbeddedStore
 
     clock, files = new_clock(), OsFiles()
-    lock = _lock(data, files)
+    lock = lock_folder(data, files)
 
     async def unlock() -> None:
         lock.release()
 
     parts.add("folder", unlock)
+    check_restored(data)
+    remove_snapshots(data)
     began_s = clock.monotonic()
     store = await EmbeddedStore.open(str(data / "metadata"), clock)
     parts.add("metadata", store.close)
@@ -111,7 +120,7 @@ async def start_standalone(
     async def start(config: BookieConfig, preferred: int) -> tuple[Bookie, str]:
         """Start a bookie. Where its HTTP port is the *preferred* one and in use, any free port is taken instead."""
         try:
-            return await start_bookie(config, store, clock, files, parts, shutdown, root="/ledgers")
+            return await start_bookie(config, store, clock, files, parts, shutdown, root="/ledgers", is_moved=is_moved)
         except HttpPortInUse:
             if config.http_port != preferred:
                 raise
@@ -119,7 +128,7 @@ async def start_standalone(
         except PortInUse as error:
             raise PortInUse(f"{error} (--bookie-port)") from None
 
-    addresses, urls, operations = [], [], []
+    addresses, urls, operations, started = [], [], [], []
     for number, config in enumerate(settings.bookies):
         # Bookies take entries as large as maxMessageSize lets the broker take.
         config = replace(config, frame_bytes_max=max(config.frame_bytes_max, client.frame_bytes_max))
@@ -127,6 +136,7 @@ async def start_standalone(
         if forget_doubt:
             await bookie.operations.forget_doubt()
         operations.append(bookie.operations)
+        started.append(bookie)
         urls += [url] if url else []
         addresses.append("{}:{}".format(*bookie.address))
     bookkeeper = BookKeeper(store, clock, client)
@@ -149,6 +159,9 @@ async def start_standalone(
         storage=lambda: storage_rows(operations, sweep),
         on_failure=shutdown.fail,
     )
+    door = BackupDoor(data, Snapshot(data, store, started, files))
+    await door.open()
+    parts.add("door for backups", door.close)
     watch_loop(settings.broker.loop_stall_warn_ms, clock, parts)
     say_ready(
         f"magnetar standalone is ready after {clock.monotonic() - began_s:.2f} s: {broker.address.native_url}, "
@@ -180,17 +193,3 @@ def _say_how_to_connect(folder: "SecureFolder", broker: "Broker") -> None:
 What reads from bookies needs {folder.path / BOOKIES}: Spark as bookkeeper.tlsDirectory, others as --tls-directory""",
         flush=True,
     )
-
-
-def _lock(data: Path, files: OsFiles) -> Lock:
-    try:
-        files.make_directories(str(data))
-        return files.lock(str(data / "lock"))
-    except BlockingIOError:
-        raise DataInUse(
-            f"{data} is in use by another magnetar standalone; stop that one, or give another folder with --data"
-        ) from None
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            data.rmdir()
-        raise MagnetarError(f"cannot use {data}: {error.strerror}") from None

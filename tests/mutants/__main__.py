@@ -27,6 +27,7 @@ from typing import NamedTuple
 from tests.mutants import (
     abuse,
     auto_recovery,
+    backups,
     broker,
     clients_bytes,
     http,
@@ -46,6 +47,7 @@ from tests.mutants.catalogue import Mutant
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
     *policies.MUTANTS, *security.MUTANTS, *spark.MUTANTS, *state_log.MUTANTS, *older_metadata.MUTANTS,
+    *backups.MUTANTS,
     *http.MUTANTS, *clients_bytes.MUTANTS, *shares.MUTANTS, *abuse.MUTANTS, *rights.MUTANTS,
 )  # fmt: skip
 

@@ -19,6 +19,11 @@ from types import MappingProxyType
 import pytest
 
 from magnetar.processes.cluster import STATE_FILE, Cluster
+from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
+    find_pyspark_jars,
+    zookeeper_command,
+    zookeeper_config,
+)
 from tests.support.pages import blocks_of, spark_java
 from tests.support.spark_session import unpacked_home
 from tests.support.zookeeper import why_not
@@ -114,6 +119,13 @@ def stop_of(name: str) -> str:
 def before(command: str, *steps: str) -> list[str]:
     """Options of `tests.support.pages`: what the reader does by himself when the page comes to *command*."""
     return [word for step in steps for word in ("--before", command, step)]
+
+
+def stop_standalone(data: str) -> str:
+    """Stops the standalone that was started here with `--data` *data*, as Ctrl-C does, and waits for its end."""
+    is_it = f'[ "$(readlink $one/cwd)" = "$PWD" ] && grep -qzsx -e "{data}" $one/cmdline'
+    find = f"for one in /proc/[0-9]*; do if {is_it}; then pid=${{one#/proc/}}; fi; done"
+    return f"{find}; kill $pid; while grep -qs '^State:.[^Z]' /proc/$pid/status; do sleep 0.02; done"
 
 
 HASH_OF_THE_PAGE = "sha256:60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
@@ -340,6 +352,35 @@ def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:
     assert "persistent://public/default/orders" in said
     assert '["standalone"]' in said
     assert "read b'from pulsar'" in said
+
+
+def test_the_page_about_backups_can_be_copied(tmp_path: Path) -> None:
+    """From a standalone, over its backup, to a cluster of three bookies; with a ZooKeeper, which the page does not
+    start."""
+    (tmp_path / "zookeeper").mkdir()
+    (tmp_path / "zoo.cfg").write_text(zookeeper_config(tmp_path / "zookeeper", 2181))
+    with usual_ports() as network, (tmp_path / "zookeeper.log").open("wb") as log:
+        command = [*network, *zookeeper_command(find_pyspark_jars(), tmp_path / "zoo.cfg")]
+        with subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL) as zookeeper:
+            try:
+                said = follow(
+                    "docs/backup.md", tmp_path,
+                    *before("magnetar standalone --data ./elsewhere --moved",
+                            stop_standalone("./data"), stop_standalone("./copy"), "mv copy elsewhere"),
+                    *before("magnetar metadata dump standalone.dump --metadata rocksdb:./data/metadata",
+                            "magnetar read orders | grep -c order", stop_standalone("./elsewhere")),
+                    *before("magnetar doctor --metadata zk:127.0.0.1:2181",
+                            "magnetar ledgers show 0 --metadata zk:127.0.0.1:2181"),
+                    network=network,
+                )  # fmt: skip
+            finally:
+                zookeeper.terminate()
+    assert "of them linked to backups/monday" in said
+    assert said.count("order 3\n") == 2, "in the copy, and in the cluster"
+    assert "\n3\n" in said, "the moved copy has three"
+    assert "ledgers get 3 copies" in said
+    assert "ledgers lacks a copy" in said
+    assert len(re.findall(r"bookie-\d good", said)) == 6, "three copies of each of the two entries"
 
 
 @pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/*.md")))

@@ -235,6 +235,15 @@ class EntryLogs:
                 self._abandon()
                 raise
 
+    def end_log(self) -> None:
+        """Take no more entries into the open log, so that its file does not change any more. On the flusher's thread.
+        A disk that takes nothing more leaves it without its map, as after a crash."""
+        if self._file is not None:
+            try:
+                self._seal()
+            except OSError:
+                self._abandon()
+
     def close(self) -> None:
         """Seal the open log and close all files."""
         if self._file is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from magnetar.cli.common.later import Later, LaterGroup
-from magnetar.cli.common.options import config_option, processes_option
+from magnetar.cli.common.options import config_option, moved_option, processes_option
 
 _HERE = "magnetar.cli.bookie"
 
@@ -50,8 +50,9 @@ COMMANDS = (
 @click.group(cls=LaterGroup, later=COMMANDS, invoke_without_command=True)
 @config_option
 @processes_option
+@moved_option
 @click.pass_context
-def bookie(context: click.Context, config: Path | None, processes: str | None) -> None:
+def bookie(context: click.Context, config: Path | None, processes: str | None, moved: bool) -> None:
     """Run a bookie, which stores ledgers and serves BookKeeper's protocol.
 
     With --processes N it is a service of N bookies, each with a port and directories of its own, and one HTTP address.
@@ -61,10 +62,10 @@ def bookie(context: click.Context, config: Path | None, processes: str | None) -
     Example:  magnetar bookie --config bookie.conf
     """
     if context.invoked_subcommand is not None:
-        if config is not None or processes is not None:
-            name = "--config" if config is not None else "--processes"
+        if config is not None or processes is not None or moved:
+            name = "--config" if config is not None else "--processes" if processes is not None else "--moved"
             raise click.UsageError(f"{name} runs a bookie; the commands ask one that runs, see --admin-url")
         return
     from magnetar.processes.servers import run_bookie
 
-    sys.exit(run_bookie(config, processes))
+    sys.exit(run_bookie(config, processes, is_moved=moved))

@@ -77,6 +77,11 @@ processes_option: Final = click.option(
 )  # fmt: skip
 
 
+moved_option: Final = click.option(
+    "--moved", is_flag=True, help="The stored data were moved here from other paths; once, at the first start here."
+)
+
+
 def service_option(command: F) -> F:
     return click.option(
         "--service-url", default=SERVICE_URL, show_default=True, envvar="MAGNETAR_SERVICE_URL",

@@ -120,17 +120,18 @@ async def start_bookie(
     root: str,
     mounted: "Mapping[str, Application] | None" = None,
     recovery_rate: float | None = None,
+    is_moved: bool = False,
 ) -> tuple[Bookie, str]:
     """Start a bookie and, where the settings say so, its HTTP; *parts* learns how to stop them.
 
     *mounted*: prefix → application that is served on the bookie's HTTP, too. *recovery_rate*: bytes a second that
-    recoveries which it is asked for copy; None: no limit. Returns the bookie and the URL of its
-    HTTP, empty if there is none. Raises MagnetarError.
+    recoveries which it is asked for copy; None: no limit. *is_moved*: its directories may stand elsewhere than they
+    did. Returns the bookie and the URL of its HTTP, empty if there is none. Raises MagnetarError.
 
     HTTP is opened first, so that health checks reach the process also while a long journal is replayed.
     """
     certificates = client_certificates(config, clock)
-    bookie = Bookie(config, store, clock, files, root=root, on_failure=shutdown.fail)
+    bookie = Bookie(config, store, clock, files, root=root, on_failure=shutdown.fail, is_moved=is_moved)
     listening = _bind_http(config)
     if listening is None:
         await bookie.start()

@@ -74,8 +74,11 @@ def run_brokers(config: "BrokerConfig", config_path: Path | None, processes: int
     return run(start)
 
 
-def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int, url: str, root: str) -> int:
-    """Run a service of bookies, as above. *url*, *root*: the metadata store, and where the ledgers' part begins."""
+def run_bookies(
+    config: "BookieConfig", config_path: Path | None, processes: int, url: str, root: str, *, is_moved: bool = False
+) -> int:
+    """Run a service of bookies, as above. *url*, *root*: the metadata store, and where the ledgers' part begins.
+    *is_moved*: their directories may stand elsewhere than they did."""
     shares = bookie_shares(config, processes)
     name, _ = http_setting(config)
 
@@ -89,7 +92,9 @@ def run_bookies(config: "BookieConfig", config_path: Path | None, processes: int
             listening = bind_http(host, port, ("httpServerHost or prometheusStatsHttpAddress", name))
         await keep_recorded(config, processes, url, root)
         clock = new_clock()
-        children = Children("bookie", _command("bookie", config_path), shares, clock)
+        children = Children(
+            "bookie", [*_command("bookie", config_path), *(["--moved"] if is_moved else [])], shares, clock
+        )
         parts.add("processes", children.stop)
         if listening is not None:
             from magnetar.processes.many.front import Front

@@ -1,11 +1,13 @@
 """Unit tests of caches, ledgers, entry logs, cookies and settings."""
 
+import errno
+
 import pytest
 
 from bookie.config import IGNORED_SETTINGS, BookieConfig
 from bookie.disks.cookie import Cookie, CookieMismatch, decode, is_new_bookie
 from bookie.storage.entry_log import format as log_format
-from bookie.storage.entry_log.files import EntryLogs
+from bookie.storage.entry_log.files import EntryLogs, list_logs
 from bookie.storage.ledgers import FENCED_LAC, Ledger, Ledgers, explicit_lac_of
 from bookie.storage.ledgers import decode as decode_ledger
 from bookie.storage.read_cache import ReadCache
@@ -173,6 +175,32 @@ def test_a_log_that_is_read_while_it_is_removed_is_not_kept_open() -> None:
     assert opened is not None, "the caller closes it"
     with pytest.raises(FileNotFoundError):
         logs.read(location, 1, 0)
+
+
+def test_a_log_that_is_ended_gets_its_map_and_no_further_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MemoryFiles()
+    files.make_directories("/l")
+    logs = EntryLogs(files, "/l", 1 << 20)
+    logs.end_log()
+    assert list_logs(files, "/l") == [], "there is none to end"
+    (first,) = logs.append([(1, 0, stored_entry(1, 0))])
+    logs.sync()
+    logs.end_log()
+    assert list(logs.ledgers_map(0)) == [1]
+    assert logs.current_log_id is None
+    (second,) = logs.append([(1, 1, stored_entry(1, 1))])
+    assert (first[2] >> 32, second[2] >> 32) == (0, 1)
+
+    def full(_: EntryLogs) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(EntryLogs, "_seal", full)
+    logs.end_log()
+    assert logs.current_log_id is None
+    monkeypatch.undo()
+    (third,) = logs.append([(1, 2, stored_entry(1, 2))])
+    assert third[2] >> 32 == 2
+    assert logs.read_run(1, [(1, second[2])], 10_000)[0][1] == stored_entry(1, 1)
 
 
 def test_runs_are_read_in_one_go_and_end_at_a_log() -> None:

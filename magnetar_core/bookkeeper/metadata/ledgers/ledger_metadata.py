@@ -11,7 +11,8 @@
 Rules the code below keeps (I3, I18 to I20):
 
 1. An update keeps the format version the record was read with.
-2. Quorums, digest and password never change. After CLOSED only ensembles do (re-replication).
+2. Quorums, digest and password never change. After CLOSED only ensembles do (re-replication); and where every bookie
+   of an ensemble has every entry, a closed ledger may get more copies.
 3. Segments start at 0 and grow; each ensemble has `ensemble_size` different bookies.
 4. A record that cannot be read raises Corruption; it never counts as absent.
 
@@ -149,6 +150,16 @@ class LedgerMetadata:
                 for segment in self.segments
             )
         )
+
+    def with_more_copies(self, copies: int, ensembles: Mapping[int, tuple[str, ...]]) -> "LedgerMetadata":
+        """A closed ledger with *copies* of each entry, on *ensembles* by first entry: the former ones, and more
+        bookies, which lack the entries so far. Readers ask the others then."""
+        if not self.is_closed or self.ensemble_size != self.write_quorum or copies < self.write_quorum:
+            raise IllegalChange(f"{copies} copies of a ledger that is {self.state.name}, or striped, or has more")
+        segments = tuple(Segment(first_entry_id, ensembles[first_entry_id]) for first_entry_id, _ in self.segments)
+        if any(new[1][: self.ensemble_size] != old[1] for new, old in zip(segments, self.segments, strict=True)):
+            raise IllegalChange("a bookie that has the entries is not named any more")
+        return self._changed(ensemble_size=copies, write_quorum=copies, segments=segments)
 
     def in_recovery(self) -> "LedgerMetadata":
         if self.is_closed:

@@ -12,18 +12,23 @@ One process owns a directory (RocksDB's LOCK). Rules:
    were synced, written behind each sync: with fewer of them the directory is not opened. It is not synced: at worst it
    has a smaller number. The store's identity is in it and in what each process writes first.
 
+7. A checkpoint is made between two writes, and nothing is written until what belongs to it is copied, too.
+
 Other processes may open the same directory to read it (`secondary`).
 """
 
 import asyncio
 import math
 import os
+import shutil
 import struct
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from magnetar_core.bookkeeper.metadata.stores.rocks_tree import (
     EPHEMERAL,
@@ -77,6 +82,10 @@ _OWN: Final = 1
 _GROUP_CHANGES_MAX: Final = 500
 # Changes that may wait for their sync. A caller waits for each of its own, so this bounds concurrent callers.
 _PENDING_MAX: Final = 100_000
+
+
+# How often it is looked whether a write has ended, which takes some milliseconds.
+_LOOK_AGAIN_S: Final = 0.001
 
 
 # Rule 6: identity (8), number of changes (8), CRC-32C of both (4). Beside RocksDB's files, which leaves it alone.
@@ -140,6 +149,8 @@ class EmbeddedStore:
         self._sequences: dict[str, int] = {}
         self._watches = Watches()
         self._closed = False
+        self._writing = threading.Lock()
+        """Held while the disk is written, and while it must not be."""
         self._worker: GroupWorker[_Write] = GroupWorker(
             f"metadata {path.name}", self._write, self._written, group_items_max=_GROUP_CHANGES_MAX
         )
@@ -229,7 +240,8 @@ class EmbeddedStore:
 
     async def put_sequential(self, path_prefix: str, value: bytes, *, ephemeral: bool = False) -> str:
         parent = parent_of(path_prefix)
-        number = await self.next_number(parent)
+        self._check(parent)
+        number = self._newest_number(parent)
         path = f"{path_prefix}{number:010d}"
         owner = _OWN if ephemeral else PERSISTENT
         changes, _ = plan_put(self, path, bytes(value), NO_NODE, owner, self._clock.wall_ms())
@@ -239,6 +251,11 @@ class EmbeddedStore:
 
     async def next_number(self, path: str) -> int:
         self._check(path)
+        number = self._newest_number(path)
+        await self._settle()  # rule 3: who keeps the number must not be ahead of the disk
+        return number
+
+    def _newest_number(self, path: str) -> int:
         number = self._sequences.get(path)
         return self._reader.next_number(path) if number is None else number
 
@@ -297,6 +314,26 @@ class EmbeddedStore:
 
     def hurry(self, wait_s: float) -> None:
         """Nothing to do: no request here waits for another machine."""
+
+    @asynccontextmanager
+    async def checkpoint(self, directory: Path) -> AsyncIterator[None]:
+        """Put the tree as it is on the disk now into the new folder *directory*, on the same file system: its tables
+        are linked. Changes wait until the block ends. Raises MetadataError."""
+        # Not waited for on another thread: who gives up meanwhile leaves the lock alone.
+        while not self._writing.acquire(blocking=False):
+            await self._clock.sleep(_LOOK_AGAIN_S)
+        try:
+            await asyncio.to_thread(self._copy_to, directory)
+            yield
+        finally:
+            self._writing.release()
+
+    def _copy_to(self, directory: Path) -> None:
+        try:
+            Checkpoint(self._database).create_checkpoint(str(directory))
+            shutil.copyfile(self._path / _CHANGES, directory / _CHANGES)
+        except Exception as error:  # rocksdict raises plain Exception
+            raise MetadataError(f"{self._path} cannot be copied to {directory}: {error}") from error
 
     async def close(self) -> None:
         """Write waiting changes, remove the ephemeral nodes, release the directory."""
@@ -389,9 +426,10 @@ class EmbeddedStore:
                     del batch[key]
                 else:
                     batch[key] = value
-        self._database.write(batch)
-        self._database.flush_wal(True)
-        self._changes.write(self._database.latest_sequence_number())
+        with self._writing:
+            self._database.write(batch)
+            self._database.flush_wal(True)
+            self._changes.write(self._database.latest_sequence_number())
 
     def _written(self, writes: Sequence[_Write], error: BaseException | None) -> None:
         for write in writes:

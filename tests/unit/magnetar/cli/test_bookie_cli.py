@@ -162,10 +162,13 @@ async def test_metrics_come_as_they_are(run: Run) -> None:
 
 
 def test_a_file_of_settings_runs_a_bookie(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(
-        "magnetar.processes.servers.run_bookie", lambda path, _: 7 if path == tmp_path / "b.conf" else 1
-    )
+    def run_bookie(path: Any, _: Any, *, is_moved: bool) -> int:
+        return (8 if is_moved else 7) if path == tmp_path / "b.conf" else 1
+
+    monkeypatch.setattr("magnetar.processes.servers.run_bookie", run_bookie)
     assert CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf")]).exit_code == 7
+    assert CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf"), "--moved"]).exit_code == 8
+    assert "--moved runs a bookie" in CliRunner().invoke(cli.main, ["bookie", "--moved", "status"]).stderr
     found = CliRunner().invoke(cli.main, ["bookie", "--config", str(tmp_path / "b.conf"), "status"])
     assert found.exit_code == 2
     assert "--admin-url" in found.stderr

@@ -133,7 +133,7 @@ def test_the_version_is_shown() -> None:
 def test_our_errors_are_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, error: MagnetarError, code: int
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr("magnetar.processes.servers.run_bookie", fail)
@@ -158,14 +158,12 @@ def test_options_of_standalone_are_handed_on(monkeypatch: pytest.MonkeyPatch) ->
         return 0
 
     monkeypatch.setattr("magnetar.processes.standalone.run_standalone", run_standalone)
-    assert (
-        run(
-            "standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1", "--grpc-port", "2"
-        ).exit_code
-        == 0
-    )
-    ports = {"service_port": 0, "web_port": 1, "grpc_port": 2, "first_bookie_port": None}
-    assert seen == [((Path("d"), None), {"bookies": 3, **ports, "secure": None, "forget_doubt": False})]
+    words = ("standalone", "--data", "d", "--bookies", "3", "--port", "0", "--web-port", "1", "--grpc-port", "2")
+    for more, is_moved in (((), False), (("--moved",), True)):
+        assert run(*words, *more).exit_code == 0
+        ports = {"service_port": 0, "web_port": 1, "grpc_port": 2, "first_bookie_port": None}
+        rest = {"secure": None, "forget_doubt": False, "is_moved": is_moved}
+        assert seen.pop() == ((Path("d"), None), {"bookies": 3, **ports, **rest})
 
 
 @pytest.mark.parametrize(
