@@ -29,7 +29,7 @@ from bookie.storage.foreign_storage import refuse_foreign_storage
 from bookie.storage.index import LEDGERS, LOCATIONS, Index, IndexCorrupt, IndexForeign
 from bookie.storage.journal import format as journal_format
 from bookie.storage.journal.format import START, Mark
-from bookie.storage.journal.replay import is_ours, replay
+from bookie.storage.journal.replay import is_apaches, is_ours, replay
 from bookie.storage.journal.writer import JournalSettings, JournalWriter, list_files
 from bookie.storage.known import MARKS_NOTE, decode_marks, marks_problem
 from bookie.storage.ledger_storage import FLUSH_PIECE_BYTES, LedgerDirectory, LedgerStorage, read_marks
@@ -191,6 +191,8 @@ def _marks_problem(files: Files, journal_directories: Sequence[str], marks: Sequ
         # Apache's bookie was here since, or replay will refuse the mark.
         if mark != START and (mark.file_id not in ids or not is_ours(files, directory, mark.file_id)):
             return ""
+        if mark.file_id + 1 in ids and is_apaches(files, directory, mark.file_id + 1):
+            return ""  # its mark may be in our last file
     return marks_problem(decode_marks(note), marks, journals)
 
 

@@ -618,8 +618,15 @@ MUTANTS = (
     Mutant(
         "a journal that ends before its mark is read",
         "bookie/storage/journal/replay.py",
-        "            if was_synced and header.sealed and start > header.first_offset:\n",
-        "            if was_synced and not header.sealed and start > header.first_offset:\n",
+        "if was_synced and header.sealed and start > header.first_offset and",
+        "if was_synced and not header.sealed and start > header.first_offset and",
+        (f"{UNIT}/storage/journal/test_journal_safety.py", "-k", "mark"),
+    ),
+    Mutant(
+        "a file of ours behind a mark that is none lets it pass as Apache's",
+        "bookie/storage/journal/replay.py",
+        "    return header is not None and not header.sealed\n",
+        "    return header is None or not header.sealed\n",
         (f"{UNIT}/storage/journal/test_journal_safety.py", "-k", "mark"),
     ),
     Mutant(

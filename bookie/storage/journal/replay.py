@@ -9,12 +9,16 @@ Rules:
    and no mark names it.
 4. A mark names the end of a group that was synced before. If none ends there, the file was cut or is another one. So
    was a journal that ends before what PLACE_FILE says of it.
+5. … unless Apache's bookie had the folder meanwhile: it reads our last file to its end before it begins one of its own,
+   and its mark may name any place there (of 4.18: behind the length of zero that it takes for the end). Nothing behind
+   that place is left to be read.
 """
 
 import logging
 import posixpath
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NoReturn
 
 from bookie.storage.journal import format as fmt
 from bookie.storage.journal.format import Mark, Record, Scan
@@ -35,7 +39,8 @@ def replay(
     count = 0
     torn: str | None = None
     end = mark
-    for file_id in _files_from(files, directory, mark):
+    ids = _files_from(files, directory, mark)
+    for file_id in ids:
         path = posixpath.join(directory, file_name(file_id))
         file = files.open(path)
         try:
@@ -50,8 +55,10 @@ def replay(
                 torn = torn or f"{path} has no header"
                 continue
             start = mark.offset if file_id == mark.file_id else 0
-            if was_synced and header.sealed and start > header.first_offset:
-                _check_mark(file, header, mark)
+            if was_synced and header.sealed and start > header.first_offset and not _ends_group(file, header, mark):
+                if file_id + 1 in ids and is_apaches(files, directory, file_id + 1):
+                    continue  # rule 5
+                _refuse_mark(file, mark)
             scan = Scan(file.read_at, header, file_id, path, start)
             end = Mark(file_id, scan.end_offset)
             for record in scan:
@@ -84,24 +91,37 @@ def _place(files: Files, directory: str) -> Mark:
 
 def is_ours(files: Files, directory: str, file_id: int) -> bool:
     """Whether our bookie wrote the journal file, and not Apache's. Raises Corruption, OSError."""
-    path = posixpath.join(directory, file_name(file_id))
-    file = files.open(path)
-    try:
-        header = fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
-    finally:
-        file.close()
+    header = _header(files, directory, file_id)
     return header is not None and header.sealed
 
 
-def _check_mark(file: File, header: fmt.Header, mark: Mark) -> None:
+def is_apaches(files: Files, directory: str, file_id: int) -> bool:
+    """Whether Apache's bookie wrote it. Neither did if it has no header. Raises Corruption, OSError."""
+    header = _header(files, directory, file_id)
+    return header is not None and not header.sealed
+
+
+def _header(files: Files, directory: str, file_id: int) -> fmt.Header | None:
+    path = posixpath.join(directory, file_name(file_id))
+    file = files.open(path)
+    try:
+        return fmt.decode_header(file.read_at(0, fmt.HEADER_BYTES), path)
+    finally:
+        file.close()
+
+
+def _ends_group(file: File, header: fmt.Header, mark: Mark) -> bool:
+    return fmt.ends_group(file.read_at, header, mark.file_id, mark.offset)
+
+
+def _refuse_mark(file: File, mark: Mark) -> NoReturn:
     """Rule 4. Raises Corruption."""
-    if not fmt.ends_group(file.read_at, header, mark.file_id, mark.offset):
-        size_bytes = file.size_bytes()
-        problem = f"it ends at {size_bytes}" if size_bytes < mark.offset else "what stands before that is not its own"
-        raise Corruption(
-            f"{file.path}: lastMark says that it was written up to {mark.offset}, but {problem}; restore it or take "
-            "the bookie out of service"
-        )
+    size_bytes = file.size_bytes()
+    problem = f"it ends at {size_bytes}" if size_bytes < mark.offset else "what stands before that is not its own"
+    raise Corruption(
+        f"{file.path}: lastMark says that it was written up to {mark.offset}, but {problem}; restore it or take "
+        "the bookie out of service"
+    )
 
 
 def _is_torn_header(file: File, head: bytes) -> bool:

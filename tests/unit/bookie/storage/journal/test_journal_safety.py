@@ -187,6 +187,29 @@ def test_a_new_file_that_a_crash_left_without_its_header_is_empty(left: int) -> 
     assert len(content(files, "11.txn")) == left
 
 
+def test_a_mark_that_apaches_bookie_left_in_our_file_names_any_place() -> None:
+    """BookKeeper 4.18 marks the place behind the length of zero that it takes for the end of our file."""
+    files = MemoryFiles()
+    writer = writer_on(files, 16)
+    for entry_id in range(3):
+        write(writer, stored_entry(1, entry_id))
+    end = writer.durable_mark.offset
+    theirs = fmt.HEADER_BYTES + 512
+    ours = content(files, "10.txn")
+    # A file of theirs: the same header without the mark of seals, and a record.
+    entry = stored_entry(1, 7)
+    made = files.create(f"{DIRECTORY}/11.txn")
+    made.write_at(0, ours[:8] + bytes(fmt.HEADER_BYTES - 8) + fmt.LENGTH.pack(len(entry)) + entry + bytes(theirs))
+    for offset in (end + 4, end + 100, fmt.HEADER_BYTES + 5):
+        assert [record.entry_id for record in records_in(files, Mark(16, offset))] == [7]
+    assert [record.entry_id for record in records_in(files, Mark(16, end))] == [7]
+    assert [record.entry_id for record in records_in(files)] == [0, 1, 2, 7], "before a mark of theirs all counts"
+    # A file of which a crash left nothing says nothing of who had the folder.
+    made.truncate(0)
+    with pytest.raises(Corruption, match="lastMark says"):
+        records_in(files, Mark(16, end + 4))
+
+
 def test_a_mark_is_the_end_of_a_group_of_its_file_or_the_journal_is_refused() -> None:
     files = MemoryFiles()
     writer = writer_on(files, 16)
