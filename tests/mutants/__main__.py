@@ -4,6 +4,7 @@
     python -m tests.mutants -k fence         those with `fence` in their name or place
     python -m tests.mutants --images 1500    against drawn crash images instead: what these find by themselves
     python -m tests.mutants --lives 20       against lives of whole clusters instead (`tests.simulation.stack`)
+    python -m tests.mutants --history        the mended faults of the history instead; also with --lives
     python -m tests.mutants --lot 30 --seed 7 --places bookie,broker/topic      thirty of them, drawn by lot
 
 Prints a table; ends with 1 if a mutant survives, if its place is gone, or if a test fails without any mutant.
@@ -43,6 +44,7 @@ from tests.mutants import (
 )
 from tests.mutants.catalogue import MUTANTS as BOOKIE_MUTANTS
 from tests.mutants.catalogue import Mutant
+from tests.mutants.history import HISTORY, hidden_by
 
 MUTANTS = (
     *BOOKIE_MUTANTS, *ledger_client.MUTANTS, *managed_ledger.MUTANTS, *broker.MUTANTS, *auto_recovery.MUTANTS,
@@ -71,6 +73,9 @@ _TIMEOUT_S = 180.0
 _HEALTHY_TIMEOUT_S = 1800.0
 
 _FAILED = re.compile(r"^FAILED (\S+?)(?:\[| |$)", re.MULTILINE)
+
+# A life that broke a rule, and the beginning of what it says; those before it end with their figures.
+_BROKEN = re.compile(r"\bseed \d+: (?!\d+ s, ).{1,78}")
 
 
 class Outcome(NamedTuple):
@@ -110,22 +115,38 @@ class Workshop:
         return done.returncode, done.stdout + done.stderr
 
     def try_mutant(
-        self, mutant: Mutant, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        mutant: Mutant,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        also: Sequence[Mutant] = (),
     ) -> Outcome:
-        path = self.directory / mutant.path
-        original = path.read_text()
-        count = original.count(mutant.old)
-        if count != 1:
-            return Outcome(mutant, "", 0, f"its place is {'gone' if count == 0 else f'there {count} times'}")
-        path.write_text(original.replace(mutant.old, mutant.new))
-        began = time.monotonic()
+        """*also*: others that are put in with it."""
+        originals: dict[Path, str] = {}
         try:
-            code, text = self.test(arguments, environment=environment)
+            for each in (mutant, *also):
+                path = self.directory / each.path
+                text = path.read_text()
+                count = text.count(each.old)
+                if count != 1:
+                    return Outcome(mutant, "", 0, f"its place is {'gone' if count == 0 else f'there {count} times'}")
+                originals.setdefault(path, text)
+                path.write_text(text.replace(each.old, each.new))
+            return self._try(mutant, arguments, environment)
         finally:
-            path.write_text(original)
+            for path, text in originals.items():
+                path.write_text(text)
+
+    def _try(self, mutant: Mutant, arguments: Sequence[str], environment: Mapping[str, str] | None) -> Outcome:
+        """What the tests say of the copy as it is now."""
+        began = time.monotonic()
+        code, text = self.test(arguments, environment=environment)
         seconds = time.monotonic() - began
         if code == 0:
             return Outcome(mutant, "", seconds, "")
+        broken = _BROKEN.search(text)
+        if code == 1 and broken is not None:
+            return Outcome(mutant, broken[0], seconds, "")
         failed = _FAILED.search(text)
         if code == 1 and failed is not None:
             return Outcome(mutant, failed[1].rpartition("::")[2].removeprefix("test_"), seconds, "")
@@ -165,6 +186,7 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--images", type=int, default=0, help="try so many drawn crash images instead of named tests")
     parser.add_argument("--lives", type=int, default=0, help="try so many lives of clusters instead of named tests")
+    parser.add_argument("--history", action="store_true", help="the mended faults of the history, and only these")
     parser.add_argument("--lot", type=int, default=0, help="only so many of them, drawn by lot")
     parser.add_argument("--seed", type=int, default=1, help="of the lot (1)")
     parser.add_argument("--places", default="", help="only mutants below these folders, with commas between them")
@@ -175,7 +197,7 @@ def main() -> int:
     places = tuple(options.places.split(","))
     mutants = [
         mutant
-        for mutant in MUTANTS
+        for mutant in ([mended.fault for mended in HISTORY] if options.history else MUTANTS)
         if (options.k in mutant.name or options.k in mutant.path) and mutant.path.startswith(places)
     ]
     if not mutants:
@@ -197,20 +219,23 @@ def main() -> int:
 
         def work(mutant: Mutant) -> Outcome:
             workshop = workshops.get()
+            also = hidden_by(mutant) if options.history else ()
             try:
                 if options.images:
                     return workshop.try_mutant(
                         mutant,
                         ["tests/crash/test_crash_images.py", "-k", "in_every_image"],
                         {"MAGNETAR_CRASH_IMAGES": str(options.images), "MAGNETAR_CRASH_SEED": "1"},
+                        also,
                     )
                 if options.lives:
                     return workshop.try_mutant(
                         mutant,
                         ["tests/simulation/test_stack_sim.py", "-k", "in_the_lives"],
                         {"MAGNETAR_LIVES": str(options.lives)},
+                        also,
                     )
-                return workshop.try_mutant(mutant, mutant.tests)
+                return workshop.try_mutant(mutant, mutant.tests, also=also)
             finally:
                 workshops.put(workshop)
 

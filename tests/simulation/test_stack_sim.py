@@ -62,3 +62,27 @@ def test_a_rule_that_is_broken_is_told_with_its_story() -> None:
     assert lived.returncode == 1, lived.stderr
     assert "did not get" in lived.stdout
     assert "the faults end" in lived.stdout
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("pulsar_client.Consumer.acknowledge = lambda *_, **options: True", "has a backlog of"),
+        ("pulsar_client.Consumer.permits = property(lambda client: 1000)", "may be sent"),
+    ],
+)
+def test_what_is_left_at_the_end_is_told(mistake: str, told: str) -> None:
+    """Clients that acknowledge nothing, and clients that have asked for more than the broker knows of."""
+    code = (
+        "import sys\n"
+        "from tests.simulation.stack import __main__ as main, pulsar_client\n"
+        f"{mistake}\n"
+        "(outcome,) = main.run([5], jobs=1, without=['deleted', 'leaders', *map(str, range(1, 100))])\n"
+        "sys.exit(bool(outcome['error']))\n"
+    )
+    lived = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIFE_S, check=False,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )  # fmt: skip
+    assert lived.returncode == 1, lived.stdout + lived.stderr
+    assert told in lived.stdout

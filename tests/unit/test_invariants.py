@@ -29,6 +29,7 @@ _ID: Final = re.compile(r"\b(I\d{1,3}|R-[A-Z]\d+)\b")
 _RANGE: Final = re.compile(r"\b(I|R-[A-Z])(\d+) to \1(\d+)\b")
 _IN_NAME: Final = re.compile(r"_r_([a-z]\d+)(?=_)")
 _NAMED: Final = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
+_CHECK: Final = re.compile(r"\(?`(\w+): (\w+)`\)?")
 
 
 class Row(NamedTuple):
@@ -36,6 +37,8 @@ class Row(NamedTuple):
     texts: list[str]
     modules: list[str]
     tests: list[tuple[str, str]]
+    checks: str
+    """Where the simulation checks it."""
 
 
 def rows() -> Iterator[Row]:
@@ -43,10 +46,11 @@ def rows() -> Iterator[Row]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not _ID.fullmatch(cells[0]):
             continue
+        checks = cells.pop() if cells[0].startswith("I") else ""
         named = [_NAMED.findall(cell) for cell in cells]
         texts = [cell for cell, found in zip(cells[1:], named[1:], strict=True) if not found]
         modules = [path for path, _ in named[-2]] if cells[0].startswith("I") else []
-        yield Row(cells[0], texts, modules, named[-1])
+        yield Row(cells[0], texts, modules, named[-1], checks)
 
 
 def citations(text: str) -> set[str]:
@@ -110,6 +114,16 @@ def test_a_row_names_every_module_that_names_it(row: Row) -> None:
     naming = {path for path, numbers in CITED.items() if row.number in numbers and not path.startswith("tests/")}
     assert row.modules
     assert naming <= set(row.modules)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.checks not in ("", "–")], ids=lambda row: row.number)
+def test_a_row_names_checks_of_the_simulation_that_are_there(row: Row) -> None:
+    for check in row.checks.split(", "):
+        match = _CHECK.fullmatch(check)
+        assert match, check
+        stack, small = f"tests/simulation/stack/{match[1]}.py", f"tests/simulation/test_{match[1]}.py"
+        functions, _ = names_and_numbers(stack if (ROOT / stack).is_file() else small)
+        assert match[2] in functions, check
 
 
 def test_citations_are_found_in_text_ranges_and_names() -> None:

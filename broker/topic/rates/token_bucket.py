@@ -7,7 +7,11 @@ Rules:
    larger than the rate must be able to pass. What comes next waits until nothing is owed any more.
 2. Unused tokens are kept for one period, not longer.
 3. A limit of 0 or less limits nothing.
+4. Waits are whole milliseconds, as the times are: who came again after a part of one would find the same time, and
+   nothing more in the bucket, again and again.
 """
+
+import math
 
 
 class TokenBucket:
@@ -47,7 +51,7 @@ class TokenBucket:
         if self.bytes_max:
             self._bytes -= size_bytes
 
-    def wait_ms(self, now_ms: int) -> float:
+    def wait_ms(self, now_ms: int) -> int:
         """How long nothing may go on; 0: something may now."""
         self._refill(now_ms)
         wait = 0.0
@@ -55,9 +59,9 @@ class TokenBucket:
             wait = -self._messages / self.messages_max
         if self.bytes_max and self._bytes < 0:
             wait = max(wait, -self._bytes / self.bytes_max)
-        return wait * self.period_ms
+        return math.ceil(wait * self.period_ms)  # rule 4
 
-    def wait_for_one_ms(self, now_ms: int) -> float:
+    def wait_for_one_ms(self, now_ms: int) -> int:
         """As `wait_ms`, but until a whole message and a byte may go on; for those that ask before they take."""
         self._refill(now_ms)
         wait = 0.0
@@ -65,7 +69,7 @@ class TokenBucket:
             wait = (1 - self._messages) / self.messages_max
         if self.bytes_max and self._bytes < 1:
             wait = max(wait, (1 - self._bytes) / self.bytes_max)
-        return wait * self.period_ms
+        return math.ceil(wait * self.period_ms)  # rule 4
 
     def room(self, now_ms: int) -> tuple[int | None, int | None]:
         """(messages, bytes) that may go on now; None: any number. None of them is below 0."""

@@ -4,7 +4,8 @@
 key.
 `Deleted`: a topic that is deleted and made again. What was acknowledged after a deletion is there; nothing of before
 is.
-`Orders`: producers and consumers of the topic API, by `magnetar.AsyncClient`. What was acknowledged to one is received.
+`Orders`: producers and consumers of the topic API, by `magnetar.AsyncClient`. What was acknowledged to one is received,
+of each key in the order of the calls.
 """
 
 import asyncio
@@ -206,6 +207,10 @@ class Orders:
         self._rng = rng
         self._sent: set[bytes] = set()
         self._received: set[bytes] = set()
+        self._unsure: set[bytes] = set()
+        self._seen: set[bytes] = set()
+        self._last_of: dict[tuple[bytes, str | None], int] = {}
+        """Producer and key → the number of the last message that came for the first time."""
 
     async def run(self) -> None:
         process, _ = self._world.client("orders")
@@ -235,14 +240,27 @@ class Orders:
         producer = client.producer(self._topic, name=f"shop-{number}" if number else "")
         count = 0
         while self._world.is_faulty:
-            payload = b"%d:%d" % (number, count)
-            count += 1
-            try:
-                await producer.send(payload, key=f"k{self._rng.randrange(4)}")
-                self._sent.add(payload)
-            except TopicError:
-                self._world.note(f"{self._topic}: nobody knows whether {payload!r} is stored")
+            many = self._rng.choice((1, 1, 5))  # begun in this order, whether the producer is open or not
+            await asyncio.gather(*(self._send(producer, b"%d:%d" % (number, count + at)) for at in range(many)))
+            count += many
             await asyncio.sleep(self._rng.expovariate(1 / 0.3))
+
+    async def _send(self, producer: Any, payload: bytes) -> None:
+        try:
+            await producer.send(payload, key=f"k{self._rng.randrange(4)}")
+            self._sent.add(payload)
+        except TopicError:
+            self._unsure.add(payload)
+            self._world.note(f"{self._topic}: nobody knows whether {payload!r} is stored")
+
+    def _came(self, payload: bytes, key: str | None, kind: str) -> None:
+        """To one consumer messages of a producer and key come in the order of the calls, the first time."""
+        producer, _, number = payload.partition(b":")
+        last = self._last_of.get((producer, key), -1)
+        if kind == "exclusive" and int(number) < last and payload not in self._seen | self._unsure:
+            self._world.problem(f"{self._topic}: {payload!r} comes after number {last} of its producer, with {key}")
+        self._last_of[producer, key] = max(last, int(number))
+        self._seen.add(payload)
 
     async def _bill(self, client: magnetar.AsyncClient, kind: magnetar.SubscriptionType) -> None:
         while True:  # a subscription that cannot be had for so long that the client gives up is asked for again
@@ -251,6 +269,7 @@ class Orders:
                     self._topic, "billing", type=kind, from_earliest=True, queue_size=20
                 ) as each:
                     async for message in each:
+                        self._came(message.payload, message.key, kind)
                         if self._world.is_faulty and self._rng.random() < 0.1:
                             await each.nack(message)
                             continue

@@ -1,6 +1,7 @@
 """A seed is the life of a whole cluster: sizes, settings, load, faults and operators are drawn from it.
 
-Fault model, for the first part of the life: `magnetar.testing.simulated.faults`, and consumers that seek.
+Fault model, for the first part of the life: `magnetar.testing.simulated.faults`, consumers that seek, clients that ask
+for their consumer or producer once more on a connection that stays, and operators who change policies.
 Applications produce, and acknowledge at once, late, in another order, cumulatively, or not at all.
 
 Then the faults stop, all machines are up, and the life goes on until everything has been received. Checked:
@@ -31,7 +32,7 @@ from typing import Any, Final
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
 from broker.wire import pulsar_pb2 as wire
-from magnetar.testing.simulated.cluster import BOOKIE, SimulatedCluster
+from magnetar.testing.simulated.cluster import BOOKIE, BrokerMachine, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults, unrepaired
 from magnetar.testing.simulated.loop import WALL_MS, Process
 from magnetar.testing.simulated.network import NetworkLoop
@@ -39,7 +40,8 @@ from magnetar.testing.simulated.under_test import drawn_from
 from managed_ledger.ledgers.topic_record import stored_record
 from managed_ledger.topic_name import TopicName
 from tests.simulation.stack.applications import Deleted, Keyed, Orders
-from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses
+from tests.simulation.stack.checks import ClosedLedgers, OwnErrors, in_use, losses, lost_permits, undelivered
+from tests.simulation.stack.operators import Operators
 from tests.simulation.stack.pulsar_client import Consumer, Producer, PulsarClient, Received
 from tests.simulation.stack.spark_jobs import SparkJobs
 from tests.simulation.stack.special_topics import Chunked, Leaders, Terminated
@@ -52,7 +54,7 @@ ANSWERED_S: Final = 30.0
 ENDED_S: Final = 600.0
 
 # How many of the lives go on with the replacement of all bookies.
-REPLACED_SHARE: Final = 0.15
+REPLACED_SHARE: Final = 0.25
 
 # How many of the lives keep what all subscriptions have acknowledged: it can be read again at the end.
 KEPT_SHARE: Final = 0.75
@@ -60,6 +62,9 @@ KEPT_SHARE: Final = 0.75
 # Ledgers that are consumed go when others are begun or closed, and with the housekeeping of brokers, each 30 s. The
 # open one stays, and the one in which a cursor stands.
 LEDGERS_LEFT_MAX: Final = 2
+
+# How many of the consumers leave now and then and come again, and how many ask for their place after the faults.
+LEAVING_SHARE: Final = 0.25
 
 # A timer may be early by what clocks differ, and by a tick of the broker.
 EARLY_MS_MAX: Final = 12_000
@@ -93,6 +98,9 @@ LATE: Final = frozenset({"keyed", "orders"})
 
 # How many are told: the first is what counts.
 PROBLEMS_MAX: Final = 5
+
+
+Come = Callable[[], Coroutine[Any, Any, Consumer]]
 
 
 class Broken(AssertionError):
@@ -160,7 +168,8 @@ class Life:
             self.cluster.add_broker(config)
         numbers = frozenset(int(part) for part in self._without if part.isdecimal())
         self.faults = Faults(self.cluster, rng, self.note, leave_out=numbers)
-        self.faults.events.append(self.seek)
+        self.operators = Operators(self.cluster, config.cluster_name, self.note)
+        self.faults.events += [self.seek, self.begin_anew, self.change_policies]
         self._has_healed = False
         self._healed_s = math.inf
         self.sent: dict[str, dict[str, tuple[int, int]]] = {}
@@ -171,6 +180,7 @@ class Life:
         self.subscriptions: list[Subscription] = []
         self.producers: list[tuple[str, Producer]] = []
         self.clients: list[Process] = []
+        self._leaving: list[asyncio.Task[None]] = []
         self.spark: SparkJobs | None = None
         self._applications: list[str] = []
         self.problems: list[str] = []
@@ -232,8 +242,13 @@ class Life:
         }
         await self.faults.happen(FAULTS_S)
         self._has_healed = True
+        self.operators.take_back()
         await self.faults.heal()
         self._healed_s = self.loop.time()
+        for subscription in self.subscriptions:
+            for consumer in subscription.consumers:
+                if self.rng.random() < LEAVING_SHARE:
+                    consumer.begin_anew()  # what it holds now has to come again, though nobody leaves any more
         if running:
             ended, endless = await asyncio.wait(running, timeout=ENDED_S)
             for task in ended:
@@ -297,12 +312,28 @@ class Life:
             many = 1 if kind == "exclusive" else rng.randint(1, 3)
             for place in range(many):
                 worker = _Worker(self, subscription, random.Random(f"{self.seed}/{number}/{at}/{place}"))
-                consumer = await self._client(rng).subscribe(
-                    topic, subscription.name, TYPES[kind], on_message=worker.take, name=f"c{at}-{place}",
-                    queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
+                come = partial(
+                    self._client(rng).subscribe, topic, subscription.name, TYPES[kind], on_message=worker.take,
+                    name=f"c{at}-{place}", queue=rng.choice((1, 10, 100)), index_acks=self.config.batch_index_acks,
                 )  # fmt: skip
-                subscription.consumers.append(consumer)
+                subscription.consumers.append(await come())
+                leaving = random.Random(f"{self.seed}/{number}/{at}/{place}/leaves")
+                if leaving.random() < LEAVING_SHARE:
+                    self._leaving.append(asyncio.ensure_future(self._come_and_go(subscription, place, come, leaving)))
         await asyncio.gather(*(self._produce(topic, f"p{number}-{place}", rng) for place in range(rng.randint(1, 2))))
+        await asyncio.gather(*self._leaving)
+
+    async def _come_and_go(self, subscription: Subscription, place: int, come: Come, rng: random.Random) -> None:
+        """One consumer leaves now and then, with what it has not acknowledged, and comes again; or it asks for its
+        place once more while it has it."""
+        while self.is_faulty:
+            await asyncio.sleep(rng.expovariate(1 / 8.0))
+            if rng.random() < 0.5:
+                subscription.consumers[place].begin_anew()
+                continue
+            await subscription.consumers[place].close()
+            await asyncio.sleep(rng.choice((0.0, 0.1, 2.0)))
+            subscription.consumers[place] = await come()
 
     async def _produce(self, topic: str, name: str, rng: random.Random) -> None:
         producer = await self._client(rng).produce(topic, name)
@@ -345,6 +376,18 @@ class Life:
             subscription = self.rng.choice(alone)
             self.note(f"{subscription.name} of {subscription.topic} seeks its begin")
             subscription.consumers[0].seek_begin()
+
+    def begin_anew(self) -> None:
+        consumers = [consumer for subscription in self.subscriptions for consumer in subscription.consumers]
+        clients = [*consumers, *(producer for _, producer in self.producers)]
+        attached = [client for client in clients if client.connection is not None]
+        if attached:
+            client = self.rng.choice(attached)
+            self.note(f"{client.name} of {client.topic} asks for its place once more")
+            client.begin_anew()
+
+    def change_policies(self) -> None:
+        self.operators.change(self.rng)
 
     async def _replace_all(self) -> None:
         """All bookies are replaced while nobody sends; then a message comes, and other owners."""
@@ -408,8 +451,15 @@ class Life:
 
     async def _left(self) -> str:
         """What is in use at the end although nothing is under way; empty if there is nothing."""
-        used = next(filter(None, map(in_use, self.cluster.brokers)), "")
-        return used or await unrepaired(self.cluster) or await losses(self.cluster) or await self._consumed_ledgers()
+        for machine in self.cluster.brokers:
+            used = in_use(machine) or undelivered(machine, self.sent) or self._permits(machine)
+            if used:
+                return used
+        return await unrepaired(self.cluster) or await losses(self.cluster) or await self._consumed_ledgers()
+
+    def _permits(self, machine: BrokerMachine) -> str:
+        consumers = [consumer for subscription in self.subscriptions for consumer in subscription.consumers]
+        return lost_permits(machine, consumers, are_exact=not self.config.batch_index_acks)
 
     async def _consumed_ledgers(self) -> str:
         """Ledgers that nobody needs and that stay; empty if there are none."""

@@ -230,6 +230,8 @@ class PulsarClient:
 class _Attached(abc.ABC):
     """What is attached to a topic, and attaches itself again when it was lost."""
 
+    name: str
+
     def __init__(self, client: PulsarClient, topic: str) -> None:
         self.client = client
         self.topic = topic
@@ -261,6 +263,18 @@ class _Attached(abc.ABC):
     @abc.abstractmethod
     async def _attach(self, connection: _Connection) -> None:
         """Raises OSError, TimeoutError, Failed."""
+
+    def begin_anew(self) -> None:
+        """Ask for its place once more on the connection that it has, as a client that was told of a close which is an
+        old one by now. What comes for it meanwhile is forgotten."""
+        connection = self.connection
+        if connection is not None:
+            self._of(connection).pop(self.id, None)
+            self.lost(connection)
+
+    @abc.abstractmethod
+    def _of(self, connection: _Connection) -> dict[int, Any]:
+        """Those of its kind that *connection* knows."""
 
     def lost(self, connection: _Connection) -> None:
         if connection is self.connection:
@@ -297,6 +311,9 @@ class Producer(_Attached):
         self.topic_epoch: int | None = None
         """How many had the topic for themselves before; None: not known, or it is shared."""
         self._pending: deque[_Pending] = deque()
+
+    def _of(self, connection: _Connection) -> "dict[int, Producer]":
+        return connection.producers
 
     async def _attach(self, connection: _Connection) -> None:
         connection.producers[self.id] = self
@@ -510,13 +527,24 @@ class Consumer(_Attached):
         self._compacted = compacted
         self._initial = wire.CommandSubscribe.Latest if latest else wire.CommandSubscribe.Earliest
         self._given = 0
+        self._is_subscribed = False
+        """Nothing that comes before the answer to SUBSCRIBE is for this session."""
         self.is_at_end = False
         """The broker has said that the topic ends here."""
         self.session = 0
         self._batches: dict[tuple[int, int], _BatchAcks] = {}
 
+    @property
+    def permits(self) -> int:
+        """How many messages the broker may still send."""
+        return self._queue - self._given
+
+    def _of(self, connection: _Connection) -> "dict[int, Consumer]":
+        return connection.consumers
+
     async def _attach(self, connection: _Connection) -> None:
         connection.consumers[self.id] = self
+        self._is_subscribed = False
         options: dict[str, Any] = {}
         if not self._durable:
             options["start_message_id"] = MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
@@ -537,9 +565,12 @@ class Consumer(_Attached):
             raise
         if self.connection is not connection:
             raise Failed("lost at once")
+        self._is_subscribed = True
         connection.write(command(_T.FLOW, consumer_id=self.id, messagePermits=self._queue))
 
     def arrived(self, message: Any, entry: bytes) -> None:
+        if not self._is_subscribed:
+            return
         metadata, messages = messages_of(entry)
         place = (_signed(message.message_id.ledgerId), _signed(message.message_id.entryId))
         count = metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 1

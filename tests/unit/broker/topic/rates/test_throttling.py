@@ -120,3 +120,14 @@ def test_so_many_subscribers_are_remembered() -> None:
     throttle.check("/1.2.3.4:5", "0", 0)
     with pytest.raises(NotAllowed):
         throttle.check("/1.2.3.4:5", str(SUBSCRIBERS_MAX), 0)
+
+
+@pytest.mark.parametrize("rate", range(1, 50))
+def test_a_wait_is_never_a_part_of_a_millisecond(rate: int) -> None:
+    """Clocks are of whole milliseconds: who came again after less would find the same time, and would wait again."""
+    bucket = TokenBucket(rate, 0, 1, 0)
+    bucket.spend(rate + 1, 0, 0)
+    for now_ms in range(1, 2_000):  # what comes in with each look is rounded
+        for wait_ms in (bucket.wait_ms(now_ms), bucket.wait_for_one_ms(now_ms)):
+            assert wait_ms == 0 or wait_ms >= 1
+    assert bucket.wait_for_one_ms(2_000) == 0
