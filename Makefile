@@ -85,8 +85,9 @@ endif
 abuse: $(VENV)/dev ## hostile clients of each role at every port, drawn: ten minutes; MAGNETAR_ABUSE_SEED repeats a run
 	MAGNETAR_ABUSE_INPUTS=5000 MAGNETAR_ABUSE_RESULTS=out/abuse.json $(BIN)/python -m pytest tests/abuse
 
-soak: $(VENV)/dev ## official clients on a cluster under faults, each message accounted for; MINUTES=10 ROUNDS=50 SEED=
+soak: $(VENV)/dev ## clients on a cluster under faults, and the topic API under closes and forks, each message accounted for; MINUTES=10 ROUNDS=50 SEED=
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"
+	$(BIN)/python -m tests.soak.topics --minutes $(MINUTES) --seed "$(SEED)"
 	$(BIN)/python -m tests.soak.spark --rounds $(ROUNDS) --seed "$(SEED)"
 
 mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch

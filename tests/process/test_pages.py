@@ -324,6 +324,24 @@ def test_the_page_of_the_topic_api_can_be_copied(tmp_path: Path) -> None:
     assert "\n".join(table) in said
 
 
+def test_the_order_service_of_the_page_passes_its_tests(tmp_path: Path) -> None:
+    assert "5 passed" in follow("docs/topic-api.md", tmp_path, "--section", "An order service")
+
+
+@pytest.mark.long("mypy reads the whole client")
+def test_the_order_service_of_the_page_is_typed(tmp_path: Path) -> None:
+    page = (ROOT / "docs/topic-api.md").read_text()
+    service, tests = (one.text for one in blocks_of(page) if one.section == "An order service")
+    (tmp_path / "orders.py").write_text(service)
+    (tmp_path / "test_orders.py").write_text(tests)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--strict",
+         "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache"), "orders.py", "test_orders.py"],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_the_page_about_compatibility_can_be_copied(tmp_path: Path) -> None:
     said = follow("docs/compatibility.md", tmp_path)
     assert said.count("hello-9\n") == 2, "by the consumer and by the reader"

@@ -101,6 +101,34 @@ def test_a_client_works_in_the_child_of_a_fork_or_says_what_to_do(volatile_pulsa
     assert lines[-2:] == ["""b"it waits in the parent's queue" b'the parent goes on'""", "0"]
 
 
+def test_a_fork_waits_until_the_threads_of_a_closed_client_are_gone(volatile_pulsar_server: TopicPlace) -> None:
+    """Also for the system: gRPC takes locks when a thread ends, and in the child nobody would free them."""
+    lines = said(
+        """
+    import threading
+    address, topic = sys.argv[1:]
+    threads, left = set(), []
+
+    def look():
+        left.extend(threads & {int(name) for name in os.listdir("/proc/self/task")})
+
+    os.register_at_fork(before=look)  # the last to be called: the client registers its own later
+    for _ in range(30):
+        with magnetar.Client(address) as client:
+            client.producer(topic).send(b"x")
+            threads |= {one.native_id for one in threading.enumerate() if one is not threading.main_thread()}
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+    print(len(threads) >= 30, left)
+    """,
+        volatile_pulsar_server.grpc_url,
+        volatile_pulsar_server.topic("t"),
+    )
+    assert lines == ["True []"]
+
+
 def test_multiprocessing_works_with_a_client_in_each_process(volatile_pulsar_server: TopicPlace) -> None:
     lines = said(
         """

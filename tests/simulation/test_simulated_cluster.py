@@ -158,3 +158,36 @@ def test_a_machine_that_is_not_there_is_named_with_those_that_are() -> None:
 
     with pytest.raises(ValueError, match="there is no broker-9; there are bookie-1, broker-1"):
         cluster.run(application())
+
+
+def test_retries_wait_for_virtual_seconds() -> None:
+    cluster = magnetar.testing.simulated_cluster()
+    retry = magnetar.Retry(max=1, backoff=100, dead_letter_subscription="inspection")
+
+    async def application() -> float:
+        async with magnetar.AsyncClient(cluster.grpc_url) as client:
+            consumer = await client.consumer("t", "s", type="shared", retry=retry)
+            await client.producer("t").send(b"x")
+            began_s = asyncio.get_running_loop().time()
+            for _ in range(2):
+                await consumer.nack(await consumer.receive(timeout_s=200))
+            waited_s = asyncio.get_running_loop().time() - began_s
+            async with client.consumer("t-s-DLQ", "inspection") as inspection:
+                assert (await inspection.receive(timeout_s=10)).payload == b"x"
+            return waited_s
+
+    assert 90 < cluster.run(application()) < 110, "the machines' clocks differ by some seconds"
+
+
+def test_an_application_that_fails_leaves_no_defects_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = magnetar.testing.simulated_cluster(bookies=1, brokers=1)
+    clients = list[magnetar.AsyncClient]()
+
+    async def application() -> None:
+        clients.append(magnetar.AsyncClient(cluster.grpc_url))
+        await clients[0].producer("t").send(b"x")
+        raise KeyError("of the application")
+
+    with pytest.raises(KeyError, match="of the application"):
+        cluster.run(application())
+    assert not [one.message for one in caplog.records if one.name == "magnetar.client" and one.levelname == "ERROR"]

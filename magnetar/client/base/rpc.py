@@ -26,8 +26,9 @@ _THREAD: Final = "_poll_wrapper"
 
 _CORE_THREADS: Final = ("event_engine", "grpc_", "lifeguard", "timer_manager")
 
-# How often, and how long, a fork waits for the end of these.
+# How often, and how long, a fork waits for the end of these, and of those that are no threads of Python (any more).
 _PAUSES: Final = 40
+_ENDING_PAUSES: Final = 10
 _PAUSE_S: Final = 0.005
 
 FORKED: Final = (
@@ -74,6 +75,16 @@ def _has_core_threads() -> bool:
     return any(name.startswith(_CORE_THREADS) for name in names)
 
 
+def _strangers() -> set[int]:
+    """Threads that the system knows and Python does not: of other libraries, and those that are ending. A client's own
+    thread is one for a moment after its client is closed; in it gRPC gives back what it has for each thread, under
+    locks that the child of a fork would never see free again."""
+    with contextlib.suppress(OSError):
+        known = {thread.native_id for thread in threading.enumerate()}
+        return {int(name) for name in os.listdir("/proc/self/task")} - known
+    return set()
+
+
 class Inherited(Protocol):
     """What is of no use in the child of a fork."""
 
@@ -89,6 +100,8 @@ class _Forks:
         self.parts = weakref.WeakSet[Inherited]()
         self._is_in_use = False
         self._was_used = False
+        self._strangers = set[int]()
+        """Threads of other libraries, which stay."""
 
     def watch(self, channel: Any) -> Any:
         self._was_used = True
@@ -99,10 +112,13 @@ class _Forks:
         self._is_in_use = any(_THREAD in thread.name for thread in threading.enumerate())
         if self._is_in_use or not self._was_used:
             return
-        # The channels are closed, but threads of its core may still be ending, and hold locks.
-        for _ in range(_PAUSES):
+        # The channels are closed, but threads of its core, and of clients, may still be ending, and hold locks.
+        for number in range(_PAUSES):
             if not _has_core_threads():
-                return
+                strangers = _strangers()
+                if strangers <= self._strangers or number >= _ENDING_PAUSES:
+                    self._strangers = strangers
+                    return
             block(_PAUSE_S)
         self._is_in_use = True
 

@@ -134,6 +134,9 @@ class SimulatedCall:
         self.end(grpc.StatusCode.CANCELLED, "Locally cancelled by application!")
         return True
 
+    def cancelled(self) -> bool:
+        return self._ended.done() and self._ended.result()[0] is grpc.StatusCode.CANCELLED
+
     async def code(self) -> grpc.StatusCode:
         return (await self._ended)[0]
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 from autorecovery.config import AutoRecoveryConfig
 from broker.settings.config import BrokerConfig
+from magnetar.client.retries import letters
 from magnetar.testing.simulated.cluster import Machine, SimulatedCluster
 from magnetar.testing.simulated.faults import Faults
 from magnetar.testing.simulated.loop import Process, bury
@@ -95,7 +96,8 @@ class SimulatedClusterUnderTest:
         it needs limits of its own (`asyncio.timeout`).
         """
         assert not self._loop.is_closed(), "a simulated cluster runs once: make another one"
-        with drawn_from(self._seed):
+        # A failed message comes again at a time of the wall clock, which is virtual for the brokers.
+        with drawn_from(self._seed), mock.patch.object(letters, "LoopClock", return_value=self._cluster.clock):
             try:
                 return self._loop.run_until_complete(self._run(main))
             finally:
