@@ -12,6 +12,17 @@ def openssl(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def _lasting(days: str) -> tuple[str, ...]:
+    """The options for a certificate from now on for *days*; less than 0: for one that has expired, which OpenSSL 3.6
+    does not make of a number of days any more, and older ones cannot make by dates."""
+    if not days.startswith("-"):
+        return "-days", days
+    known = subprocess.run(["openssl", "x509", "-help"], capture_output=True, text=True, check=False).stderr
+    if "-not_after" not in known:
+        return "-days", days
+    return "-not_before", "20260101000000Z", "-not_after", "20260102000000Z"
+
+
 class Authority:
     """A folder with `ca.crt` and `ca.key`, and what they sign."""
 
@@ -37,7 +48,7 @@ class Authority:
         extensions.write_text(f"subjectAltName={host}\n" if host else "basicConstraints=CA:FALSE\n")
         openssl(
             "x509", "-req", "-in", "request", "-CA", "../ca.crt", "-CAkey", "../ca.key", "-CAcreateserial",
-            "-days", days, "-extfile", "extensions", "-out", "tls.crt", cwd=made,
+            *_lasting(days), "-extfile", "extensions", "-out", "tls.crt", cwd=made,
         )  # fmt: skip
         if password:
             openssl("pkcs8", "-topk8", "-in", "tls.key", "-out", "locked", "-passout", f"pass:{password}", cwd=made)
