@@ -39,6 +39,43 @@ ODD_NAMES = (f"{UNIT}/admin/test_odd_names.py",)
 METRICS = (f"{UNIT}/admin/numbers/test_metrics.py",)
 
 MUTANTS = (
+    # -- brokers of 5.0 beside ours
+    Mutant(
+        "a broker has no listener internal",
+        "broker/ownership/nodes.py",
+        "    listeners.setdefault(INTERNAL, {",
+        "    dict[str, Any]().setdefault(INTERNAL, {",
+        ("tests/unit/broker/ownership/placing/test_preference.py", "-k", "owner"),
+    ),
+    Mutant(
+        "every broker of 5.0 seems to have listeners of its own",
+        "broker/ownership/nodes.py",
+        "    if listeners.get(INTERNAL) == native:\n",
+        "    if False:\n",
+        ("tests/unit/broker/ownership/placing/test_preference.py", "-k", "owner"),
+    ),
+    Mutant(
+        "the answer that is merged comes compressed",
+        "magnetar/processes/many/front.py",
+        '({"accept-encoding"} if plain else frozenset())',
+        "frozenset()",
+        ("tests/unit/magnetar/processes/many/test_front.py", "-k", "metrics"),
+    ),
+    # -- states of cursors
+    Mutant(
+        "the bits of acknowledged entries are those of one entry later",
+        "managed_ledger/records/pulsar_records.py",
+        "        bits[first : last + 1] = ",
+        "        bits[first + 1 : last + 2] = ",
+        ("tests/property/test_ack_words.py",),
+    ),
+    Mutant(
+        "a state that is too large is written all the same",
+        "managed_ledger/cursors/cursor_store.py",
+        "            if len(state) <= STATE_BYTES or not snapshot.ranges:\n",
+        "            if len(state) <= 1 << 30 or not snapshot.ranges:\n",
+        ("tests/unit/managed_ledger/test_limits.py", "-k", "fewer_holes"),
+    ),
     Mutant(
         "a marker is a topic's last message",
         "broker/topic/reading/positions.py",

@@ -335,6 +335,8 @@ async def test_what_is_served_elsewhere_is_refused_and_looked_up(world: BrokerIn
     )
     raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=2, advertised_listener_name="out")
     assert (await raw.answer()).lookupTopicResponse.brokerServiceUrl == "pulsar://far:1"
+    raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=5, advertised_listener_name="internal")
+    assert (await raw.answer()).lookupTopicResponse.brokerServiceUrl == "pulsar://other:6650"
     raw.send(BaseCommand.LOOKUP, topic=TOPIC, request_id=3, advertised_listener_name="none")
     answer = (await raw.answer()).lookupTopicResponse
     assert (answer.response, answer.error) == (kind.Failed, wire.ServiceNotReady)
