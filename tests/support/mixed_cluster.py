@@ -214,7 +214,17 @@ class Server:
         self.stop(signal.SIGKILL)
 
     def pause(self) -> None:
+        """Returns when all of its threads stand still, which takes a moment where there are many."""
         self.send(signal.SIGSTOP)
+        while any(" (stopped)" not in text for text in self._states()):
+            time.sleep(0.001)
+
+    def _states(self) -> list[str]:
+        states = []
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended
+                states.append(next(line for line in (task / "status").read_text().splitlines() if "State:" in line))
+        return states
 
     def resume(self) -> None:
         self.send(signal.SIGCONT)
