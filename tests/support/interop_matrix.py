@@ -46,7 +46,9 @@ def page(
         "",
         "Real processes on one machine: ours beside those of the Apache distribution, on one ZooKeeper. Each cell",
         "publishes with an official client, kills an owner or a bookie in the middle, takes over, reads everything",
-        "back from the start and compares it with what was acknowledged.",
+        "back from the start and compares it with what was acknowledged."
+        + (" Brokers, bookies and auto-recovery are of" if line else ""),
+        *([f"{line}; Apache's tools, its ledger client and the clients are those of the other page."] if line else []),
         "",
         f"Written by `make interop{f' LINE={line}' if line else ''}` on {day}: "
         + ", ".join(f"{name} {text}" for name, text in versions.items())

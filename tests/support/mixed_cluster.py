@@ -539,7 +539,7 @@ def versions() -> dict[str, str]:
                 return jar.stem.removeprefix(f"{name}-")
         return "?"
 
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    java = subprocess.run([java_of(LINE), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     return {
         "Pulsar": of("org.apache.pulsar-pulsar-broker"),
         "BookKeeper": of("org.apache.bookkeeper-bookkeeper-server"),
