@@ -159,17 +159,16 @@ class AdminServer:
 
     def application(self) -> web.Application:
         """The routes, and what every request goes through before its handler."""
+        config = self._broker.config
         middlewares: list[Any] = [
             compress,
             answer_errors,
+            *([] if self._broker.doors is None else [authenticating(self._broker.doors, config)]),
             check_request,
             asking(self._access, self.operations, self._broker.arrivals),
         ]
-        config = self._broker.config
         if config.http_requests_limited:
             middlewares.insert(0, limiting(config.http_requests_per_s, self._broker.clock))
-        if self._broker.doors is not None:
-            middlewares.insert(2, authenticating(self._broker.doors, self._broker.config))
         app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
         routes = Routes(app.router, self.operations)
         refusals = Refusals()

@@ -13,7 +13,7 @@ from typing import Final
 from broker.settings.apache import names
 from broker.settings.groups.authentication import Authorization
 from broker.settings.groups.broker_client import BrokerClient
-from broker.settings.groups.cluster import APACHE_LINES, Cluster
+from broker.settings.groups.cluster import Cluster
 from broker.settings.groups.connections import Connections, Memory
 from broker.settings.groups.dispatch import Dispatch
 from broker.settings.groups.ledgers import Entries, Ledgers
@@ -22,7 +22,6 @@ from broker.settings.groups.metrics import ShownMetrics
 from broker.settings.groups.policies import DefaultPolicies
 from broker.settings.groups.tls import BookieTls
 from broker.settings.groups.topics import Deduplication, Schemas, Topics
-from magnetar_core.runtime.apache_lists import read_list
 from magnetar_core.runtime.config import from_environment, load
 from magnetar_core.runtime.types import ConfigurationError
 
@@ -58,14 +57,6 @@ def change_in_use(config: BrokerConfig, changes: Mapping[str, object]) -> None:
         object.__setattr__(config, name, value)
 
 
-def _defaults_of_line(line: str) -> dict[str, str]:
-    """What a line of Apache's brokers has where nothing is set, where our own defaults are others. An unknown line has
-    nothing: the check of the settings names it."""
-    if line not in APACHE_LINES:
-        return {}
-    return {name: listed.values[0] for name, listed in read_list(names.__package__, f"lines/{line}.conf").items()}
-
-
 _TOKEN_PREFIX: Final = "tokenSettingPrefix"
 _TOKEN_SETTINGS: Final = (
     "tokenSecretKey", "tokenPublicKey", "tokenPublicAlg", "tokenAuthClaim", "tokenAudienceClaim", "tokenAudience",
@@ -98,7 +89,7 @@ def load_broker_config(
     Raises ConfigurationError with all problems, among them features that this broker does not have.
     """
     given = {**values, **from_environment(environ or {}), **(overrides or {})}
-    merged = _without_prefix({**_defaults_of_line(given.get("apacheLine", "").strip()), **given})
+    merged = _without_prefix({**names.DEFAULTS_OF_LINES.get(given.get("apacheLine", "").strip(), {}), **given})
     problems = list(names.problems(merged))
     try:
         config = load(BrokerConfig, merged, ignored=names.KINDS)

@@ -251,7 +251,7 @@ def _out_of_range(field: "dataclasses.Field[Any]", value: Any) -> Iterator[str]:
 def _not_among_choices(field: "dataclasses.Field[Any]", value: Any) -> Iterator[str]:
     choices, why = field.metadata["choices"], field.metadata["why"]
     is_several = isinstance(value, tuple)
-    expected = f"expected {'some' if is_several else 'one'} of {', '.join(map(str, choices))}"
+    expected = f"expected {'some' if is_several else 'one'} of {', '.join(str(each) or 'nothing' for each in choices)}"
     for choice in value if is_several else (value,):
         if choices and choice not in choices:
             yield f"{field.metadata['name']}={choice}: {expected}{f'; {why}' if why else ''}"

@@ -1,7 +1,7 @@
 """Records in the metadata store, in Pulsar's encoding, compressed or not. No IO.
 
     ┌─────────┬──────────┬────────────────────┬──────────────────────────────┐
-    │ 0x4778  │ size (4) │ compression, sizes │ compressed protobuf          │   only where it is switched on
+    │ 0x4778  │ size (4) │ compression, sizes │ compressed protobuf          │   above a threshold
     └─────────┴──────────┴────────────────────┴──────────────────────────────┘
     ┌──────────────────────────────────────────────────────────────────────────┐
     │ protobuf                                                                 │   otherwise

@@ -249,3 +249,14 @@ async def test_brokers_ask_each_other_over_tls(world: AdminWorld, authority: Aut
     assert (await world.call(sides[0], "PUT", topic + "/partitions", 8)).status == 204
     for side in sides:
         assert (await get(side, topic + "/partitioned-stats", context(authority)))[0] == 200
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_who_asks_for_another_is_refused_whether_or_not_requests_are_counted(
+    world: AdminWorld, is_limited: bool
+) -> None:
+    side = await world.side(**SECURE, http_requests_limited=is_limited, http_requests_per_s=1_000.0)
+    answer = await world.call(
+        side, "GET", "/admin/v2/clusters", Authorization=bearer(), X_Original_Principal="somebody"
+    )
+    assert (answer.status, answer.reason) == (403, "Invalid roles.")

@@ -162,6 +162,25 @@ async def test_watching_can_be_switched_off(world: BrokerInMemory) -> None:
     client.close()
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_watching_alone_can_be_switched_off_and_patterns_stay(world: BrokerInMemory, is_on: bool) -> None:
+    await world.restart(watches_topic_lists=is_on)
+    client = await RawClient.connect(world.broker.port, introduce=False)
+    client.send(BaseCommand.CONNECT, client_version="raw", protocol_version=21)
+    flags = (await client.expect(BaseCommand.CONNECTED)).connected.feature_flags
+    assert (flags.supports_topic_watchers, flags.supports_topic_watcher_reconcile) == (is_on, is_on)
+    await make(world, A, B)
+    client.send(BaseCommand.GET_TOPICS_OF_NAMESPACE, request_id=1, namespace=NS, topics_pattern=f"{NS}/a-.*")
+    answer = (await client.expect(BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)).getTopicsOfNamespaceResponse
+    assert answer.filtered
+    watch(client)
+    if is_on:
+        await watched(client)
+    else:
+        assert await client.refused() == wire.NotAllowedError
+    client.close()
+
+
 async def test_a_namespace_that_is_no_name_is_refused(raw: RawClient) -> None:
     raw.send(BaseCommand.WATCH_TOPIC_LIST, request_id=7, watcher_id=1, namespace="x", topics_pattern="x/.*")
     assert await raw.refused() == wire.InvalidTopicName

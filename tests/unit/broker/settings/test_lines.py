@@ -15,7 +15,6 @@ from broker.settings.apache import names
 from broker.settings.config import BrokerConfig, load_broker_config
 from broker.settings.groups.cluster import APACHE_LINES
 from magnetar.processes.bookies.settings import read_auto_recovery_settings, read_bookie_settings
-from magnetar_core.runtime.apache_lists import read_list
 from magnetar_core.runtime.types import ConfigurationError
 
 VECTORS = Path(__file__).parents[3] / "vectors/lines"
@@ -36,7 +35,7 @@ def shipped(kind: str, release: str) -> dict[str, str]:
 
 
 def test_the_lines_are_those_that_a_configuration_may_name() -> None:
-    assert tuple(BROKERS) == APACHE_LINES
+    assert tuple(BROKERS) == APACHE_LINES == tuple(names.DEFAULTS_OF_LINES)
 
 
 @pytest.mark.parametrize("line", BROKERS)
@@ -58,7 +57,7 @@ def test_the_name_of_a_line_gives_its_defaults_whole(line: str) -> None:
     }
     plugin = "org.apache.pulsar.client.impl.auth.AuthenticationDisabled"
     assert differing == {"brokerClientAuthenticationPlugin": ("", plugin)}, "which means the same"
-    for name in read_list(names.__package__, f"lines/{line}.conf"):
+    for name in names.DEFAULTS_OF_LINES[line]:
         assert name in values, "the line has the setting"
 
 

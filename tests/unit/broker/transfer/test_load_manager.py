@@ -459,6 +459,21 @@ async def test_a_round_that_moves_several_bundles_of_a_broker_counts_that_broker
     assert (head.load.moves, head.load.sources) == (2, 1)
 
 
+@pytest.mark.parametrize("strategy", [ONE_BUNDLE, f"{STRATEGIES}ThresholdShedder"])
+@pytest.mark.parametrize("excluded", [(), ("public/default",)])
+async def test_bundles_of_excluded_namespaces_stay(world: AdminWorld, strategy: str, excluded: tuple[str, ...]) -> None:
+    chosen: dict[str, Any] = {"load_balancer": False, "auto_split": False, "shedding_strategy": strategy}
+    chosen |= {"placement_strategy": f"{STRATEGIES}LeastLongTermMessageRate", "shedding_excluded": excluded}
+    a, b = await world.side(**chosen), await world.side(**chosen)
+    assert (await a.ownership.locate(TOPIC, authoritative=True)).here
+    await tell(a, 0.95, **{BUNDLE.rpartition("/")[2]: wide(60), OTHER: wide(59)})
+    await tell(b, 0.1)
+    head = leader(a, b)
+    for _ in range(3):
+        await head.load.balance()
+    assert (head.load.moves == 0) == bool(excluded)
+
+
 async def test_the_strategy_is_changed_while_brokers_run(world: AdminWorld) -> None:
     chosen: dict[str, Any] = {"load_balancer": False, "shedding_strategy": ONE_BUNDLE, "auto_split": False}
     chosen["placement_strategy"] = f"{STRATEGIES}LeastLongTermMessageRate"
