@@ -29,7 +29,8 @@ NO_CONTROLS: Final = "{} is a control character, the end of a line, or a mark th
 
 # Cursors that the broker keeps for itself.
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
-_REPLICATION_PREFIX: Final = "pulsar.repl"
+REPLICATION_PREFIX: Final = "pulsar.repl"
+"""Apache's brokers keep in `pulsar.repl.CLUSTER` how far a topic has been replicated to another cluster."""
 _SYSTEM_READERS: Final = "__system_reader"
 
 COORDINATORS: Final = TopicName(PERSISTENT, "pulsar", "system", "transaction_coordinator_assign")
@@ -54,7 +55,13 @@ def parse_namespace(text: str) -> tuple[str, str]:
 
 def is_reserved_subscription(name: str) -> bool:
     """Whether *name* is a cursor of the broker itself, to which no consumer may subscribe."""
-    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)
+    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(REPLICATION_PREFIX)
+
+
+def remote_cluster(cursor: str) -> str:
+    """The cluster to which a cursor belongs; empty: it is not one of replication."""
+    prefix = f"{REPLICATION_PREFIX}."
+    return cursor.removeprefix(prefix) if cursor.startswith(prefix) else ""
 
 
 def check_client_name(name: str, what: str) -> None:

@@ -67,6 +67,14 @@ class TransactionNotes:
                     "broker that has transactionCoordinatorEnabled=true, and consume or copy it there"
                 )
 
+    async def named(self, namespace: str) -> frozenset[str]:
+        """The topics of a namespace, by their full names, that have messages of transactions.
+
+        Raises StorageUnavailable.
+        """
+        parts = [await self._named(f"{namespace}/persistent/{snapshots}") for snapshots in SNAPSHOT_TOPICS]
+        return frozenset().union(*parts)
+
     async def _named(self, snapshots: str) -> frozenset[str]:
         """Topics of which there is a snapshot in the managed ledger *snapshots*. Raises StorageUnavailable."""
         reading = self._next.get(snapshots)

@@ -172,7 +172,8 @@ def _count(name: str, member: str) -> Policy:
     return Policy(place=Member(member), read=values.whole, check=at_least(0, name))
 
 
-def _check_expiration(minutes: int) -> None:
+def check_expiration(minutes: int) -> None:
+    """Raises InvalidRecord."""
     if minutes < 0:
         raise InvalidRecord("Invalid value for subscription expiration time")
 
@@ -314,7 +315,7 @@ _POLICIES: Final[dict[str, Policy]] = {
     "persistence": Policy(place=Member("persistence"), read=values.persistence, check=check_persistence),
     "messageTTL": _count("message TTL", "message_ttl_in_seconds"),
     "subscriptionExpirationTime": Policy(
-        place=Member("subscription_expiration_time_minutes"), read=values.whole, check=_check_expiration
+        place=Member("subscription_expiration_time_minutes"), read=values.whole, check=check_expiration
     ),
     "schemaCompatibilityStrategy": Policy(
         place=Member("schema_compatibility_strategy"),

@@ -19,6 +19,7 @@ from broker.serving.non_persistent_topics import NonPersistentTopics
 from broker.serving.open_topics import OpenTopics
 from broker.serving.storage import ledger_config
 from broker.settings.config import BrokerConfig
+from broker.settings.groups.topics import IN_METADATA
 from broker.system_client import SystemClient
 from broker.tenancy.changes import Tenancy
 from broker.tenancy.namespaces import Namespaces
@@ -57,13 +58,15 @@ class InForce:
         self._non_persistent = non_persistent
         self._recheck = recheck
         self.namespaces = Namespaces(store, tenancy, self._on_namespace_changed)
+        uses_nodes = config.topic_policies_service == IN_METADATA
         self.topic_policies = TopicPolicies(
             system,
             store,
             clock,
             config.cluster_name,
             self._on_topic_policies_changed,
-            is_on=config.topic_level_policies and config.system_topics,
+            is_on=config.topic_level_policies and (config.system_topics or uses_nodes),
+            uses_nodes=uses_nodes,
         )
         self.resource_groups = ResourceGroups(store, clock, self._on_resource_group_changed, tasks)
         self._applied: dict[str, NamespacePolicies] = {}

@@ -11,6 +11,7 @@ Each question has its own time limit. A question that fails is noted with its re
 import asyncio
 import contextlib
 import email.utils
+import re
 import ssl
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
@@ -19,9 +20,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import click
+from click.core import ParameterSource
 from cryptography.x509 import load_pem_x509_certificate
 
 from autorecovery.reporting.reports import read_problems
+from broker.settings.config import load_broker_config
 from magnetar.cli.bookie.texts import lost_logs_text
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import (
@@ -36,21 +39,20 @@ from magnetar.cli.common.options import (
 )
 from magnetar.inspect.access import CURRENT, Access
 from magnetar.inspect.broker_admin import BROKERS_PATH, AdminClient, AdminError
+from magnetar.inspect.contents_reading import ContentsReader
 from magnetar.inspect.doctor_rules import (
     BACKLOG_WARN,
     BookieFacts,
     BrokerFacts,
     ClusterFacts,
-    Finding,
     LedgerFacts,
-    Level,
     LossFacts,
     QuotaFacts,
     SubscriptionFacts,
-    Unasked,
     examine,
-    exit_code,
+    examine_handover,
 )
+from magnetar.inspect.findings import Finding, Level, Unasked, exit_code
 from magnetar.inspect.inspector import Inspector, KnownBookie, LedgerRecord, inspecting
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies.lifecycle import State
@@ -94,6 +96,9 @@ REFUSALS: Final = (401, 403)
 # Answers of an HTTP admin are a few KiB; a longer one comes from something else.
 ANSWER_BYTES_MAX: Final = 1 << 20
 
+_RUNTIME: Final = "/admin/v2/brokers/configuration/runtime"
+_AS_JAVA: Final = re.compile(r"^(?:Optional)?\[(.*)]$|^Optional\.empty$")
+
 _MARKS: Final = {Level.ERROR: ("error", "red"), Level.WARNING: ("warning", "yellow"), Level.INFO: ("note", None)}
 
 
@@ -125,6 +130,11 @@ async def _troubles(inspector: Inspector) -> dict[str, Any]:
               help="Check the copies of this many ledgers, the newest first.")  # fmt: skip
 @click.option("--time-limit", "look_s", type=click.FloatRange(min=1), default=LOOK_S, show_default=True,
               help="Seconds for the ledgers, and for the topics. The report names what was not checked.")  # fmt: skip
+@click.option(
+    "--before-handover",
+    is_flag=True,
+    help="Say only what would change for each namespace if Magnetar's brokers took over from Apache's.",
+)
 @metadata_option
 @json_option
 @admin_option
@@ -133,6 +143,7 @@ def doctor(
     backlog: int,
     ledgers_max: int,
     look_s: float,
+    before_handover: bool,
     metadata_url: str | None,
     tls_directory: str | None,
     as_json: bool,
@@ -140,16 +151,21 @@ def doctor(
 ) -> None:
     """Check a cluster, and report what is wrong and what to do about it.
 
-    Exit code 0: no findings; 1: warnings; 2: errors.
+    Exit code 0: no findings; 1: warnings; 2: errors. With --before-handover 0 means that Magnetar's brokers serve each
+    topic as Apache's do.
 
     Example:  magnetar doctor --admin-url http://127.0.0.1:8080,http://127.0.0.1:8081
     """
+    is_named = click.get_current_context().get_parameter_source("admin_url") is not ParameterSource.DEFAULT
     with show.bar("looking") as drawn:
         rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
         store_url = metadata_of(metadata_url, admin_url)
-        facts = asyncio.run(rounds.facts(store_url, tls_directory, urls_of(admin_url)))
+        admin_urls = urls_of(admin_url)
+        if metadata_url is not None and not is_named:
+            admin_urls = asyncio.run(_registered(metadata_url, tls_directory)) or admin_urls
+        facts = asyncio.run(rounds.facts(store_url, tls_directory, admin_urls))
         facts = replace(facts, is_guessed=metadata_url is None and store_url == METADATA_URL)
-    findings = examine(facts, backlog_warn=backlog)
+    findings = examine_handover(facts) if before_handover else examine(facts, backlog_warn=backlog)
     code = exit_code(findings)
     if as_json:
         print_json([{"level": finding.level.name, "where": finding.where, "text": finding.text,
@@ -221,17 +237,18 @@ class Rounds:
                 return {"metadata_error": f"no answer within {METADATA_TIMEOUT_S:g} s"}
             except (MagnetarError, OSError) as error:
                 return {"metadata_error": str(error)}
-            bookies, ledgers, recovery, topology = await asyncio.gather(
+            bookies, ledgers, recovery, contents, topology = await asyncio.gather(
                 self._bookies(inspector),
                 self._ledgers(inspector),
                 self._recovery(inspector),
+                self._contents(inspector),
                 self._ask("racks of the bookies", inspector.topology(), None, METADATA_TIMEOUT_S),
             )
             placement = {"topology": topology, "rack_problems": inspector.racks.problems}
             silent = tuple(Unasked(host, why) for host, why in inspector.silent_hosts.items())
             opened = await asyncio.to_thread(_open_folders, metadata_url)
             return {"metadata_s": metadata_s, "silent_hosts": silent, "open_to_others": opened, "bookies": bookies,
-                    **ledgers, **recovery, **placement}  # fmt: skip
+                    **ledgers, **recovery, **contents, **placement}  # fmt: skip
 
     async def _bookies(self, inspector: Inspector) -> tuple[BookieFacts, ...] | None:
         registered = await self._ask("bookies", inspector.bookies(), None, METADATA_TIMEOUT_S)
@@ -304,6 +321,15 @@ class Rounds:
             **await self._ask("lives of bookies and reports", _troubles(inspector), {}, METADATA_TIMEOUT_S),
         }
 
+    async def _contents(self, inspector: Inspector) -> dict[str, Any]:
+        question = ContentsReader(inspector, self._look_s).read(self._namespaces)
+        # A topic that it has begun to look at may take as long again.
+        held = await self._ask("what namespaces hold", question, None, 2 * self._look_s)
+        if held is None:
+            return {}
+        self._unasked += held.unasked
+        return {"contents": held.contents, "has_coordinator": held.has_coordinator, "contents_left": held.topics_left}
+
     # ----------------------------------------------------------------------- brokers and their topics
 
     async def _served(self, admin_urls: list[str]) -> dict[str, Any]:
@@ -332,7 +358,9 @@ class Rounds:
             self._topics(admin_url, clock),
         )
         silent = tuple(Unasked(url, answer) for url, answer in answers.items() if isinstance(answer, str))
-        return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size, **topics}
+        refused = await self._ask("settings of the brokers", asyncio.to_thread(_refused, brokers), [], 2 * TIMEOUT_S)
+        return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size,
+                "refused_settings": tuple(refused), **topics}  # fmt: skip
 
     async def _topics(self, admin_url: str, clock: Clock) -> dict[str, Any]:
         names: list[str] = []
@@ -361,6 +389,18 @@ class Rounds:
             "subscriptions": tuple(subscriptions),
             "quotas": tuple(quotas),
         }
+
+
+async def _registered(metadata_url: str, tls_directory: str | None) -> list[str]:
+    """The brokers that the metadata store names; none if it does not answer, which is a finding of its own. Credentials
+    go there over TLS only: nobody has named these addresses."""
+    try:
+        async with asyncio.timeout(METADATA_TIMEOUT_S), inspecting(metadata_url, tls_directory) as inspector:
+            return await inspector.broker_urls(over_tls=bool(CURRENT.get().headers()))
+    except ConfigurationError:
+        raise
+    except (MagnetarError, OSError, TimeoutError):
+        return []
 
 
 async def _quickest_answer_s(inspector: Inspector) -> float:
@@ -550,8 +590,26 @@ def _certificate_left_s(url: str, clock: Clock) -> float | None:
 
 
 def _ensemble_size(admin_url: str) -> int:
-    settings = _admin(admin_url).call("GET", "/admin/v2/brokers/configuration/runtime")
+    settings = _admin(admin_url).call("GET", _RUNTIME)
     return int(settings.get("managedLedgerDefaultEnsembleSize") or 0)
+
+
+def _refused(brokers: Iterable[BrokerFacts]) -> list[Unasked]:
+    """What a broker of ours would refuse of the settings of each. Raises AdminError."""
+    refused = []
+    for broker in brokers:
+        if not broker.error:
+            try:
+                load_broker_config(_as_in_a_file(_admin(broker.url).call("GET", _RUNTIME)))
+            except ConfigurationError as error:
+                refused += [Unasked(broker.broker_id, problem) for problem in str(error).splitlines()]
+    return refused
+
+
+def _as_in_a_file(settings: Mapping[str, str]) -> dict[str, str]:
+    """Apache's brokers show settings as Java writes them: `Optional[8080]`, `[a, b]`."""
+    return {name: _AS_JAVA.sub(lambda match: (match[1] or "").replace(", ", ","), value)
+            for name, value in settings.items()}  # fmt: skip
 
 
 def _all_namespaces(admin_url: str) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ Rules:
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from autorecovery.repair.outcome import Hindrance
 from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
+from magnetar.inspect.contents import Contents, contents_findings
+from magnetar.inspect.findings import Finding, Level, Unasked, counted, listed
 from magnetar_core.bookkeeper.client.placing.topology import Topology
 
 # A clock that is wrong by more than this makes publish times, retention and sessions of other machines look odd.
@@ -29,32 +30,7 @@ DISK_ERROR: Final = 0.95
 # A backlog below it is not a reason to worry about a subscription that nobody reads.
 BACKLOG_WARN: Final = 100_000
 
-# Names that one finding lists.
-_NAMES_MAX: Final = 5
 _LOSSES_MAX: Final = 3
-
-
-class Level(IntEnum):
-    INFO = 0
-    WARNING = 1
-    ERROR = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that the operator should know."""
-
-    level: Level
-    where: str
-    text: str
-    way_out: str = ""
-
-
-class Unasked(NamedTuple):
-    """A question that got no answer, and why."""
-
-    what: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +140,8 @@ class ClusterFacts:
     """Addresses of brokers that were named and do not answer."""
     under_replicated: tuple[int, ...] = ()
     replication_disabled: bool = False
-    auditor: str = ""
+    auditor: str | None = None
+    """The auditor of auto-recovery; empty: there is none; None: not known."""
     hindered: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     """Ledgers that auto-recovery cannot repair → (kind, why)."""
     failed_drains: Mapping[str, int] = field(default_factory=dict)
@@ -188,6 +165,14 @@ class ClusterFacts:
     topics_left: int = 0
     subscriptions: tuple[SubscriptionFacts, ...] = ()
     quotas: tuple[QuotaFacts, ...] = ()
+    contents: tuple[Contents, ...] = ()
+    """What namespaces hold that only Apache's brokers serve."""
+    has_coordinator: bool = False
+    """Logs of a transaction coordinator are there."""
+    contents_left: int = 0
+    """Topics of which it was not looked at what they hold."""
+    refused_settings: tuple[Unasked, ...] = ()
+    """Brokers that run, and what ours would refuse of their settings."""
     unasked: tuple[Unasked, ...] = ()
 
 
@@ -200,7 +185,8 @@ def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Fi
                       key=lambda finding: -finding.level)  # fmt: skip
     findings = [
         *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
-        *_open_secrets(facts.open_secrets), *_unasked(facts),
+        *_open_secrets(facts.open_secrets), *contents_findings(facts.contents, has_coordinator=facts.has_coordinator),
+        *_unasked(facts),
     ]  # fmt: skip
     return sorted(findings, key=lambda finding: -finding.level)
 
@@ -252,7 +238,7 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
         )  # fmt: skip
     if facts.doubted:
         newer = ", ".join(
-            f"{_counted(count, 'ledger', 'ledgers')} of {bookie}" for bookie, count in facts.doubted.items()
+            f"{counted(count, 'ledger', 'ledgers')} of {bookie}" for bookie, count in facts.doubted.items()
         )
         yield Finding(
             Level.ERROR, where,
@@ -272,7 +258,7 @@ def _metadata(facts: ClusterFacts) -> Iterator[Finding]:
 def _open_to_others(where: str, folders: Sequence[str]) -> Iterator[Finding]:
     if folders:
         yield Finding(
-            Level.WARNING, where, f"every user of its machine may read what is stored: {_listed(folders)}",
+            Level.WARNING, where, f"every user of its machine may read what is stored: {listed(folders)}",
             "`chmod 750` there (or 700); folders that are made anew have that",
         )  # fmt: skip
 
@@ -280,7 +266,7 @@ def _open_to_others(where: str, folders: Sequence[str]) -> Iterator[Finding]:
 def _open_secrets(files: Sequence[str]) -> Iterator[Finding]:
     if files:
         yield Finding(
-            Level.WARNING, "keys and tokens", f"other users of this machine may read them: {_listed(files)}",
+            Level.WARNING, "keys and tokens", f"other users of this machine may read them: {listed(files)}",
             "`chmod 600` on them; whoever has read them has what they allow: make new ones (docs/access.md)",
         )  # fmt: skip
 
@@ -359,8 +345,8 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.under_replicated:
         yield Finding(
             Level.WARNING, "copies",
-            f"{_counted(len(facts.under_replicated), 'ledger is', 'ledgers are')} marked as under-replicated "
-            f"({_listed(facts.under_replicated)})" + ("" if facts.auditor else "; nobody copies them"),
+            f"{counted(len(facts.under_replicated), 'ledger is', 'ledgers are')} marked as under-replicated "
+            f"({listed(facts.under_replicated)})" + ("" if facts.auditor else "; nobody copies them"),
             "see `magnetar autorecovery list` for what is copied and what cannot be"
             if facts.auditor
             else "start the bookies that are away, or run auto-recovery, which copies their ledgers: "
@@ -375,7 +361,7 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     if waiting:
         yield Finding(
             Level.WARNING, "copies",
-            f"{_counted(len(waiting), 'ledger', 'ledgers')} could not be repaired yet ({_listed(waiting)}), "
+            f"{counted(len(waiting), 'ledger', 'ledgers')} could not be repaired yet ({listed(waiting)}), "
             "for example: "
             f"{facts.hindered[waiting[0]][1]}",
             "`magnetar autorecovery list` has the reason for each; they are tried again",
@@ -383,7 +369,7 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     for bookie, count in facts.failed_drains.items():
         yield Finding(
             Level.ERROR, f"bookie {bookie}",
-            f"its drain failed: {_counted(count, 'ledger', 'ledgers')} could not be moved",
+            f"its drain failed: {counted(count, 'ledger', 'ledgers')} could not be moved",
             f"mend what `magnetar bookies status {bookie}` names, then drain it again",
         )  # fmt: skip
     if facts.losses:
@@ -391,7 +377,7 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
         more = len(facts.losses) - _LOSSES_MAX
         yield Finding(
             Level.ERROR, "lost entries",
-            f"{_counted(len(facts.losses), 'report says', 'reports say')} that entries are lost: {examples}"
+            f"{counted(len(facts.losses), 'report says', 'reports say')} that entries are lost: {examples}"
             + (f"; and {more} more" if more > 0 else ""),
             "see `magnetar autorecovery reports list --state open`, and call mended what is known",
         )  # fmt: skip
@@ -399,8 +385,14 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     if others:
         yield Finding(
             Level.WARNING, "reports",
-            f"{_counted(others, 'report', 'reports')} of bad ledgers or lost entries, and nobody has looked at it",
+            f"{counted(others, 'report', 'reports')} of bad ledgers or lost entries, and nobody has looked at it",
             "see `magnetar autorecovery reports list --state open`",
+        )  # fmt: skip
+    if facts.auditor == "" and len(facts.bookies or ()) > 1 and not facts.under_replicated:
+        yield Finding(
+            Level.WARNING, "auto-recovery",
+            "no node of it runs: when a bookie is lost, nobody copies its ledgers",
+            "run `magnetar autorecovery`, or set autoRecoveryDaemonEnabled=true at a bookie",
         )  # fmt: skip
     if facts.replication_disabled:
         yield Finding(
@@ -410,7 +402,7 @@ def _copies(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.ledgers_left:
         yield Finding(
             Level.INFO, "copies",
-            f"{_counted(facts.ledgers_left, 'older ledger was', 'older ledgers were')} not looked at "
+            f"{counted(facts.ledgers_left, 'older ledger was', 'older ledgers were')} not looked at "
             "(--ledgers, --time-limit)",
         )  # fmt: skip
 
@@ -429,7 +421,7 @@ def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
             unguarded.append(ledger.ledger_id)
     listening = {bookie.bookie_id for bookie in facts.bookies if bookie.listens}
     for bookie_id, count in sorted(by_bookie.items()):
-        copies = _counted(count, "ledger has", "ledgers have") + " copies on it"
+        copies = counted(count, "ledger has", "ledgers have") + " copies on it"
         level = Level.WARNING if count else Level.INFO
         if bookie_id in listening:
             yield Finding(
@@ -445,7 +437,7 @@ def _lost_copies(facts: ClusterFacts) -> Iterator[Finding]:
     if unguarded:
         yield Finding(
             Level.ERROR, "copies",
-            f"of {_counted(len(unguarded), 'ledger', 'ledgers')} ({_listed(unguarded)}) every bookie of some entries "
+            f"of {counted(len(unguarded), 'ledger', 'ledgers')} ({listed(unguarded)}) every bookie of some entries "
             "is away: they cannot be read",
             "start one of these bookies again before anything else",
         )  # fmt: skip
@@ -478,7 +470,7 @@ def _placement(facts: ClusterFacts) -> Iterator[Finding]:
         first, text = next(iter(misplaced.items()))
         yield Finding(
             Level.WARNING, "copies",
-            f"of {_counted(len(misplaced), 'ledger', 'ledgers')} ({_listed(tuple(misplaced))}) copies are in too few "
+            f"of {counted(len(misplaced), 'ledger', 'ledgers')} ({listed(tuple(misplaced))}) copies are in too few "
             f"racks or on too few hosts, for example of ledger {first}: {text}",
             "have auto-recovery move them (auditorPeriodicPlacementPolicyCheckInterval, "
             "repairedPlacementPolicyNotAdheringBookieEnabled), or add bookies where there are few",
@@ -496,14 +488,6 @@ def _holders(ledger: LedgerFacts) -> set[frozenset[str]]:
         for entry_id in range(first, last + 1):
             write_sets.add(frozenset(ensemble[(entry_id + at) % size] for at in range(ledger.write_quorum)))
     return write_sets
-
-
-def _listed(ids: Sequence[object]) -> str:
-    return ", ".join(map(str, ids[:_NAMES_MAX])) + (", …" if len(ids) > _NAMES_MAX else "")
-
-
-def _counted(count: int, singular: str, plural: str) -> str:
-    return f"{count} {singular if count == 1 else plural}"
 
 
 # ---------------------------------------------------------------------------------------- brokers
@@ -558,7 +542,7 @@ def _subscriptions(facts: ClusterFacts, backlog_warn: int) -> Iterator[Finding]:
     if facts.topics_left:
         yield Finding(
             Level.INFO, "subscriptions",
-            f"those of {_counted(facts.topics_left, 'topic', 'topics')} were not looked at (--time-limit)",
+            f"those of {counted(facts.topics_left, 'topic', 'topics')} were not looked at (--time-limit)",
         )  # fmt: skip
     for subscription in facts.subscriptions:
         unread = ""
@@ -611,6 +595,17 @@ def _unasked(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def exit_code(findings: Sequence[Finding]) -> int:
-    """0 for nothing above INFO, 1 for warnings, 2 for errors."""
-    return max((int(finding.level) for finding in findings), default=0)
+def examine_handover(facts: ClusterFacts) -> list[Finding]:
+    """What would change for each namespace, and what brokers of ours would refuse, if they took over."""
+    if facts.metadata_error:
+        return list(_metadata(facts))
+    findings = [*contents_findings(facts.contents, has_coordinator=facts.has_coordinator), *_unasked(facts)]
+    for broker, problem in facts.refused_settings:
+        findings.append(
+            Finding(Level.WARNING, f"broker {broker}", f"its settings would be refused: {problem}",
+                    "start ours without it, or with the value that it names")
+        )  # fmt: skip
+    if facts.contents_left:
+        text = f"{counted(facts.contents_left, 'topic was', 'topics were')} not looked at"
+        findings.append(Finding(Level.WARNING, "topics", text, "give more time: --time-limit"))
+    return findings

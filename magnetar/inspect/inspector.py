@@ -8,10 +8,13 @@ from typing import Final, NamedTuple
 
 from autorecovery.ledgers.checks import is_trailing
 from bookie.admin.cluster_view import ClusterView
+from broker.ownership.membership import BROKERS
+from broker.ownership.nodes import decode_broker
 from magnetar_core.bookkeeper.client.config import ClientConfig
 from magnetar_core.bookkeeper.client.errors import BookieUnavailable, BookKeeperError, NoSuchEntry, NoSuchLedger
 from magnetar_core.bookkeeper.client.placing.topology import Topology, locations_of
 from magnetar_core.bookkeeper.client.wire.pool import ConnectionPool
+from magnetar_core.bookkeeper.metadata.bookies.bookie_info import Endpoint
 from magnetar_core.bookkeeper.metadata.bookies.bookie_states import BookieStates
 from magnetar_core.bookkeeper.metadata.bookies.racks import RackDirectory
 from magnetar_core.bookkeeper.metadata.bookies.register import BookieDirectory
@@ -40,6 +43,7 @@ READ_TIMEOUT_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 2.0
 CONNECT_TIMEOUT_MS: Final = 3_000
 SESSION_S: Final = 10.0
+ANY_HOST: Final = ("0.0.0.0", "::", "[::]", "0:0:0:0:0:0:0:0")  # not to listen at
 LAST_ENTRY: Final = -1
 
 
@@ -204,11 +208,21 @@ class Inspector:
                     bookie_id,
                     "read-only" if bookie_id in self.directory.read_only else "writable",
                     "" if rpc is None else f"{rpc.host}:{rpc.port}",
-                    "" if http is None else f"http://{http.host}:{http.port}",
+                    "" if http is None else f"http://{_reached(http.host, rpc)}:{http.port}",
                     life,
                 )
             )
         return bookies
+
+    async def broker_urls(self, *, over_tls: bool) -> list[str]:
+        """Where the living brokers speak HTTP, or HTTPS. Raises MetadataError, Corruption."""
+        urls = []
+        for broker in await self.store.children(BROKERS):
+            node = await self.store.get(f"{BROKERS}/{broker}")
+            if node is not None:
+                address = decode_broker(node.value, node.path)
+                urls.append(address.https_url if over_tls else address.http_url)
+        return [url for url in urls if url]
 
     async def last_entry(self, ledger_id: int, metadata: LedgerMetadata) -> tuple[int, list[Copy]]:
         """The last entry that any bookie of an open ledger has (that of the metadata once it is closed), and the
@@ -299,3 +313,9 @@ async def _silent_hosts(url: str) -> dict[str, str]:
             "rocksdb:FOLDER/metadata is what it has in its folder."
         )
     return silent
+
+
+def _reached(host: str, rpc: Endpoint | None) -> str:
+    """The host of an endpoint. Apache's bookies name the address that they listen at, which may be `0.0.0.0`: then that
+    of their own protocol."""
+    return rpc.host if rpc is not None and host in ANY_HOST else host

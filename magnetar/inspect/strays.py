@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from broker.ownership.membership import BROKERS
 from magnetar.inspect.bookie_admin import BookieAdmin, BookieAdminError
 from magnetar.inspect.inspector import LAST_ENTRY, Inspector
 from magnetar.inspect.stray_rules import CannotTell, entries_of, last_entry, place
@@ -41,8 +42,6 @@ _LEDGERS_PER_ANSWER: Final = 10_000
 
 # Ledgers whose lists are asked for at a time; each question has a connection.
 _AT_ONCE: Final = 8
-
-_BROKERS: Final = "/loadbalance/brokers"
 
 # DUMMY comes last: it fits everything.
 _DIGESTS: Final = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC)
@@ -253,7 +252,7 @@ class StrayLedgers:
 
     async def check_brokers(self, topic: TopicName) -> None:
         """Rule 2. Raises CannotTell, MetadataError."""
-        brokers = await self._inspector.store.children(_BROKERS)
+        brokers = await self._inspector.store.children(BROKERS)
         if brokers:
             raise CannotTell(f"stop the brokers first: {', '.join(brokers)} may have {topic} loaded")
 

@@ -64,6 +64,10 @@ async def prepare(made: AdminWorld, side: Side) -> None:
         await ask(made, side, call, "admin")
 
 
+SINCE_4_2 = "/(?P<topic>[^/]+)/subscriptionExpirationTime"
+"""Not recorded: 4.0.8 has it for namespaces only."""
+
+
 async def test_each_route_was_recorded(admin: tuple[AdminWorld, Side]) -> None:
     _, side = admin
     app = AdminServer(side.broker, side.ownership, version="0").application()
@@ -78,6 +82,8 @@ async def test_each_route_was_recorded(admin: tuple[AdminWorld, Side]) -> None:
         if text == "/" or text.startswith(PREFIX):  # the page for people, which Apache's brokers do not have
             continue
         if (route.method, told.get("path") or told["formatter"]) in refused:
+            continue
+        if text.endswith(SINCE_4_2):
             continue
         if "rest" not in text:  # what no other route takes
             patterns.append((route.method, text))

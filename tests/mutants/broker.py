@@ -1866,8 +1866,8 @@ MUTANTS = (
     Mutant(
         "a consumer may take the cursor of the compaction",
         "broker/names.py",
-        "name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)",
-        "name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)",
+        "name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(REPLICATION_PREFIX)",
+        "name == DEDUPLICATION_CURSOR or name.startswith(REPLICATION_PREFIX)",
         (*ODD_NAMES, "-k", "test_a_subscription"),
     ),
     Mutant(

@@ -121,8 +121,8 @@ MUTANTS: Final = (
     Mutant(
         "clients move the cursor of compaction",
         "broker/names.py",
-        "    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(_REPLICATION_PREFIX)\n",
-        "    return name == DEDUPLICATION_CURSOR or name.startswith(_REPLICATION_PREFIX)\n",
+        "    return name in (DEDUPLICATION_CURSOR, COMPACTION_CURSOR) or name.startswith(REPLICATION_PREFIX)\n",
+        "    return name == DEDUPLICATION_CURSOR or name.startswith(REPLICATION_PREFIX)\n",
         _RESERVED,
     ),
     # -- schemas

@@ -9,6 +9,7 @@ _THROTTLING: Final = (f"{_UNIT}/topic/rates/test_throttling.py",)
 _IN_FORCE: Final = (f"{_UNIT}/test_policies_in_force.py",)
 _RECORD: Final = (f"{_UNIT}/policies/topic/test_record.py",)
 _SERVICE: Final = (f"{_UNIT}/policies/topic/test_service.py",)
+_NODES: Final = (f"{_UNIT}/policies/topic/test_nodes.py",)
 _SETTINGS: Final = (f"{_UNIT}/settings/test_dynamic.py",)
 _RULES: Final = (f"{_UNIT}/policies/test_rules.py",)
 _BALANCING: Final = (f"{_UNIT}/ownership/load/test_balancing.py",)
@@ -500,5 +501,40 @@ MUTANTS: Final = (
         "sorted([*topic.subscriptions, *compaction])",
         "sorted(topic.subscriptions)",
         (f"{_UNIT}/admin/test_compaction_cursor.py",),
+    ),
+    Mutant(
+        "what another broker changed at the same moment is written over",
+        "broker/policies/topic/service.py",
+        "                        version = NO_NODE if node is None else node.version\n",
+        "                        version = None\n",
+        _NODES,
+    ),
+    Mutant(
+        "members that are not known are lost when a node is written again",
+        "broker/policies/topic/nodes.py",
+        "if value is not None and not _is_derived(name)}",
+        'if value is not None and not _is_derived(name) and name != "fresh"}',
+        _NODES,
+    ),
+    Mutant(
+        "entries that wait for another cluster are not summed over partitions",
+        "broker/admin/numbers/stats.py",
+        'entries + waits["replicationBacklog"]',
+        'waits["replicationBacklog"]',
+        (f"{_UNIT}/admin/test_replication_cursors.py",),
+    ),
+    Mutant(
+        "the index of the last message that compaction kept is what the head says, whatever it says",
+        "broker/topic/reading/positions.py",
+        "if listed and 0 <= listed[-1] < entry.metadata.num_messages_in_batch:",
+        "if listed:",
+        (f"{_UNIT}/topic/compaction/test_latest_keys.py",),
+    ),
+    Mutant(
+        "the bytes of a cursor of replication are those of all ledgers",
+        "magnetar/inspect/contents_reading.py",
+        "if info.ledgerId >= position.ledger_id)",
+        "if info.ledgerId >= 0)",
+        ("tests/unit/magnetar/inspect/test_contents.py",),
     ),
 )

@@ -66,6 +66,8 @@ HELP: Final[Mapping[str, str]] = {
     "magnetar_publish_drop_rate": "messages a second that were above the limit of their connection",
     "magnetar_subscription_back_log_size": "bytes not acknowledged, estimated",
     "magnetar_subscription_unread_bytes": "bytes that wait where nobody consumes, estimated; else 0",
+    "pulsar_replication_backlog": "entries that wait for another cluster; this broker sends none",
+    "magnetar_replication_backlog_size": "bytes that wait for another cluster and keep their ledgers, estimated",
     "magnetar_lost_entries_skipped_total": "lost entries that count as acknowledged for a subscription",
     "pulsar_compaction_removed_event_count": "messages that the last compaction left out",
     "pulsar_compaction_compacted_entries_count": "messages that the last compaction looked at",

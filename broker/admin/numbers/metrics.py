@@ -28,7 +28,7 @@ from broker.admin.numbers.ledger_metrics import cache_samples, cursor_samples, l
 from broker.admin.numbers.metric_texts import help_of
 from broker.admin.numbers.service_metrics import service_samples
 from broker.broker import Broker
-from broker.names import is_internal_subscription
+from broker.names import is_internal_subscription, remote_cluster
 from broker.settings.config import BrokerConfig
 from broker.settings.groups.authentication import PROVIDERS
 from broker.topic.clients.consumer import Consumer
@@ -188,6 +188,10 @@ class _Scrape:
             yield Sample(name, count, (*labels, ("quota_type", kind)), help_of(name))
         for name, values in subscriptions.items():
             yield from _samples(values, (*labels, ("subscription", name)))
+        if isinstance(topic, Topic):
+            for name, cursor in topic.ledger.cursors.items():
+                if cluster := remote_cluster(name):
+                    yield from _samples(_of_remote(topic, cursor), (*labels, ("remote_cluster", cluster)))
         for name, subscription in list(topic.subscriptions.items()):
             of_subscription = (*labels, ("subscription", name))
             assert isinstance(subscription, Subscription | NonPersistentSubscription), name
@@ -437,6 +441,14 @@ def _of_compaction(topic: Topic, cursor: ManagedCursor, config: BrokerConfig) ->
         "pulsar_subscription_back_log_no_delayed": backlog,
         "magnetar_subscription_unread_bytes": 0,  # nobody is missing who would consume it
         **_NOT_CONSUMED,
+    }
+
+
+def _of_remote(topic: Topic, cursor: ManagedCursor) -> dict[str, float]:
+    """The cursor by which Apache's brokers replicate a topic to another cluster."""
+    return {
+        "pulsar_replication_backlog": cursor.backlog(),
+        "magnetar_replication_backlog_size": unread_bytes(topic, cursor),
     }
 
 

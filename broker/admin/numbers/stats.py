@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from broker.names import is_internal_subscription
+from broker.names import is_internal_subscription, remote_cluster
 from broker.topic.clients.consumer import Consumer
 from broker.topic.clients.producer import Producer
 from broker.topic.compaction.compactor import CompactionFacts
@@ -162,7 +162,11 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "publishers": [producer_stats(one) for one in producers] if wanted.publishers else [],
         "waitingPublishers": len(topic.producers) - len(producers),
         "subscriptions": subscriptions,
-        "replication": {},
+        "replication": {
+            cluster: _not_replicated(cursor.backlog(), ledger.bytes_after(cursor.mark_delete_position))
+            for name, cursor in ledger.cursors.items()
+            if (cluster := remote_cluster(name))
+        },
         "deduplicationStatus": "Enabled" if topic.deduplication_enabled else "Disabled",
         **({} if topic.epoch is None else {"topicEpoch": topic.epoch}),
         "nonContiguousDeletedMessagesRanges": sum(
@@ -174,6 +178,17 @@ async def topic_stats(topic: Topic, owner: str, wanted: Wanted) -> dict[str, Any
         "delayedMessageIndexSizeInBytes": sum(one["delayedMessageIndexSizeInBytes"] for one in subscriptions.values()),
         "compaction": _compaction(topic.compactor.facts),
         "ownerBroker": owner,
+    }
+
+
+def _not_replicated(entries: int, size_bytes: int) -> dict[str, Any]:
+    """ReplicatorStats (4.0.8) of a cluster to which nothing is sent from here: what waits for it. `backlogSize` is our
+    own."""
+    return {
+        **_NOTHING_REPLICATED,
+        "replicationBacklog": entries,
+        "backlogSize": size_bytes,
+        "connected": False,
     }
 
 
@@ -439,7 +454,12 @@ def sum_stats(
         publishers = _joined(publishers, stats["publishers"], "producerName")
     total["publishers"] = publishers
     total["subscriptions"] = subscriptions
-    total["replication"] = {}
+    remote: dict[str, tuple[int, int]] = {}
+    for stats in every:
+        for cluster, waits in stats["replication"].items():
+            entries, size = remote.get(cluster, (0, 0))
+            remote[cluster] = entries + waits["replicationBacklog"], size + waits.get("backlogSize", 0)
+    total["replication"] = {cluster: _not_replicated(*waits) for cluster, waits in remote.items()}
     total["compaction"] = {
         member: combine(stats["compaction"][member] for stats in every) if every else 0
         for member, combine in _COMPACTION.items()
@@ -478,6 +498,12 @@ _NOTHING_PASSED: Final = {
     "messageAckRate": 0.0, "chunkedMessageRate": 0.0, "type": "None", "msgRateExpired": 0.0, "totalMsgExpired": 0,
     "lastExpireTimestamp": 0, "lastConsumedFlowTimestamp": 0, "lastConsumedTimestamp": 0, "lastAckedTimestamp": 0,
     "lastMarkDeleteAdvancedTimestamp": 0, "consumers": [],
+}  # fmt: skip
+
+
+_NOTHING_REPLICATED: Final = {
+    "msgRateIn": 0.0, "msgThroughputIn": 0.0, "msgRateOut": 0.0, "msgThroughputOut": 0.0, "msgRateExpired": 0.0,
+    "replicationDelayInSeconds": 0,
 }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from managed_ledger.records.paths import decode
 from managed_ledger.topic_name import TopicName
 
 # Set by a parameter of the query, by Apache's clients; a body is taken as well.
-_IN_QUERY: Final = frozenset({"messageTTL"})
+_IN_QUERY: Final = frozenset({"messageTTL", "subscriptionExpirationTime"})
 
 # Refused as an operation on the topic, by Apache's brokers as well.
 _ANSWERED_WITH_401: Final = {"maxMessageSize": (Operation.TOPIC_LIMITS, Operation.TOPIC_LIMITS)}

@@ -27,6 +27,7 @@ from broker.policies.rules import (
     Place,
     Policy,
     at_least,
+    check_expiration,
     check_persistence,
     check_retention,
     not_plugins,
@@ -222,6 +223,14 @@ TOPIC_POLICIES: Final[Mapping[str, TopicPolicy]] = {
         "messageTTLInSeconds",
         lambda config, policies: _first(policies.message_ttl_s, config.ttl_s),
     ),
+    "subscriptionExpirationTime": _policy(  # since 4.2
+        "subscriptionExpirationTimeInMinutes",
+        values.whole,
+        lambda config, policies: _first(
+            policies.subscription_expiration_minutes, config.subscription_expiration_minutes
+        ),
+        check=check_expiration,
+    ),
     "retention": _policy("retentionPolicies", values.retention, _retention_json, check=check_retention),
     "persistence": _policy("persistence", values.persistence, _persistence_json, check=check_persistence),
     "publishRate": _policy("publishRate", values.publish_rate, unset=NO_CONTENT),
@@ -354,6 +363,7 @@ def overlay(policies: NamespacePolicies, topic: Record | None) -> NamespacePolic
         "delayed_delivery_tick_ms": topic.get("delayedDeliveryTickTimeMillis"),
         "delayed_delivery_max_ms": topic.get("delayedDeliveryMaxDelayInMillis"),
         "message_ttl_s": topic.get("messageTTLInSeconds"),
+        "subscription_expiration_minutes": topic.get("subscriptionExpirationTimeInMinutes"),
         "compaction_threshold_bytes": topic.get("compactionThreshold"),
         "inactive_topics": inactive_topics(topic.get("inactiveTopicPolicies")),
         "publish_rate": publish_rate(topic.get("publishRate")),

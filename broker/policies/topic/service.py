@@ -3,6 +3,9 @@
     of(topic) ──▶ the namespace's `__change_events` is read to its end, once; then it is followed
     change(topic) ──▶ a message; when it is stored it holds here, and a moment later at every other broker
 
+With `topicPoliciesServiceClassName=…MetadataStoreTopicPoliciesService` (5.0) they are nodes of the metadata store
+(`nodes`) in each namespace that has no such system topic, as Apache's `LegacyAwareTopicPoliciesService` has it.
+
 Rules:
 
 1. A topic is opened with policies that are at least as new as the end of the system topic at that moment. If they
@@ -22,7 +25,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from broker.errors import MetadataFailure, NotReady
+from broker.errors import MetadataFailure, NotReady, metadata_errors
 from broker.policies.topic.events import (
     CHANGES,
     SCHEMA,
@@ -34,10 +37,20 @@ from broker.policies.topic.events import (
     event_metadata,
     parse_schema,
 )
+from broker.policies.topic.nodes import Place, folder, node_of, path_of, place_of, read_node
 from broker.policies.topic.record import NONE_SET, SUBSCRIPTION_CREATION, Record
 from broker.system_client import NoSuchSchema, SystemClient, SystemClientError
 from broker.wire import pulsar_pb2 as wire
-from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataError, MetadataStore
+from magnetar_core.bookkeeper.metadata.stores.store import (
+    NO_NODE,
+    Cancel,
+    CannotWatch,
+    MetadataError,
+    MetadataStore,
+    Node,
+    NoNode,
+    VersionConflict,
+)
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.runtime.tasks import Bell, Tasks
@@ -65,6 +78,9 @@ INLINE_BYTES_MAX: Final = 8 * KIB
 # Events of one batch after which others have their turn.
 EVENTS_PER_TURN: Final = 100
 
+# How often nodes are read again where the metadata store has no watch of a tree (ZooKeeper before 3.6).
+LOOK_S: Final = 30.0
+
 # Schemas with which the events of one topic were written; each is asked for. Brokers of one version have one.
 SCHEMAS_MAX: Final = 1_000
 
@@ -78,15 +94,25 @@ class TopicPolicies:
     """The policies of the topics that this broker serves."""
 
     def __init__(
-        self, client: SystemClient, store: MetadataStore, clock: Clock, cluster: str, changed: Changed, *, is_on: bool
+        self,
+        client: SystemClient,
+        store: MetadataStore,
+        clock: Clock,
+        cluster: str,
+        changed: Changed,
+        *,
+        is_on: bool,
+        uses_nodes: bool = False,
     ) -> None:
-        """*changed* is called with a topic (for a partitioned one: with its base) whose policies have changed."""
+        """*changed* is called with a topic (for a partitioned one: with its base) whose policies have changed.
+        *uses_nodes*: namespaces without a system topic have them in the metadata store."""
         self._client = client
         self._store = store
         self._clock = clock
         self._cluster = cluster
         self._changed = changed
         self.is_on = is_on
+        self._uses_nodes = uses_nodes
         self.unreadable = 0
         """Events that could not be read, since the start."""
         self._tasks = Tasks("topic policies")
@@ -121,6 +147,9 @@ class TopicPolicies:
         base = topic.base
         namespace = await self._read(base.namespace)
         async with namespace.lock:
+            if namespace.has_nodes:
+                await self._change_node(namespace, Place(base, is_global), change)
+                return
             entry = namespace.known.get((base, is_global))
             before = None if entry is None else entry[1]
             after = change(NONE_SET if before is None else before)
@@ -133,6 +162,30 @@ class TopicPolicies:
             except SystemClientError as error:
                 raise MetadataFailure(f"the policies of {base} could not be stored: {error}") from error
             namespace.note((base, is_global), position, after, is_own=True)
+
+    async def _change_node(
+        self, namespace: "_Namespace", place: Place, change: Callable[[Record], Record | None]
+    ) -> None:
+        """`change` in the metadata store. Raises MetadataFailure."""
+        path = path_of(place.topic, is_global=place.is_global)
+        with metadata_errors():
+            while True:
+                node = await self._store.get(path)
+                before = None if node is None else self._read_node(namespace, node)
+                after = change(NONE_SET if before is None else before)
+                if after is None and node is None:
+                    return
+                try:
+                    if after is None:
+                        assert node is not None
+                        await self._store.delete(path, node.version)
+                    else:
+                        version = NO_NODE if node is None else node.version
+                        await self._store.put(path, node_of(after, is_global=place.is_global), version)
+                except (VersionConflict, NoNode):
+                    continue  # another broker was quicker: its value is changed
+                namespace.note(place, namespace.next_place(), after, is_own=True)
+                return
 
     async def forget(self, topic: TopicName) -> None:
         """Remove what is stored of a topic that was deleted. Raises NotReady, MetadataFailure."""
@@ -181,10 +234,14 @@ class TopicPolicies:
             cancel: Cancel = self._store.watch_node(ledger_path(topic.managed_ledger_name), appeared.set)
             try:
                 if not await self._store.exists(ledger_path(topic.managed_ledger_name)):
+                    if self._uses_nodes:
+                        await self._follow_nodes(name, namespace, appeared)
+                        continue
                     namespace.begin()  # it may have been deleted: what it said does not hold any more
                     namespace.on_read()
                     await appeared.wait()
                     continue
+                namespace.has_nodes = False
                 await self._follow_topic(topic, namespace)
             except (SystemClientError, MetadataError) as error:
                 if namespace.problem:  # a first failure is not logged: topics are given to other brokers
@@ -196,6 +253,63 @@ class TopicPolicies:
             if namespace.has_advanced:
                 pause.reset()
 
+    async def _follow_nodes(self, name: str, namespace: "_Namespace", appeared: asyncio.Event) -> None:
+        """Follow the policies in the metadata store until there is a system topic. Raises MetadataError."""
+        namespace.forget_events()
+        changes, cancels = _Changes(), list[Cancel]()
+
+        async def wait_for_topic() -> None:
+            await appeared.wait()
+            changes.bell.ring()
+
+        waiting = asyncio.create_task(wait_for_topic())
+        can_watch = True
+        try:
+            for is_global in (False, True):
+                try:
+                    cancels.append(await self._store.watch_tree(folder(name, is_global=is_global), changes.note))
+                except CannotWatch:
+                    can_watch = False
+            while not appeared.is_set():
+                paths = changes.take()
+                async with namespace.lock:
+                    if paths is None:
+                        await self._read_nodes(name, namespace)
+                    for path in sorted(paths or ()):
+                        await self._look_at(path, name, namespace)
+                await changes.bell.until(lambda: appeared.is_set() or changes.are_there, self._clock, LOOK_S)
+                if not can_watch:
+                    changes.note(None)
+        finally:
+            waiting.cancel()
+            for cancel in cancels:
+                cancel()
+
+    async def _read_nodes(self, name: str, namespace: "_Namespace") -> None:
+        """All policies of a namespace's topics. Raises MetadataError."""
+        namespace.begin()
+        for is_global in (False, True):
+            above = folder(name, is_global=is_global)
+            for child in await self._store.children(above):
+                await self._look_at(f"{above}/{child}", name, namespace)
+        namespace.has_nodes = True
+        namespace.on_read()
+
+    async def _look_at(self, path: str, name: str, namespace: "_Namespace") -> None:
+        """Note what a node says. Raises MetadataError."""
+        if (place := place_of(path, name)) is not None:
+            node = await self._store.get(path)
+            policies = None if node is None else self._read_node(namespace, node)
+            namespace.note(place, namespace.next_place(), policies)
+
+    def _read_node(self, namespace: "_Namespace", node: Node) -> Record | None:
+        """One that cannot be read counts as none, and is logged (rule 5)."""
+        try:
+            return read_node(node.value, node.path)
+        except Corruption as error:
+            self._pass_over(namespace, f"the node {node.path}", str(error))
+            return None
+
     async def _follow_topic(self, topic: TopicName, namespace: "_Namespace") -> None:
         """Raises SystemClientError, MetadataError."""
         writers: dict[bytes, AvroType | Unreadable] = {b"": parse_schema(_SCHEMA.schema_data)}
@@ -205,11 +319,11 @@ class TopicPolicies:
             try:
                 async for change in self._changes(topic, entry, writers):
                     if isinstance(change, Unreadable):
-                        self._pass_over(namespace, topic, position, change.problem)
+                        self._pass_over(namespace, f"{topic}: the event at {position}", change.problem)
                     else:
                         namespace.note((change.topic, change.is_global), position, change.policies)
             except Corruption as error:
-                self._pass_over(namespace, topic, position, str(error))
+                self._pass_over(namespace, f"{topic}: the event at {position}", str(error))
 
         await self._client.follow(topic, _SCHEMA, on_entry, namespace.on_read)
 
@@ -246,16 +360,38 @@ class TopicPolicies:
             return Unreadable(f"its schema is not there: {error}")
         return await asyncio.to_thread(parse_schema, schema.schema_data)
 
-    def _pass_over(self, namespace: "_Namespace", topic: TopicName, position: Position, problem: str) -> None:
-        """Tell of an event that cannot be read: the first of a topic in the log, all by their number."""
+    def _pass_over(self, namespace: "_Namespace", what: str, problem: str) -> None:
+        """Tell of what cannot be read: the first of a namespace in the log, all by their number."""
         self.unreadable += 1
         if not namespace.has_unreadable:
             log.error(
-                "%s: the event at %s is passed over, and those like it are counted "
+                "%s is passed over, and those like it are counted "
                 "(magnetar_topic_policies_unreadable_events_total): %s",
-                topic, position, problem,
+                what, problem,
             )  # fmt: skip
         namespace.has_unreadable = True
+
+
+class _Changes:
+    """Nodes that have to be looked at; all at first."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self._paths: set[str] | None = None
+
+    @property
+    def are_there(self) -> bool:
+        return self._paths is None or bool(self._paths)
+
+    def note(self, paths: Collection[str] | None) -> None:
+        """None: each may have changed."""
+        self._paths = None if paths is None or self._paths is None else self._paths.union(paths)
+        self.bell.ring()
+
+    def take(self) -> set[str] | None:
+        """What was noted since the last call; None: all."""
+        paths, self._paths = self._paths, set()
+        return paths
 
 
 class _Namespace:
@@ -274,6 +410,9 @@ class _Namespace:
         self.has_unreadable = False
         """An event could not be read, which was logged."""
         self.problem = ""
+        self.has_nodes = False
+        """Its policies are in the metadata store."""
+        self._nodes_read = 0
         self._unseen: set[_Key] = set()
         """Known from before, and not seen since reading began anew: the compaction of the topic has removed them."""
         self._anew: dict[_Key, tuple[Position, Record | None]] | None = None
@@ -284,6 +423,18 @@ class _Namespace:
         self._unseen = set(self.known)
         self._anew = {} if self.is_read else None
         self.has_advanced = False
+
+    def next_place(self) -> Position:
+        """In place of a position, for what was read of a node: later ones count, and each event counts more."""
+        self._nodes_read += 1
+        return Position(-1, self._nodes_read)
+
+    def forget_events(self) -> None:
+        """The system topic is not there any more, with all that it said."""
+        if not self.has_nodes and self.known:
+            self._unseen = set(self.known)
+            self._anew = None
+            self.on_read()
 
     def note(self, key: _Key, position: Position, policies: Record | None, *, is_own: bool = False) -> None:
         """A message was read, or, with *is_own*, stored by this broker (rule 3)."""

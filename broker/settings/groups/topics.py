@@ -9,6 +9,10 @@ from managed_ledger.schemas.compatibility import Strategy
 
 COMPATIBILITY_STRATEGIES: Final = tuple(one.value for one in Strategy if one is not Strategy.UNDEFINED)
 
+IN_SYSTEM_TOPICS: Final = "org.apache.pulsar.broker.service.SystemTopicBasedTopicPoliciesService"
+IN_METADATA: Final = "org.apache.pulsar.broker.service.MetadataStoreTopicPoliciesService"
+"""Where the policies of topics are kept."""
+
 # Each partition is a topic with its own ledgers; a number mistyped by two digits would fill the metadata store.
 PARTITIONS_MAX: Final = 10_000
 
@@ -67,6 +71,12 @@ class Topics(Group):
     )
     topic_level_policies: bool = setting(
         "topicLevelPoliciesEnabled", True, help="topics may have policies of their own, kept in __change_events"
+    )
+    topic_policies_service: str = setting(
+        "topicPoliciesServiceClassName",
+        IN_SYSTEM_TOPICS,
+        help="where they are kept: the system topic, or (5.0) the metadata store for namespaces without one",
+        choices=(IN_SYSTEM_TOPICS, IN_METADATA),
     )
     system_topics: bool = setting("systemTopicEnabled", True, help="false: topics have no policies of their own")
     max_topics_per_namespace: int = setting("maxTopicsPerNamespace", 0, help="0 = no limit")

@@ -109,6 +109,10 @@ class Kept(NamedTuple):
         return encode_entry(self.metadata, compress(self.metadata.compression, self.batch))
 
 
+# Indexes that the head of a batch lists; beyond it they would take more of the entry's room than they are worth.
+LISTED_MAX: Final = 10_000
+
+
 class TooManyKeys(MagnetarError):
     """The keys of the topic do not fit into the memory that a compaction may take (rule 8)."""
 
@@ -238,7 +242,7 @@ class LastOfKeys:
 
     def _kept_of_batch(self, entry: Opened) -> Generator[None, None, Kept | None]:
         made = bytearray()
-        kept = 0
+        kept: list[int] = []
         for message in iterate_batch(entry.payload, entry.metadata.num_messages_in_batch):
             if self._is_turn_over():
                 yield
@@ -247,7 +251,8 @@ class LastOfKeys:
             is_kept = single.HasField("partition_key") and self._is_last(
                 single.partition_key, entry.position, message.batch_index
             )
-            kept += is_kept
+            if is_kept:
+                kept.append(message.batch_index)
             head = single.SerializeToString() if is_kept else _EMPTIED
             made += _U32.pack(len(head))
             made += head
@@ -255,8 +260,11 @@ class LastOfKeys:
                 made += message.payload
         if not kept:
             return None
-        self.kept_messages += kept
+        self.kept_messages += len(kept)
         entry.metadata.uncompressed_size = len(made)
+        entry.metadata.ClearField("compacted_batch_indexes")
+        if len(kept) <= LISTED_MAX:
+            entry.metadata.compacted_batch_indexes.extend(kept)
         return Kept(entry.metadata, bytes(made), entry.data)
 
 

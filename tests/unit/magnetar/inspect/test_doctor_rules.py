@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.inspect.contents import Contents
 from magnetar.inspect.doctor_rules import (
     BookieFacts,
     BrokerFacts,
     ClusterFacts,
     LedgerFacts,
-    Level,
     LossFacts,
     QuotaFacts,
     SubscriptionFacts,
-    Unasked,
     examine,
-    exit_code,
+    examine_handover,
 )
+from magnetar.inspect.findings import Level, Unasked, exit_code
 from magnetar_core.bookkeeper.client.placing.regions import DEFAULT_RACK
 from magnetar_core.bookkeeper.client.placing.topology import Location, Topology
 
@@ -56,6 +56,12 @@ FINE = ClusterFacts(
     [
         ({"quotas": (QuotaFacts("orders", 95, 100),)}, True, "topic orders", "95 % of its quota"),
         ({"quotas": (QuotaFacts("orders", 94, 100),)}, False, "", ""),
+        ({"auditor": ""}, True, "auto-recovery", "no node of it runs"),
+        ({"auditor": "", "bookies": FOUR[:1], "ensemble_size": 0, "ledgers": ()}, False, "", ""),
+        ({"auditor": "V_1"}, False, "", ""),
+        ({"contents": (Contents("a/b", shadows=("s",)),)}, True, "namespace a/b", "1 topic is a shadow of another (s)"),
+        ({"contents": (Contents("a/b"),)}, False, "", ""),
+        ({"has_coordinator": True}, True, "transactions", "our brokers refuse clients that begin a transaction"),
         ({"quotas": (QuotaFacts("orders", 94, -1), QuotaFacts("bills", 0, 0))}, False, "", ""),
         ({"subscriptions": (subscription(consumers=0, backlog=3, backlog_bytes=2 * GIB),)}, True,
          "subscription billing of orders", "3 entries (2.0 GiB)"),
@@ -233,3 +239,29 @@ def test_the_worst_comes_first_and_gives_the_exit_code() -> None:
     found = examine(replace(FINE, ledgers_left=99, metadata_s=1.0, brokers=()))
     assert [one.level for one in found] == [Level.ERROR, Level.WARNING, Level.INFO]
     assert exit_code(found) == 2
+
+
+def test_before_a_handover_only_what_would_change_is_said() -> None:
+    ill = replace(FINE, bookies=(), auditor="", topics_left=3)
+    assert examine(ill)
+    assert examine_handover(ill) == []
+    facts = replace(
+        ill,
+        contents=(Contents("a/b", scalable=("s",)),),
+        refused_settings=(Unasked("br1", "functionsWorkerEnabled=true: not there"),),
+        contents_left=7,
+        unasked=(Unasked("topics of a/b", "no answer"),),
+    )
+    texts = [f"{finding.where}: {finding.text}" for finding in examine_handover(facts)]
+    assert texts == [
+        "namespace a/b: 1 topic is scalable (s); our brokers refuse topic://",
+        "topics of a/b: this could not be asked: no answer",
+        "broker br1: its settings would be refused: functionsWorkerEnabled=true: not there",
+        "topics: 7 topics were not looked at",
+    ]
+    assert exit_code(examine_handover(facts)) == 1
+
+
+def test_before_a_handover_a_metadata_store_that_does_not_answer_is_an_error() -> None:
+    findings = examine_handover(replace(FINE, metadata_error="no answer within 15 s"))
+    assert exit_code(findings) == 2

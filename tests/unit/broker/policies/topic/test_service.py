@@ -67,6 +67,20 @@ async def test_a_policy_is_in_force_as_soon_as_it_is_set(world: AdminWorld) -> N
     client.close()
 
 
+async def test_subscriptions_of_one_topic_may_end_sooner_than_those_of_its_namespace(world: AdminWorld) -> None:
+    side = await world.side()
+    await make(world, side)
+    space = f"{ADMIN}/namespaces/public/default/subscriptionExpirationTime"
+    assert (await world.call(side, "POST", space, 60)).status == 204
+    await put(world, side, "subscriptionExpirationTime?subscriptionExpirationTime=7", None)
+    assert await told(world, side, "subscriptionExpirationTime") == "7"
+    assert side.broker.topics[NAME].limits.expiration_minutes == 7
+    refused = await world.call(side, "POST", f"{TOPIC}/subscriptionExpirationTime?subscriptionExpirationTime=-1")
+    assert (refused.status, refused.json["reason"]) == (412, "Invalid value for subscription expiration time")
+    assert (await world.call(side, "DELETE", f"{TOPIC}/subscriptionExpirationTime")).status == 204
+    assert await told(world, side, "subscriptionExpirationTime?applied=true") == "60"
+
+
 async def test_a_policy_holds_after_the_topic_was_opened_anew(world: AdminWorld) -> None:
     side = await world.side()
     await make(world, side)

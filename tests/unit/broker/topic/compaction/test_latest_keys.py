@@ -1,13 +1,23 @@
 """What compaction keeps of a topic."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from broker.topic.compaction.latest_keys import KEY_OVERHEAD, LastOfKeys, TooManyKeys, opened
-from magnetar_core.runtime.types import Corruption
-from managed_ledger.messages import compress, encode_entry, messages_of, parse_metadata, payload_of, split_entry
+from broker.topic.reading.positions import last_kept_index
+from magnetar_core.runtime.types import Buffer, Corruption
+from managed_ledger.messages import (
+    Message,
+    compress,
+    encode_entry,
+    iterate_batch,
+    messages_of,
+    parse_metadata,
+    payload_of,
+    split_entry,
+)
 from managed_ledger.messages_pb2 import (
     LZ4,
     NONE,
@@ -116,8 +126,51 @@ def test_what_is_left_of_a_batch_keeps_its_index_and_its_compression(codec: int)
     told = [(one.single.compacted_out, bytes(one.payload)) for one in messages if one.single is not None]
     assert told == [(False, b"1"), (True, b""), (True, b""), (True, b""), (True, b"")]
     assert (found.compression, found.num_messages_in_batch, found.producer_name) == (codec, 5, "p")
+    assert found.compacted_batch_indexes == [0]
     assert len(payload_of(split_entry(kept[0]), found)) == found.uncompressed_size
     assert (keys.messages, keys.kept_messages) == (6, 2)
+
+
+def last_kept(entry: bytes) -> tuple[int, bool]:
+    """(what the head or the messages say is the last message that was kept, whether messages were looked at)"""
+    looked = 0
+
+    def counting(batch: Buffer, count: int) -> Iterator[Message]:
+        nonlocal looked
+        looked += 1
+        return iterate_batch(batch, count)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("broker.topic.reading.positions.iterate_batch", counting)
+        (_, index) = counted(last_kept_index(opened(Position(7, 0), entry).unpacked()))
+    return index, looked > 0
+
+
+def test_the_head_lists_what_was_kept_and_without_the_list_the_messages_say_it() -> None:
+    entries = [batch(("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4")), single("a", b"5"), single("d", b"6")]
+    (first, *_), _ = compacted(entries)
+    assert first is not None
+    assert list(messages_of(first)[0].compacted_batch_indexes) == [1, 2]
+    assert last_kept(first) == (2, False)
+    (second, *_), _ = compacted([first, single("c", b"7")])
+    assert second is not None
+    assert list(messages_of(second)[0].compacted_batch_indexes) == [1], "it is made anew"
+    for wrong in [], [4], [-1]:
+        head, _ = messages_of(first)
+        del head.compacted_batch_indexes[:]
+        head.compacted_batch_indexes.extend(wrong)
+        assert last_kept(encode_entry(head, payload_of(split_entry(first), head))) == (2, True)
+
+
+def test_a_list_that_would_be_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.topic.compaction.latest_keys.LISTED_MAX", 2)
+    entries = [batch(("a", b"1"), ("b", b"2"), ("c", b"3")), batch(("d", b"1"), ("e", b"2"), ("e", b""))]
+    (long, short), _ = compacted(entries)
+    assert long is not None
+    assert short is not None
+    assert list(messages_of(long)[0].compacted_batch_indexes) == []
+    assert last_kept(long) == (2, True)
+    assert list(messages_of(short)[0].compacted_batch_indexes) == [0]
 
 
 def test_a_batch_of_which_nothing_is_left_is_dropped() -> None:
