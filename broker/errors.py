@@ -60,6 +60,10 @@ class TopicNotFound(BrokerError, code=wire.TopicNotFound):
     """The topic, its namespace or its tenant does not exist and may not be created on the way."""
 
 
+class NoSuchTenant(TopicNotFound, code=TopicNotFound.code):
+    """The tenant does not exist, which is told to a caller that has no right there either."""
+
+
 class SubscriptionNotFound(BrokerError, code=wire.SubscriptionNotFound):
     """The subscription does not exist and may not be created on the way."""
 

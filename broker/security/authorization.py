@@ -246,6 +246,7 @@ class Known(NamedTuple):
     """The administrators of its tenant; none if there is no such tenant."""
     permissions: Permissions | None = None
     """None: there is no such namespace."""
+    has_tenant: bool = True
 
 
 def role_problem(rules: Rules, caller: Caller) -> str | None:

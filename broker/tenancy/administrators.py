@@ -31,12 +31,12 @@ class TenantAdmins:
         """The tenants that are kept, the least recently used first."""
         return self._known.names
 
-    async def of(self, tenant: str) -> frozenset[str]:
-        """The administrators of *tenant*; none if there is no such tenant. Raises MetadataFailure."""
+    async def of(self, tenant: str) -> frozenset[str] | None:
+        """The administrators of *tenant*; None if there is no such tenant. Raises MetadataFailure."""
         try:
             return await self._known.get(tenant)
         except _NoTenant:
-            return frozenset()
+            return None
 
     async def _read(self, tenant: str) -> frozenset[str]:
         with metadata_errors():

@@ -53,7 +53,12 @@ def say_ready(ready: Ready | str) -> None:
         print(ready, flush=True)
 
 
-def start_server_logging() -> None:
-    """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is INFO by default."""
+def start_server_logging(level: str = "INFO") -> None:
+    """MAGNETAR_LOG_FORMAT=json makes each line an object, for log collectors; MAGNETAR_LOG_LEVEL is *level* by default;
+    MAGNETAR_LOG_FILE is a file in place of standard error.
+
+    Raises ConfigurationError.
+    """
     as_json = os.environ.get("MAGNETAR_LOG_FORMAT", "").lower() == "json"
-    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "INFO").upper(), as_json=as_json)
+    level = os.environ.get("MAGNETAR_LOG_LEVEL", level).upper()
+    start_logging(level, as_json=as_json, path=os.environ.get("MAGNETAR_LOG_FILE", ""))

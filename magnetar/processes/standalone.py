@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
-from magnetar.processes.announced import say_ready
+from magnetar.processes.announced import say_ready, start_server_logging
 from magnetar.processes.data_folder import lock_folder
 from magnetar.processes.standalone_settings import (
     FIRST_BOOKIE_HTTP_PORT,
@@ -22,7 +22,6 @@ from magnetar.processes.standalone_settings import (
     read_standalone_settings,
 )
 from magnetar_core.runtime.files import OsFiles
-from magnetar_core.runtime.observe import start_logging
 from magnetar_core.runtime.process.daemon import Shutdown, new_clock, run
 from magnetar_core.runtime.process.loop_watch import watch_loop
 from magnetar_core.runtime.tasks import Parts
@@ -51,7 +50,7 @@ def run_standalone(
     *forget_doubt*: ledgers that are newer than the metadata are given up, as `magnetar bookie gc forget-doubt` does it.
     *is_moved*: the folder may stand elsewhere than it did.
     """
-    start_logging(os.environ.get("MAGNETAR_LOG_LEVEL", "WARNING"))
+    start_server_logging("WARNING")
     data = data.resolve()
     folder = None if secure is None else _secure_folder(secure)
     settings = read_standalone_settings(

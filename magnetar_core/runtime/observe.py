@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from logging.handlers import WatchedFileHandler
 from time import gmtime
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from prometheus_client.utils import floatToGoString
 
 from magnetar_core.runtime.clock import Clock, Timer
 from magnetar_core.runtime.data.visible import visible
+from magnetar_core.runtime.types import ConfigurationError
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -266,9 +268,35 @@ def _as_text(value: object) -> str:
     return text if text and not set(text) & {" ", '"', "=", "\n"} else json.dumps(text, ensure_ascii=False)
 
 
-def start_logging(level: str = "INFO", *, as_json: bool = False) -> None:
-    """Send log lines to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+class _LogFile(WatchedFileHandler):
+    """While the file cannot be written (a full disk), lines are lost; that is said once on standard error."""
+
+    _is_lost = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.reopenIfNeeded()
+            if self.stream is None:  # it could not be opened again the last time
+                self.stream = self._open()
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
+            self._is_lost = False
+        except OSError as error:
+            if not self._is_lost:
+                print(f"the log file {self.baseFilename} cannot be written, lines are lost: {error}", file=sys.stderr)
+            self._is_lost = True
+
+
+def start_logging(level: str = "INFO", *, as_json: bool = False, path: str = "") -> None:
+    """Send log lines to standard error, or to the file at *path*: several processes may share it, and when another
+    program has moved it away (logrotate), the next line begins a new file.
+
+    Raises ConfigurationError if the file cannot be written.
+    """
+    try:
+        handler = _LogFile(path, encoding="utf-8") if path else logging.StreamHandler(sys.stderr)
+    except OSError as error:
+        raise ConfigurationError(f"the log file {path} cannot be written: {error}") from error
     handler.setFormatter(_JsonFormatter() if as_json else _LineFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -44,6 +44,10 @@ def bare(error: E) -> E:
     return made
 
 
+NEWER: Final = "start the newer release that wrote it"
+"""The way out where a format has a version above those that are known."""
+
+
 class Corruption(MagnetarError):
     """Stored or received bytes violate their format.
 

@@ -104,10 +104,6 @@ _ROLES: Final[dict[str, str]] = {
         for role in ("anonymous", "producer", "consumer")
     },
     **{
-        f"permissions/http.json:GET /admin/v2/persistent/nope/nope/nope/stats {role}": _SHOWN_TO_ALL
-        for role in ("anonymous", "producer", "consumer", "boss")
-    },
-    **{
         f"permissions/http.json:GET /admin/*namespaces/standalone/antiAffinity/group[?]property=t1 {role}": (
             "refused like everything else; Apache's broker fails (500)"
         )

@@ -312,3 +312,43 @@ def test_the_ports_of_the_compose_file_are_those_of_the_page_on_loopback_address
         ports = [text.split(":") for text in services()[f"m{number}"]["ports"]]
         assert {int(inside) for _, _, inside in ports} == wanted
         assert all(host == f"127.0.0.{number}" and outside == inside for host, outside, inside in ports)
+
+
+UNITS: Final = sorted(DEPLOY.glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_starts_a_command_that_there_is_and_gives_it_time_to_end(unit: Path, tmp_path: Path) -> None:
+    lines = unit.read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    program, name, *arguments = settings["ExecStart"].split()
+    assert program == "/opt/magnetar/bin/magnetar"
+    assert unit.stem == f"magnetar-{name}"
+    command = main.commands[name]
+    configuration = tmp_path / "empty.conf"
+    configuration.write_text("")
+    given = [str(configuration) if argument.startswith("/etc/") else argument for argument in arguments]
+    command.make_context(name, given)  # raises for an option that there is not
+    assert int(settings["TimeoutStopSec"]) >= 60
+    assert int(settings["LimitNOFILE"]) >= 65_536
+    if (tool := shutil.which("systemd-analyze")) is None:
+        return
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace(program, "/bin/true"))
+    said = subprocess.run([tool, "verify", "--man=no", copy], capture_output=True, text=True, timeout=60, check=False)
+    assert [line for line in said.stderr.splitlines() if unit.name in line] == []
+
+
+def test_each_server_has_a_unit() -> None:
+    assert [unit.stem for unit in UNITS] == [
+        f"magnetar-{name}" for name in ("autorecovery", "bookie", "broker", "standalone")
+    ]
+
+
+def test_logrotate_takes_the_files_that_the_page_names() -> None:
+    text = (DEPLOY / "logrotate.conf").read_text()
+    assert "/var/log/magnetar/*.log {" in text
+    assert "MAGNETAR_LOG_FILE=/var/log/magnetar/" in (ROOT / "docs/production.md").read_text()
+    if (tool := shutil.which("logrotate")) is not None:
+        done = subprocess.run([tool, "--debug", DEPLOY / "logrotate.conf"], capture_output=True, text=True, check=False)
+        assert "error" not in done.stderr.lower().replace("user magnetar", "")

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from magnetar_core.bookkeeper.wire.checksum import crc32c
-from magnetar_core.runtime.types import MIB, Buffer, Corruption
+from magnetar_core.runtime.types import MIB, NEWER, Buffer, Corruption
 
 MAGIC: Final = b"BKLG"
 HEADER_BYTES: Final = 512
@@ -198,7 +198,8 @@ def decode_header(data: bytes, path: str) -> Header | None:
         return None
     version = LENGTH.unpack_from(data, len(MAGIC))[0]
     if not 2 <= version <= VERSION_MAX:
-        raise Corruption(f"{path}: journal version {version}; known are 1 to {VERSION_MAX}")
+        way_out = f"; {NEWER}" if version > VERSION_MAX else ""
+        raise Corruption(f"{path}: journal version {version}; known are 1 to {VERSION_MAX}{way_out}")
     if version < 5:
         return Header(version, OLD_HEADER_BYTES, sealed=False)
     if len(data) < HEADER_BYTES:

@@ -20,7 +20,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import NEWER, Corruption
 
 VERSION: Final = 1
 
@@ -108,7 +108,7 @@ def decode_list(data: bytes, place: str) -> LogList:
     try:
         stored = json.loads(data)
         if stored["version"] != VERSION:
-            raise Corruption(f"{place}: version {stored['version']} of the format, expected {VERSION}")
+            raise Corruption(f"{place}: version {stored['version']} of the format, expected {VERSION}; {NEWER}")
         return LogList(
             str(stored["log"]),
             int(stored["term"]),

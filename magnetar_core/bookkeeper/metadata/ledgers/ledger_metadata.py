@@ -34,7 +34,7 @@ from google.protobuf.message import DecodeError
 from magnetar_core.bookkeeper.metadata.formats_pb2 import LedgerMetadataFormat
 from magnetar_core.bookkeeper.wire.entry import DigestType
 from magnetar_core.runtime.data.varint import varint
-from magnetar_core.runtime.types import Corruption
+from magnetar_core.runtime.types import NEWER, Corruption
 
 NO_ENTRY: Final = -1
 CURRENT_FORMAT: Final = 3
@@ -239,7 +239,7 @@ def decode(data: bytes) -> LedgerMetadata:
             case 1:
                 metadata = _decode_v1(body.decode())
             case _:
-                raise Corruption(f"ledger metadata: format {version} is newer than this program (1 to 3)")
+                raise Corruption(f"ledger metadata: format {version}; known are 1 to 3; {NEWER}")
     except (DecodeError, text_format.ParseError, ValueError, IndexError) as error:
         raise Corruption(f"ledger metadata, format {version}: {error}") from error
     problems = metadata.problems()

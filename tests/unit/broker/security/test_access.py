@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker.errors import MetadataFailure, NotAuthorized
+from broker.errors import MetadataFailure, NoSuchTenant, NotAuthorized
 from broker.grpc.service import GrpcServer
 from broker.policies.namespace import new_policies
 from broker.records.json_records import to_json
@@ -558,3 +558,23 @@ async def test_a_publish_call_ends_when_its_client_may_not_produce_any_more(
             assert (await calls["bob"].read()).receipts
         calls["bob"].cancel()
     assert await status_of(port, "Publish", REQUESTS["Publish"], "ann") == "PERMISSION_DENIED"
+
+
+async def test_that_a_tenant_is_not_there_is_told_where_apaches_brokers_tell_it(guarded: BrokerInMemory) -> None:
+    """Seen on 4.0.8: the first question of a client, and HTTP but for the tenant itself."""
+    access, caller = guarded.broker.access, Caller("ann")
+    ghost, missing = (TopicName.parse(f"persistent://{space}/x") for space in ("ghost/none", "public/none"))
+    with pytest.raises(NoSuchTenant, match=r"^Tenant does not exist$"):
+        await access.check(caller, about_topic(Operation.GET_STATS, ghost))
+    with pytest.raises(NotAuthorized, match="needs the permission"):
+        await access.check(caller, about_topic(Operation.GET_STATS, missing))
+    with pytest.raises(NotAuthorized, match="needs an administrator"):
+        await access.check(caller, about_tenant(Operation.GET_TENANT, "ghost"))
+    client = await connect(guarded, "ann")
+    for topic, code in (ghost, wire.TopicNotFound), (missing, wire.AuthorizationError):
+        client.send(_T.PARTITIONED_METADATA, request_id=1, topic=topic.full)
+        assert (await client.expect(_T.PARTITIONED_METADATA_RESPONSE)).partitionMetadataResponse.error == code
+        client.send(_T.LOOKUP, request_id=2, topic=topic.full)
+        assert (await client.expect(_T.LOOKUP_RESPONSE)).lookupTopicResponse.error == wire.AuthorizationError
+        assert await is_refused(client, _T.PRODUCER, topic=topic.full, producer_id=1)
+    client.close()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +18,7 @@ from magnetar_core.runtime.observe import (
     Summary,
     start_logging,
 )
+from magnetar_core.runtime.types import ConfigurationError
 from tests.support.manual_clock import ManualClock
 
 
@@ -114,6 +116,68 @@ def test_a_name_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str], mon
     assert text.count("\n") == 1
     assert "\x1b" not in text
     assert text.count("x\\n2026") == 2
+
+
+@pytest.fixture
+def log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    path = tmp_path / "broker.log"
+    start_logging(path=str(path))
+    yield path
+    root.handlers[0].close()
+
+
+def test_a_log_file_that_was_moved_away_begins_anew(log_file: Path) -> None:
+    log = logging.getLogger("room")
+    log.warning("before")
+    log_file.rename(log_file.with_suffix(".log.1"))
+    log.warning("after")
+    assert log_file.with_suffix(".log.1").read_text().endswith("room  before\n")
+    assert log_file.read_text().endswith("room  after\n")
+    assert log_file.read_text().count("\n") == 1
+
+
+def test_a_folder_that_was_gone_for_a_while_is_written_to_again(
+    log_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("room")
+    log_file.unlink()
+    log_file.parent.rename(log_file.parent.with_suffix(".away"))
+    log.warning("lost")
+    log.warning("lost")
+    assert capsys.readouterr().err.count("cannot be written, lines are lost") == 1
+    log_file.parent.mkdir()
+    log.warning("kept")
+    assert log_file.read_text().endswith("room  kept\n")
+
+
+def test_lines_that_cannot_be_written_are_said_to_be_lost_once(
+    log_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("room")
+    handler = log.root.handlers[0]
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(handler, "flush", full)
+            for _ in range(3):
+                log.warning("lost")
+        log.warning("kept")
+        text = capsys.readouterr().err
+        assert (
+            text == f"the log file {log_file} cannot be written, lines are lost: [Errno 28] No space left on device\n"
+        )
+    assert "kept" in log_file.read_text()
+
+
+def test_a_log_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"the log file .*/none/x\.log cannot be written"):
+        start_logging(path=str(tmp_path / "none/x.log"))
 
 
 def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -118,13 +118,17 @@ async def test_a_port_that_is_taken_is_found_before_anything_is_touched(
 
 
 def test_log_lines_are_json_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, bool]] = []
-    monkeypatch.setattr(announced, "start_logging", lambda level, *, as_json: asked.append((level, as_json)))
+    asked: list[tuple[str, bool, str]] = []
+    monkeypatch.setattr(
+        announced, "start_logging", lambda level, *, as_json, path: asked.append((level, as_json, path))
+    )
     announced.start_server_logging()
+    announced.start_server_logging("WARNING")
     monkeypatch.setenv("MAGNETAR_LOG_FORMAT", "JSON")
     monkeypatch.setenv("MAGNETAR_LOG_LEVEL", "debug")
+    monkeypatch.setenv("MAGNETAR_LOG_FILE", "/var/log/x.log")
     announced.start_server_logging()
-    assert asked == [("INFO", False), ("DEBUG", True)]
+    assert asked == [("INFO", False, ""), ("WARNING", False, ""), ("DEBUG", True, "/var/log/x.log")]
 
 
 # -- rebuild of the index
