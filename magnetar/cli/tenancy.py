@@ -21,6 +21,7 @@ from magnetar.cli.common.options import (
     with_admin,
     yes_option,
 )
+from magnetar.cli.common.policies import PolicyCommand
 from magnetar.inspect.broker_admin import AdminClient, AdminError
 from magnetar_core.runtime.data.json_text import parse_json
 
@@ -206,7 +207,7 @@ def unload_namespace(admin: AdminClient, namespace: str) -> None:
     click.echo("unloaded")
 
 
-@namespaces.command("get-policy")
+@namespaces.command("get-policy", cls=PolicyCommand)
 @click.argument("namespace")
 @click.argument("policy")
 @with_admin
@@ -218,7 +219,7 @@ def get_policy(admin: AdminClient, namespace: str, policy: str) -> None:
     print_json(admin.call("GET", f"{admin.namespace_path(namespace)}/{quote(policy, safe='')}"))
 
 
-@namespaces.command("set-policy")
+@namespaces.command("set-policy", cls=PolicyCommand)
 @click.argument("namespace")
 @click.argument("policy")
 @click.argument("value")

@@ -1,5 +1,6 @@
 """`magnetar topics`, `subscriptions` and `lag`: show and change topics and subscriptions through a broker."""
 
+import re
 import threading
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from magnetar.cli.common.options import (
     with_admin,
     yes_option,
 )
+from magnetar.cli.common.policies import TopicPolicyCommand
 from magnetar.cli.messages import entries
 from magnetar.cli.messages.places import (
     PLACE_HELP,
@@ -96,17 +98,47 @@ def set_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
 @topics.command("delete")
 @topic_argument
 @click.option("--force", is_flag=True, help="Delete it even if producers or consumers are connected.")
+@click.option("--pattern", is_flag=True,
+              help="TOPIC is tenant/namespace/EXPRESSION, or an expression for names in public/default.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @yes_option
 @json_option
 @with_admin
-def delete_topic(admin: AdminClient, topic: str, force: bool, yes: bool, as_json: bool) -> None:
-    """Delete TOPIC with all its partitions and data. Asks first, unless --yes or --force is given.
+def delete_topic(
+    admin: AdminClient, topic: str, force: bool, pattern: bool, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Delete TOPIC with all its partitions and data.
+
+    It asks first, unless --yes or --force is given. With --pattern the topics are shown before, and --yes is needed.
 
     Example:  magnetar topics delete orders --yes
     """
+    if pattern or dry_run:
+        names = _matching(admin, topic) if pattern else [topic]
+        if not as_json:
+            click.echo("\n".join(map(visible, names)) or "no topic fits")
+        if names and not dry_run:
+            confirm(f"Delete these {len(names)} topics with all their messages and subscriptions?", yes)
+            for name in names:
+                admin.delete_topic(name, force=force)
+        done("not deleted" if dry_run or not names else "deleted", as_json, topics=names, deleted=not dry_run)
+        return
     confirm(f"Delete {topic} with all its messages and subscriptions?", yes or force)
     admin.delete_topic(topic, force=force)
     done("deleted", as_json, topic=topic)
+
+
+def _matching(admin: AdminClient, text: str) -> list[str]:
+    """The topics, each whole, whose names are as the expression says. Raises UsageError."""
+    text = text.removeprefix("persistent://")
+    parts = text.split("/", 2)
+    namespace, expression = ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else ("public/default", text)
+    try:
+        compiled = re.compile(expression)
+    except re.error as error:
+        raise click.UsageError(f"{expression} is not a regular expression: {error}") from None
+    partitioned, plain = admin.whole_topics(namespace)
+    return sorted(name for name in (*partitioned, *plain) if compiled.fullmatch(name.rsplit("/", 1)[-1]))
 
 
 @topics.command("stats")
@@ -215,7 +247,89 @@ def unload(admin: AdminClient, topic: str) -> None:
     click.echo("unloaded")
 
 
-@topics.command("get-policy")
+@topics.command("move")
+@topic_argument
+@click.argument("broker")
+@yes_option
+@json_option
+@with_admin
+def move(admin: AdminClient, topic: str, broker: str, yes: bool, as_json: bool) -> None:
+    """Move TOPIC (all its partitions) to BROKER, as `magnetar brokers list` has it.
+
+    Brokers own bundles of topics, so other topics of its bundle go with it; it asks first, unless --yes is given. A
+    balanced cluster may move it again.
+
+    Example:  magnetar topics move orders b2.example.com:8080 --yes
+    """
+    brokers = admin.call("GET", "/admin/v2/brokers")
+    if broker not in brokers:
+        raise AdminError(f"{broker} is not a broker of this cluster: choose from {', '.join(sorted(brokers))}")
+    bundles = sorted({_bundle_of(admin, name) for name in admin.partition_names(topic)})
+    confirm(f"Move {topic} to {broker}, with all topics of its bundles {', '.join(bundles)}?", yes)
+    for bundle in bundles:
+        admin.call("PUT", f"/admin/v2/namespaces/{bundle}/unload?destinationBroker={quote(broker)}")
+    done(f"moved to {broker}", as_json, topic=topic, broker=broker, bundles=bundles)
+
+
+def _bundle_of(admin: AdminClient, topic: str) -> str:
+    """`tenant/namespace/0x…_0x…`"""
+    path = admin.path_of(topic)
+    bundle = admin.call("GET", f"/lookup/v2/topic/{path}/bundle")
+    return f"{'/'.join(path.split('/')[1:3])}/{bundle}"
+
+
+@topics.command("clients")
+@topic_argument
+@json_option
+@with_admin
+def clients(admin: AdminClient, topic: str, as_json: bool) -> None:
+    """Show who is connected to TOPIC: producers, and the consumers of each subscription.
+
+    Example:  magnetar topics clients orders
+    """
+    rows = [row for name in admin.partition_names(topic) for row in _clients_of(name, admin.stats(name))]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        click.echo(f"nobody is connected to {visible(topic)}")
+        return
+    show.table(
+        ("kind", "name", "subscription", "address", "since", "client", "messages a second", "waits for"),
+        [
+            (row["kind"], visible(row["name"]), visible(row["subscription"]) or "-", row["address"], row["since"],
+             visible(row["client"]) or "-", f"{row['rate']:.1f}", str(row["permits"]))
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def _clients_of(topic: str, stats: dict[str, Any]) -> list[dict[str, Any]]:
+    """The clients of one topic without partitions; `permits`: messages that a consumer may still be sent."""
+
+    def row(kind: str, subscription: str, facts: dict[str, Any], name: str, rate: str) -> dict[str, Any]:
+        return {
+            "topic": topic,
+            "kind": kind,
+            "subscription": subscription,
+            "name": facts.get(name) or "",
+            "address": facts.get("address") or "",
+            "since": facts.get("connectedSince") or "",
+            "client": facts.get("clientVersion") or "",
+            "rate": facts[rate],
+            "permits": facts.get("availablePermits", 0),
+        }
+
+    producers = [row("producer", "", facts, "producerName", "msgRateIn") for facts in stats["publishers"]]
+    consumers = [
+        row("consumer", name, facts, "consumerName", "msgRateOut")
+        for name, subscription in sorted(stats["subscriptions"].items())
+        for facts in subscription["consumers"]
+    ]
+    return producers + consumers
+
+
+@topics.command("get-policy", cls=TopicPolicyCommand)
 @topic_argument
 @click.argument("policy")
 @click.option("--applied", is_flag=True, help="What is in force: own, else the namespace's, else the setting.")
@@ -229,7 +343,7 @@ def get_policy(admin: AdminClient, topic: str, policy: str, applied: bool) -> No
     print_json(admin.call("GET", f"/admin/v2/{admin.path_of(topic)}/{quote(policy, safe='')}{query}"))
 
 
-@topics.command("set-policy")
+@topics.command("set-policy", cls=TopicPolicyCommand)
 @topic_argument
 @click.argument("policy")
 @click.argument("value")

@@ -142,6 +142,34 @@ def test_partitions_are_looked_up_unloaded_and_measured_one_by_one(shell: Shell,
     assert {"topic": topic, "partitions": 2} in shell.json("topics", "list", namespace)
 
 
+def test_a_topic_moves_to_the_broker_that_is_named(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/moved"
+    shell.run("produce", topic, "-m", "before")
+    brokers = [row["broker"] for row in shell.json("brokers", "list")]
+    owner = shell.json("topics", "stats", topic)["ownerBroker"]
+    (target,) = [broker for broker in brokers if broker != owner][:1]
+    shell.run("topics", "move", topic, target, "--yes")
+    assert shell.json("topics", "stats", topic)["ownerBroker"] == target
+    shell.run("produce", topic, "-m", "after")
+    assert [line.split("  ")[-1] for line in shell.run("read", topic).splitlines()] == ["before", "after"]
+
+
+def test_messages_are_shown_by_conditions_and_topics_deleted_by_an_expression(shell: Shell, namespace: str) -> None:
+    topic = f"persistent://{namespace}/visits-1"
+    shell.run("produce", topic, "-m", "ann=in", "-m", "bob=in", "-m", "ann=out", "-K", "=", "-p", "door=north")
+
+    def shown(*conditions: str) -> list[str]:
+        options = [option for condition in conditions for option in ("--where", condition)]
+        return [line.split("  ")[-1] for line in shell.run("tail", topic, *options).splitlines()]
+
+    assert shown("key=ann") == ["in", "out"]
+    assert shown("key=ann", "value~^o") == ["out"]
+    assert shown("door=south") == []
+    assert shell.json("topics", "clients", topic) == []
+    shell.run("topics", "delete", "--pattern", f"{namespace}/visits-.*", "--yes")
+    assert topic not in [one["topic"] for one in shell.json("topics", "list", namespace)]
+
+
 def test_tenants_namespaces_and_policies_are_kept(shell: Shell) -> None:
     shell.run("tenants", "create", "shop")
     assert "shop" in shell.json("tenants", "list")

@@ -14,6 +14,7 @@ import click
 from magnetar.cli.common import output as show
 from magnetar.cli.common.options import F, admin_of, admin_option, now_ms, service_option, topic_argument, with_admin
 from magnetar.cli.messages import client as message_client
+from magnetar.cli.messages import where
 from magnetar.cli.messages.client import ClientError, TopicSchema
 from magnetar.cli.messages.places import PLACE_HELP, create_at, place_of, shown_id
 from magnetar.inspect.broker_admin import AdminClient, AdminError
@@ -36,6 +37,29 @@ def value_options(command: F) -> F:
     """How messages are shown."""
     command = click.option("--raw", is_flag=True, help="Do not decode values with the topic's schema.")(command)
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def where_option(command: F) -> F:
+    return click.option("--where", "conditions", multiple=True, callback=_conditions, help=where.HELP)(command)
+
+
+def _conditions(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> where.Fits | None:
+    """Raises BadParameter."""
+    try:
+        return where.fits_all(texts) if texts else None
+    except where.BadCondition as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _those_that_fit(messages: Iterable[Any], fits: where.Fits | None, schema: TopicSchema | None) -> Iterator[Any]:
+    if fits is None:
+        yield from messages
+        return
+    for message in messages:
+        text = message.data().decode(errors="replace")
+        value = None if schema is None else schema.decode(message)
+        if fits(where.Facts(message.partition_key(), text, message.properties(), value)):
+            yield message
 
 
 def _schema_of(admin_url: str, topic: str) -> TopicSchema:
@@ -236,6 +260,7 @@ def _make_subscription(admin_url: str, topic: str, subscription: str, place: Mes
 @click.option("--from", "start", default="earliest", show_default=True, help=PLACE_HELP)
 @click.option("--follow", is_flag=True, help="At the end, wait for new messages.")
 @click.option("--compacted", is_flag=True, help="Of what was compacted, only the last message of each key.")
+@where_option
 @value_options
 @admin_option
 @service_option
@@ -245,6 +270,7 @@ def read(
     start: str,
     follow: bool,
     compacted: bool,
+    conditions: where.Fits | None,
     as_json: bool,
     raw: bool,
     admin_url: str,
@@ -258,7 +284,7 @@ def read(
     schema = None if raw else _schema_of(admin_url, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
         messages = message_client.read(client, topic, place, follow, compacted=compacted)
-        for message in itertools.islice(messages, count or None):
+        for message in itertools.islice(_those_that_fit(messages, conditions, schema), count or None):
             _show(message, as_json, schema)
 
 
@@ -266,17 +292,30 @@ def read(
 @topic_argument
 @click.option("-n", "--count", type=COUNT, default=10, show_default=True, help="Number of last messages to print.")
 @click.option("-f", "--follow", is_flag=True, help="Then wait for new messages.")
+@where_option
 @value_options
 @with_admin
 @service_option
-def tail(admin: AdminClient, topic: str, count: int, follow: bool, as_json: bool, raw: bool, service_url: str) -> None:
+def tail(
+    admin: AdminClient,
+    topic: str,
+    count: int,
+    follow: bool,
+    conditions: where.Fits | None,
+    as_json: bool,
+    raw: bool,
+    service_url: str,
+) -> None:
     """Print the last messages of TOPIC (of each partition) without acknowledging them.
 
-    Example:  magnetar tail my-topic -n 3 -f
+    With --where, those among them that fit.
+
+    Example:  magnetar tail my-topic -n 100 -f --where key=order-7
     """
     schema = None if raw else TopicSchema(admin, topic)
     with message_client.client_of(service_url) as client, contextlib.suppress(KeyboardInterrupt):
-        for message in message_client.last_messages(client, admin, topic, count, follow):
+        messages = message_client.last_messages(client, admin, topic, count, follow)
+        for message in _those_that_fit(messages, conditions, schema):
             _show(message, as_json, schema)
 
 
