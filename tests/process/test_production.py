@@ -21,6 +21,7 @@ pytestmark = [
 PAGE = Path(__file__).parents[2] / "docs/production.md"
 TIMEOUT_S = 300
 TO_THE_FIRST_START = ("Keys and users", "Settings", "First start")
+BESIDE_APACHE = "In the place of Apache's brokers"
 READ = "magnetar --profile client.conf --token file:till.token read persistent://shop/orders/paid"
 # Not those of 127.0.0.1: a cluster of another test may be there.
 ADDRESSES = {f"m{number}.example.com": f"127.7.0.{number}" for number in (1, 2, 3)}
@@ -84,7 +85,8 @@ def test_the_page_about_production_can_be_followed_word_for_word(operator: Opera
     first = said.pop(brokers)
     assert all(address in first for address in ADDRESSES.values())
     assert "the first one" in said.pop(READ)
-    operator.follow("Upgrade", "Monitoring")
+    operator.follow("Upgrade", BESIDE_APACHE, "Monitoring")
+    assert next(told for command, told in said.items() if "--before-handover" in command).startswith("fine")
     assert all(address in said[brokers] for address in ADDRESSES.values())
     metrics = (operator.folder / "recovery.metrics").read_text()
     assert "magnetar_autorecovery_has_auditor 1" in metrics
@@ -100,6 +102,6 @@ def test_what_was_backed_up_is_restored_word_for_word(operator: Operator) -> Non
 def test_all_of_the_page_is_followed() -> None:
     text = PAGE.read_text()
     typed = {block.section for block in blocks_of(text) if not block.file and not block.language}
-    assert typed == {*TO_THE_FIRST_START, "Upgrade", "Backup and restore", "Monitoring"}
+    assert typed == {*TO_THE_FIRST_START, "Upgrade", BESIDE_APACHE, "Backup and restore", "Monitoring"}
     read_only = {block.section for block in blocks_of(text) if block.language}
     assert read_only == {"In containers", "On Kubernetes"}
