@@ -9,6 +9,8 @@ BACKLOG = (f"{UNIT}/plan/test_unconsumed.py",)
 FILTERS = ("tests/property/test_spark_filters.py",)
 
 _STREAM = (f"{UNIT}/stream/test_driver.py",)
+_MEASURES = (f"{UNIT}/stream/test_measures.py",)
+_LIMITS = (f"{UNIT}/stream/test_limits.py",)
 _SPOOL = ("tests/unit/connectors/spark/write/test_spool.py",)
 _SEQUENCES = ("tests/unit/connectors/spark/write/test_sequences.py",)
 
@@ -138,6 +140,42 @@ MUTANTS = (
         "for part in first.positions.keys() - ends.keys():",
         "for part in first.positions.keys() - first.positions.keys():",
         _STREAM,
+    ),
+    # -- limits of a stream's batches
+    Mutant(
+        "the entry that is above the limit is in the batch as well",
+        "connectors/spark/stream/measures.py",
+        "        return max(self._low + 1, 1)\n",
+        "        return self._low + 2\n",
+        _MEASURES,
+    ),
+    Mutant(
+        "messages that a broker began to number anew are taken to be few",
+        "connectors/spark/stream/measures.py",
+        "    if last.last_index + offset < backlog.entries:\n        return None\n",
+        "",
+        _MEASURES,
+    ),
+    Mutant(
+        "what a ledger has before the batch counts for its limit",
+        "connectors/spark/stream/measures.py",
+        "        offsets.append(total - (skipped if place == 0 else 0))\n",
+        "        offsets.append(total)\n",
+        _MEASURES,
+    ),
+    Mutant(
+        "the entries of a whole backlog are looked at",
+        "connectors/spark/stream/measures.py",
+        "        self._is_over = self._is_over or self._left_entries < 1 or self._left_bytes < 0\n",
+        "",
+        _MEASURES,
+    ),
+    Mutant(
+        "the newest offset is what the first look of a query that comes back shows",
+        "connectors/spark/stream/driver.py",
+        "{part: max(ends.get(part, EARLIEST), self._reached.get(part, EARLIEST)) for part in parts}",
+        "{part: ends.get(part, EARLIEST) for part in parts}",
+        (*_LIMITS, "-k", "newest_offset"),
     ),
     # -- the backlog of a subscription
     Mutant(

@@ -1,6 +1,7 @@
 """Topics as streams, in a real session: file sinks, limits, restarts, subscriptions."""
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+import magnetar.spark
 from magnetar.inspect.broker_admin import AdminClient
 from tests.spark.test_standalone import numbers, send_all
 from tests.support.processes import PATIENCE_S, Standalone, until
@@ -102,6 +104,62 @@ def test_a_limit_makes_batches_small_and_the_progress_tells_offsets(
     end = json.loads(progress[-1]["sources"][0]["endOffset"])
     assert list(end["topics"]) == ["persistent://public/default/stream-limit"]
     assert written(spark, tmp_path) == numbers(0, 30)
+
+
+def places(offset: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Partition → its position, of a stream of one topic."""
+    (parts,) = offset["topics"].values()
+    return {number: tuple(map(int, text.split(":"))) for number, text in parts.items()}
+
+
+def test_batches_keep_their_limit_whatever_the_entries_and_the_progress_is_never_ahead_of_the_topic(
+    spark: SparkSession, client: pulsar.Client, standalone: Standalone, follow: Follow, tmp_path: Path
+) -> None:
+    """The first and the last entry of each partition are small, as where a producer flushes now and then."""
+    AdminClient([standalone.admin_url]).create_topic("stream-mixed", 2)
+    draw = random.Random(20261130)
+    sent = 0
+
+    def send(counts: list[int]) -> None:
+        nonlocal sent
+        for partition in range(2):
+            given = {
+                "batching_max_messages": 1_000,
+                "batching_max_publish_delay_ms": 10_000,
+                "block_if_queue_full": True,
+            }
+            producer = client.create_producer(f"stream-mixed-partition-{partition}", batching_enabled=True, **given)
+            for count in counts:
+                for value in numbers(sent, count):
+                    producer.send_async(value, None)
+                producer.flush()  # one entry
+                sent += count
+            producer.close()
+
+    for given, entry in (({"maxMessagesPerTrigger": "3000"}, 1_000), ({"maxBytesPerTrigger": "40000"}, 20_000)):
+        first = sent
+        send([1, *(draw.choice([1, 50, 900, 1_000]) for _ in range(10)), 1_000, 1])
+        query = run(follow("stream-mixed", **given), tmp_path)
+        progress = [one for one in query.recentProgress if one["numInputRows"]]
+        assert sum(one["numInputRows"] for one in progress) == sent - first
+        behind = []
+        for one in progress:
+            (source,) = one["sources"]
+            newest = json.loads(source["latestOffset"])
+            assert all(places(newest)[part] >= at for part, at in places(json.loads(source["endOffset"])).items())
+            behind.append(magnetar.spark.Lag(**newest["behind"]))
+            assert min(behind[-1]) >= 0
+        limit = int(*given.values())
+        if "maxMessagesPerTrigger" in given:
+            sizes = [one["numInputRows"] for one in progress]
+        else:
+            sizes = [more.bytes - less.bytes for more, less in itertools.pairwise(behind)]
+        assert max(sizes) < limit + 2 * entry
+        assert min(sizes[:-2]) > limit / 3, "they are not much smaller, either"
+        assert behind[0].messages > 1_000
+        assert behind[0].seconds > 0
+        assert behind[-1] == magnetar.spark.lag(query) == (0, 0, 0)
+    assert written(spark, tmp_path) == numbers(0, sent)
 
 
 def test_a_pattern_takes_topics_that_are_made_later(

@@ -51,7 +51,9 @@ INSTEAD: Final = {
 
 # Which options only one kind of read has.
 ONLY_BATCH: Final = ("endingOffsets", "endingTimestamp", "compacted", "pushDownFilters", "backlogOf")
-ONLY_STREAM: Final = ("maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription")
+ONLY_STREAM: Final = (
+    "maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay", "subscription",
+)  # fmt: skip
 
 UNPACKED_BYTES: Final = 20 * MIB
 """What an entry may unpack to, unless an option says otherwise: four times the largest message, as at brokers
@@ -78,6 +80,9 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{5,16}")
 
 SLACK_MS: Final = 10 * 60_000
 """How far the clocks of producers and brokers may be apart, with the time that a message is on its way."""
+
+TRIGGER_DELAY_MS: Final = 15 * 60_000
+"""How long a batch waits for `minMessagesPerTrigger`, as with Kafka's source."""
 
 _EARLIEST_PLACES: Final = ("earliest", -2, "-2")
 _LATEST_PLACES: Final = ("latest", -1, "-1")
@@ -155,6 +160,8 @@ TABLE: Final = (
     Option("failOnDataLoss", "fail_on_data_loss", flag),
     Option("maxMessagesPerTrigger", "max_messages", number, ("maxOffsetsPerTrigger",)),
     Option("maxBytesPerTrigger", "max_bytes", size),
+    Option("minMessagesPerTrigger", "min_messages", number, ("minOffsetsPerTrigger",)),
+    Option("maxTriggerDelay", "trigger_delay_ms", duration),
     Option("subscription", "subscription", also=("predefinedSubscription",)),
     Option("service.url", "service_url", also=("serviceUrl",)),
     Option("columns", "columns", _columns),
@@ -220,8 +227,11 @@ class ReadOptions:
     starts_latest: bool = False
     """A stream begins behind what is there, where no offsets are given."""
     max_messages: int | None = None
-    """About how many messages one batch of a stream has at most."""
+    """How many messages one batch of a stream has at most, but for an entry of each partition."""
     max_bytes: int | None = None
+    min_messages: int | None = None
+    """How many messages a batch waits for, *trigger_delay_ms* after the one before at most."""
+    trigger_delay_ms: int = TRIGGER_DELAY_MS
     subscription: str = ""
     """The subscription by which the brokers keep what a stream has not read; empty: none."""
     service_url: str = ""
@@ -313,6 +323,11 @@ def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iter
         )
     if values.get("compacted") and values.get("backlog_of"):
         yield "backlogOf and compacted cannot both be given: what compaction kept is not what was consumed"
+    if "maxTriggerDelay" in given and "minMessagesPerTrigger" not in given:
+        yield "maxTriggerDelay belongs to minMessagesPerTrigger"
+    least, most = values.get("min_messages"), values.get("max_messages")
+    if least is not None and most is not None and least > most:
+        yield f"minMessagesPerTrigger={least} is more than maxMessagesPerTrigger={most}"
     if "subscription" in given and not values.get("service_url"):
         yield "subscription needs service.url, the address of the brokers: pulsar://host:6650"
 

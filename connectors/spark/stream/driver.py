@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -26,13 +27,16 @@ from connectors.spark.options.read import LATEST, ReadOptions
 from connectors.spark.plan.cluster import connected, versions_of
 from connectors.spark.plan.planning import Split, TopicRange, plan
 from connectors.spark.ranges import Position
+from connectors.spark.stream.admission import Allowance, Heads, Waiting, admit, lag
 from connectors.spark.stream.follower import Follower
-from connectors.spark.stream.offsets import Allowance, Backlog, Part, Positions, StreamOffset, admit, start_of
+from connectors.spark.stream.measures import Backlog
+from connectors.spark.stream.offsets import EARLIEST, Lag, Part, Positions, StreamOffset, start_of
 from connectors.spark.stream.retaining import Subscription
 from connectors.spark.values.records import Values
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
 from magnetar_core.bookkeeper.metadata.stores.store import MetadataError
 from magnetar_core.runtime.process.loop_thread import LoopThread
+from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.schemas.registry import SchemaRegistry
 from managed_ledger.topic_name import TopicName
 
@@ -83,13 +87,16 @@ class MagnetarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         if self._options.max_messages is not None:
             return ReadMaxRows(self._options.max_messages)
+        if self._options.min_messages is not None:
+            return ReadMinRows(self._options.min_messages)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; *start* itself if there is nothing new."""
         allowance = Allowance()
         if not isinstance(limit, ReadAllAvailable):
-            allowance = Allowance(self._options.max_messages, self._options.max_bytes)
+            options = self._options
+            allowance = Allowance(options.max_messages, options.max_bytes, options.min_messages)
         end = self.driver.next_end(StreamOffset.from_json(start), allowance)
         return start if end is None else end.to_json()
 
@@ -98,9 +105,13 @@ class MagnetarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.driver.end_here()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest offset, for the progress that Spark shows."""
+        """The newest offset, for the progress that Spark shows, and how much is left behind the batch."""
         ends = self.driver.known_ends()
-        return StreamOffset(ends).to_json() if ends else None
+        if not ends:
+            return None
+        behind = self.driver.lag()
+        members = {} if behind is None else {"behind": behind._asdict()}
+        return {**members, **StreamOffset(ends).to_json()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
@@ -141,6 +152,11 @@ class _Driver:
         self._stack = AsyncExitStack()
         self._initial: StreamOffset | None = None
         self._target: Positions | None = None
+        self._reached: Positions = {}
+        """The end of the batch that was planned last."""
+        self._planned_s: float | None = None
+        """When that was; None: not in this run of the query."""
+        self._waiting = Waiting()
         self._subscription: Subscription | None = None
         try:
             self._follower: Follower = self._loop.run(self._open())
@@ -153,7 +169,8 @@ class _Driver:
     async def _open(self) -> Follower:
         options = self._options
         store, bookkeeper, clock = await self._stack.enter_async_context(connected(options.place))
-        self._store = store
+        self._store, self._bookkeeper, self._clock = store, bookkeeper, clock
+        self._heads = Heads(bookkeeper)
         self._registry = SchemaRegistry(bookkeeper, store, clock)
         follower = Follower(options, store, bookkeeper, clock)
         self._stack.callback(follower.close)
@@ -215,34 +232,65 @@ class _Driver:
         self._target = self._follower.ends()
 
     def known_ends(self) -> Positions:
-        """The ends that the last look saw."""
-        return self._follower.ends()
+        """The ends that the last look saw, and never less than the end of the batch: a query that comes back has seen
+        more before than a first look at an open ledger can show (`follower`, rule 2), and of a topic whose ledgers are
+        all gone nothing is seen."""
+        ends = self._follower.ends()
+        parts = ends.keys() | self._reached.keys()
+        return {part: max(ends.get(part, EARLIEST), self._reached.get(part, EARLIEST)) for part in parts}
+
+    def lag(self) -> Lag | None:
+        """What is left behind the batch that was planned last; None: it is not known now, which ends no query."""
+        try:
+            left = [
+                self._backlog(part, self._reached.get(part, EARLIEST), end) for part, end in self.known_ends().items()
+            ]
+            return self._loop.run(lag(left, self._heads, self._clock.wall_ms()))
+        except MagnetarError as error:
+            log.info("how far the query is behind is not known now: %s", error)
+            return None
+
+    def _backlog(self, part: Part, begin: Position, end: Position) -> Backlog:
+        return Backlog(self._follower.range(part, begin, end).runs, max(begin, end))
 
     def next_end(self, start: StreamOffset, allowance: Allowance) -> StreamOffset | None:
         """The end of the batch behind *start*; None: there is nothing."""
+        first = start_of(start, start)
+        end = self._next_end(first, allowance)
+        self._reached = (end or first).positions
+        return end
+
+    def _next_end(self, first: StreamOffset, allowance: Allowance) -> StreamOffset | None:
         if self._target is None:
             self._loop.run(self._follower.look())
             self._keep_new()
             ends: Positions = self._follower.ends()
         else:
             ends = self._target
-        first = start_of(start, start)
         backlogs: dict[Part, Backlog] = {}
         for part, end in ends.items():
             begin = first.next_position(part)
             self._follower.check_whole(part, begin, self._kept_of(part, first))
-            topic_range = self._follower.range(part, begin, end)
-            factor = 1.0
-            if topic_range.runs and allowance.messages is not None:
-                factor = self._loop.run(self._follower.messages_per_entry(topic_range))
-            backlogs[part] = Backlog(topic_range.runs, max(begin, end), factor)
+            backlogs[part] = self._backlog(part, begin, end)
         for part in first.positions.keys() - ends.keys():
             self._follower.check_whole(part, first.next_position(part), self._kept_of(part, first))
         if not any(backlog.runs for backlog in backlogs.values()):
             return None
-        reached = {**first.positions, **admit(backlogs, allowance)}
+        self._heads = Heads(self._bookkeeper)
+        if self._is_too_early(backlogs, allowance.least_messages):
+            return None
+        self._waiting, self._planned_s = Waiting(), self._clock.monotonic()
+        reached = {**first.positions, **self._loop.run(admit(backlogs, allowance, self._heads))}
         positions = {part: position for part, position in reached.items() if not self._follower.give_up(part)}
         return StreamOffset(positions, first.origin, self._kept(positions, first))
+
+    def _is_too_early(self, backlogs: Mapping[Part, Backlog], least: int | None) -> bool:
+        """Whether a batch is to wait for more messages. The first one of a run does not, as with Kafka's source."""
+        if least is None or self._target is not None or self._planned_s is None:
+            return False
+        if self._clock.monotonic() - self._planned_s >= self._options.trigger_delay_ms / 1000:
+            return False
+        return not self._loop.run(self._waiting.reaches(least, backlogs, self._heads))
 
     # -------------------------------------------------------------------------------- batches
 

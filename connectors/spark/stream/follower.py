@@ -37,10 +37,9 @@ from magnetar_core.bookkeeper.client.errors import BookKeeperError, DigestMismat
 from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.stores.store import Cancel, MetadataStore
 from magnetar_core.runtime.clock import Clock
-from magnetar_core.runtime.types import Corruption, MagnetarError
+from magnetar_core.runtime.types import MagnetarError
 from managed_ledger.errors import ShadowTopic
 from managed_ledger.ledgers.topic_record import stored_record
-from managed_ledger.messages import message_count, metadata_of, split_entry
 from managed_ledger.records.paths import cursor_path, ledger_path
 from managed_ledger.topic_name import TopicName
 
@@ -51,9 +50,6 @@ SETTLED_S: Final = 0.05
 
 # How many ledgers are asked for at once: enough to hide the latency, few enough for one connection.
 CONCURRENT_MAX: Final = 64
-
-# Entries of a batch from which the number of messages in an entry is estimated.
-SAMPLES: Final = 3
 
 # Runs before a batch that its tasks get: one more than they look back over, so that they see that more precede.
 _BEFORE: Final = 9
@@ -244,26 +240,6 @@ class Follower:
         is a new one, which is read from its first entry."""
         view = self._part(part)
         return self._is_asked_for(TopicName.parse(part.topic)) if view is None else view.give_up()
-
-    async def messages_per_entry(self, topic_range: TopicRange) -> float:
-        """About how many messages an entry has, from some entries of what is to be read."""
-        if not topic_range.runs:
-            return 1.0
-        places = {
-            (run.ledger_id, run.last)
-            for run in (topic_range.runs[0], topic_range.runs[len(topic_range.runs) // 2], topic_range.runs[-1])
-        }
-        places |= {(topic_range.runs[0].ledger_id, topic_range.runs[0].first)}
-        counts = []
-        for ledger_id, entry_id in sorted(places)[:SAMPLES]:
-            try:
-                handle = await self._bookkeeper.open_ledger(ledger_id, recovery=False)
-                (entry,) = await handle.read_unconfirmed(entry_id, entry_id)
-                parts = split_entry(entry.payload)
-                counts.append(message_count(metadata_of(parts), len(parts.payload)))  # not just what its producer says
-            except (BookKeeperError, DigestMismatch, Corruption) as error:  # the task that reads it will report it
-                log.info("%s, entry %s:%s: %s", topic_range.topic, ledger_id, entry_id, error)
-        return sum(counts) / len(counts) if counts else 1.0
 
     def close(self) -> None:
         """Stop watching."""

@@ -1,4 +1,4 @@
-"""How far a streaming query has come, as it stands in Spark's checkpoints, and how far its next batch goes. No IO.
+"""How far a streaming query has come, as it stands in Spark's checkpoints and its progress. No IO.
 
     {"origin": {"persistent://public/default/t": {"0": "5:0"}},
      "topics": {"persistent://public/default/t": {"0": "12:345"}},
@@ -18,13 +18,14 @@ Rules:
 4. `kept`, of a query with a subscription, has the last entry that was read of each partition. The subscription stays in
    front of it, so its ledger is there as long as nobody else moves the subscription.
    (`connectors.spark.stream.follower`)
+5. `behind` is in the newest offset, which Spark shows in a query's progress: how much is left behind the batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from connectors.spark.ranges import Position, Run
+from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.topic_name import TopicName, TopicNameError
 
@@ -41,6 +42,15 @@ class Part(NamedTuple):
 
 
 Positions = Mapping[Part, Position]
+
+
+class Lag(NamedTuple):
+    """What is left of topics behind a batch."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    """Since the oldest message was published; 0 if none is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,65 +121,3 @@ def _read(value: Mapping[str, Any], member: str) -> dict[Part, Position]:
     except (KeyError, AttributeError, TypeError, ValueError, TopicNameError) as error:
         raise Corruption(f"{member} of an offset in the checkpoint cannot be read: {value!r:.200} ({error})") from error
     return positions
-
-
-# ------------------------------------------------------------------------------------------ how far a batch goes
-
-
-class Backlog(NamedTuple):
-    """What could be read of a partition."""
-
-    runs: Sequence[Run]
-    """The runs in order, all behind the position where reading goes on."""
-    end: Position
-    """The position behind the last run."""
-    messages_per_entry: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much one batch may take; None: all there is. Both limits are rough: entries are taken whole, and what
-    they hold is known from their ledgers' averages."""
-
-    messages: int | None = None
-    size_bytes: int | None = None
-
-
-def admit(backlogs: Mapping[Part, Backlog], allowance: Allowance) -> dict[Part, Position]:
-    """How far each partition is read: in proportion to what waits there, at least one entry where there is one."""
-    ends = {part: backlog.end for part, backlog in backlogs.items()}
-    for limit, weight in ((allowance.size_bytes, _bytes_of_entry), (allowance.messages, _messages_of_entry)):
-        if limit is None:
-            continue
-        totals = {
-            part: sum(run.entries * weight(backlog, run) for run in backlog.runs) for part, backlog in backlogs.items()
-        }
-        whole = sum(totals.values())
-        if whole <= limit:
-            continue
-        for part, backlog in backlogs.items():
-            room = limit * totals[part] / whole
-            ends[part] = min(ends[part], _reach(backlog, room, [weight(backlog, run) for run in backlog.runs]))
-    return ends
-
-
-def _bytes_of_entry(backlog: Backlog, run: Run) -> float:
-    return run.size_bytes / run.entries
-
-
-def _messages_of_entry(backlog: Backlog, run: Run) -> float:
-    return backlog.messages_per_entry
-
-
-def _reach(backlog: Backlog, room: float, weights: Sequence[float]) -> Position:
-    """The position behind as many entries as *room* has place for, at least one."""
-    taken = 0
-    for run, weight in zip(backlog.runs, weights, strict=True):
-        fits = int(room / weight) if weight > 0 else run.entries
-        if fits < run.entries:
-            fits = max(fits, 0 if taken else 1)
-            if fits < run.entries:
-                return run.ledger_id, run.first + fits
-        room -= run.entries * weight
-        taken += run.entries
-    return backlog.end

@@ -27,14 +27,13 @@ from magnetar_core.bookkeeper.metadata.stores.store import Node
 from magnetar_core.runtime.clock import LoopClock
 from magnetar_core.runtime.types import ConfigurationError, Corruption
 from managed_ledger.errors import OffloadedLedger, ShadowTopic
-from managed_ledger.messages import encode_entry
 from managed_ledger.records.paths import cursor_path, ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.schemas.compatibility import Schema, SchemaType
 from managed_ledger.schemas.registry import ROOT as SCHEMAS
 from managed_ledger.topic_name import TopicName
 from tests.support.manual_clock import ManualClock
-from tests.unit.connectors.spark.entries import metadata_of, single
+from tests.unit.connectors.spark.entries import single
 from tests.unit.connectors.spark.world import STEM, SparkWorld, in_order, lag, numbered, reader_of, rows_of, spark_world
 
 TOPIC = "persistent://public/default/t"
@@ -790,7 +789,10 @@ def test_options_that_make_no_sense_for_a_stream_are_refused(option: str, value:
         parse_options({"metadata.url": "zk:x", "topic": "t", option: value}, Kind.STREAM)
 
 
-@pytest.mark.parametrize("option", ["maxMessagesPerTrigger", "maxBytesPerTrigger", "subscription"])
+@pytest.mark.parametrize(
+    "option",
+    ["maxMessagesPerTrigger", "maxBytesPerTrigger", "minMessagesPerTrigger", "maxTriggerDelay", "subscription"],
+)
 def test_options_of_streams_are_refused_for_a_batch(option: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{option} has no meaning for spark.read"):
         parse_options({"metadata.url": "zk:x", "topic": "t", option: "1", "service.url": "pulsar://x"})
@@ -1092,13 +1094,3 @@ async def test_a_batch_that_is_repeated_has_the_same_rows_of_what_cannot_be_unde
         assert await run(world, Query.batch, checkpoint, **given) == expected
         del checkpoint["committed"]
         assert await run(world, Query.process, checkpoint, **given) == expected
-
-
-async def test_a_batch_that_claims_to_have_many_messages_does_not_make_those_of_a_query_small(tmp_path: Path) -> None:
-    async with spark_world(tmp_path) as world:
-        liar = encode_entry(metadata_of(num_messages_in_batch=2**31 - 1), b"x")
-        await world.topic("t", await world.ledger([liar, *numbered(0, 8), liar]))
-        found = follower(world)
-        await found.look()
-        assert await found.messages_per_entry(found.range(HERE, found.begins()[HERE], found.ends()[HERE])) == 1.0
-        found.close()
