@@ -8,13 +8,17 @@ pulsar.client.operationTimeoutMs
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from connectors.spark.options.table import CLIENT
 from magnetar_core.runtime.types import ConfigurationError
+from magnetar_core.topics.client_log import client_log
 
-PREFIX: Final = "pulsar.client."
+log = logging.getLogger(__name__)
+
 
 _CLASSES: Final = "org.apache.pulsar.client.impl.auth.Authentication"
 
@@ -26,7 +30,7 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
     """
     import pulsar
 
-    given = {name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)}
+    given = {name.removeprefix(CLIENT): value for name, value in options.items() if name.startswith(CLIENT)}
     arguments: dict[str, Any] = {}
     plugin, parameters = given.pop("authpluginclassname", ""), given.pop("authparams", "")
     if plugin:
@@ -45,15 +49,22 @@ def client_arguments(options: Mapping[str, str]) -> dict[str, Any]:
             try:
                 arguments[argument] = read(given.pop(name))
             except ValueError as error:
-                raise ConfigurationError(f"{PREFIX}{name}: {error}") from None
+                raise ConfigurationError(f"{CLIENT}{name}: expected {error}") from None
     return arguments
 
 
-def explain(error: Exception) -> str:
-    """What the client says of a call that failed, and where to look: if a broker does not let it in, it says only that
-    its time is over."""
+def client_logger() -> Any:
+    """For a new client: what it logs as an error is logged here; `explain` knows what brokers refused it."""
+    return client_log().logger(on_error=lambda line: log.warning("Pulsar's client: %s", line))
+
+
+def explain(error: object) -> str:
+    """What the client says of a call or a message that failed, with what the brokers said; else where to look: if a
+    broker does not let it in, it says only that its time is over."""
     import pulsar
 
+    if refusal := client_log().last_refusal():
+        return f"{error}: the broker says: {refusal}"
     if isinstance(error, pulsar.Timeout):
         return (
             f"{error}: the brokers do not answer, or do not let the client in, which it tries until its time is over; "
@@ -87,9 +98,15 @@ def _named(parameters: str, *names: str) -> list[str]:
         raise ConfigurationError(f"pulsar.client.authParams: expected {' and '.join(names)}") from None
 
 
+def _seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError("a number of milliseconds")
+    return max(int(text) // 1000, 1)
+
+
 def _truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("expected true or false")
+        raise ValueError("true or false")
     return text.lower() == "true"
 
 
@@ -97,5 +114,5 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "tlstrustcertsfilepath": ("tls_trust_certs_file_path", str),
     "tlshostnameverificationenable": ("tls_validate_hostname", _truth),
     "tlsallowinsecureconnection": ("tls_allow_insecure_connection", _truth),
-    "operationtimeoutms": ("operation_timeout_seconds", lambda text: max(int(text) // 1000, 1)),
+    "operationtimeoutms": ("operation_timeout_seconds", _seconds),
 }

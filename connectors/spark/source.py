@@ -62,6 +62,7 @@ class MagnetarSource(DataSource):
 
     def _plan_once(self) -> tuple[ReadOptions, "list[FrozenTopic]"]:
         from connectors.spark.plan.cluster import freeze, positions
+        from connectors.spark.task.key_folder import KeyFolder
         from connectors.spark.worker.heap import settle
         from connectors.spark.worker.log import let_through
 
@@ -70,6 +71,8 @@ class MagnetarSource(DataSource):
             self._parsed = parse_options(self.options, Kind.EITHER)
             if self._parsed.unused:
                 log.warning("not needed for reading: %s", ", ".join(self._parsed.unused))
+            if self._parsed.key_folder:
+                KeyFolder(self._parsed.key_folder)  # before any task looks into it
         if self._frozen is None:
             let_through()
             self._frozen = asyncio.run(freeze(self._parsed))
@@ -100,7 +103,7 @@ class MagnetarSource(DataSource):
         if not frozen:
             raise ConfigurationError(f"no topic matches topicsPattern={options.pattern}")
         known, _ = available_columns(options, frozen)
-        _check_projection(schema, known)
+        _check_projection(schema, known, options.columns)
         from connectors.spark.values.value_columns import ValueColumns
 
         columns = ValueColumns(options, frozen)
@@ -118,7 +121,7 @@ class MagnetarSource(DataSource):
         options = parse_options(self.options, Kind.STREAM)
         _, frozen = self._plan_once()
         known, _ = available_columns(options, frozen)
-        _check_projection(schema, known)
+        _check_projection(schema, known, options.columns)
         return MagnetarStreamReader(options, schema, ValueColumns(options, frozen))
 
     def writer(self, schema: t.StructType, overwrite: bool) -> "DataSourceWriter":
@@ -134,9 +137,18 @@ class MagnetarSource(DataSource):
     def _write_options(self, overwrite: bool) -> "WriteOptions":
         from connectors.spark.options.write import parse_write_options
 
+        if not self.options:
+            raise ConfigurationError(
+                "no service.url: set it to the address of the brokers, pulsar://host:6650. An INSERT has none of its "
+                'table\'s options: write with df.write.format("magnetar").mode("append").option("service.url", …)'
+                '.option("topic", …).save()'
+            )
         if overwrite:
             raise ConfigurationError("topics are appended to, not overwritten: write with mode append")
-        return parse_write_options(self.options)
+        options = parse_write_options(self.options)
+        if options.unused:
+            log.warning("not needed for writing: %s", ", ".join(options.unused))
+        return options
 
 
 _METADATA: Final = "magnetar.options"
@@ -165,9 +177,15 @@ def options_in(schema: t.StructType) -> dict[str, str]:
     return {}
 
 
-def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField]) -> None:
-    """Raises ConfigurationError unless each column exists, with its type, and takes the nulls that there may be."""
+def _check_projection(schema: t.StructType, known: Mapping[str, t.StructField], columns: Sequence[str]) -> None:
+    """Raises ConfigurationError unless each column exists, with its type, and takes the nulls that there may be.
+    *columns*: those of the option, if it is given."""
     problems = []
+    if columns and schema.names != list(columns):
+        problems.append(
+            f"columns={','.join(columns)} and the schema with {','.join(schema.names)} both choose columns: "
+            "leave one out"
+        )
     if not schema.fields:
         problems.append(f"no columns are asked for; there are {', '.join(known)}")
     for name in sorted({name for name in schema.names if schema.names.count(name) > 1}):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.process
 IMPATIENT = (
     "from magnetar.cli import main; from magnetar.cli.messages import client as message_client\n"
     "message_client.OPERATION_TIMEOUT_S = 3\n"
-    "message_client._REFUSALS_TOLD = 3\n"
+    "message_client._REFUSALS_REPORTED = 3\n"
     "main.main(prog_name='magnetar')\n"
 )
 

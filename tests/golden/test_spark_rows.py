@@ -69,6 +69,10 @@ def test_rows_are_what_the_servers_and_clients_meant(path: str) -> None:
                     "__sequenceId": int(own["sequence_id"]),
                     "__producerName": metadata["producer_name"],
                     "__schemaVersion": b64(metadata["schema_version"]) if "schema_version" in metadata else None,
+                    "__schemaId": b64(metadata["schema_id"]) if "schema_id" in metadata else None,
+                    "__orderingKey": b64(own["ordering_key"]) if "ordering_key" in own else None,
+                    "__deliverAt": int(metadata.get("deliver_at_time", 0)) * 1000 or None,
+                    "__replicatedFrom": metadata.get("replicated_from"),
                     "base64": own.get("partition_key_b64_encoded", False),
                 }
             )

@@ -59,6 +59,7 @@ COPIED = (
     "bookie",
     "broker",
     "connectors",
+    "docs",
     "magnetar",
     "magnetar_core",
     "managed_ledger",
@@ -95,7 +96,7 @@ class Workshop:
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
             else:
                 shutil.copy2(source, directory / name)
         for package in ("autorecovery", "bookie", "broker", "magnetar", "magnetar_core", "managed_ledger"):

@@ -46,6 +46,42 @@ MUTANTS = (
         "",
         ("tests/unit/connectors/spark/stream/test_driver.py", "-k", "tiered"),
     ),
+    # -- options, restarts, errors
+    Mutant(
+        "a name of a key that a producer has made up leads out of the folder",
+        "connectors/spark/task/key_folder.py",
+        "        if name not in self._files:\n            return None\n",
+        '        self._files.setdefault(name, next(iter(self._files.values())).parent / f"{name}{SUFFIX}")\n',
+        _ENCRYPTION,
+    ),
+    Mutant(
+        "topic and topics are united without a word",
+        "connectors/spark/options/read.py",
+        '    if "topic" in given and "topics" in given:\n',
+        "    if False:\n",
+        (f"{UNIT}/errors/test_errors.py", "-k", "given"),
+    ),
+    Mutant(
+        "a query reads other topics over the checkpoint of the former ones",
+        "connectors/spark/stream/driver.py",
+        "        check_topics(self._options, StreamOffset.from_json(start))\n",
+        "",
+        (f"{UNIT}/stream/test_restarts.py",),
+    ),
+    Mutant(
+        "what a broker said to an older client is told of the newest",
+        "magnetar_core/topics/client_log.py",
+        '        self.last_refusal()\n        self._refusal = ""\n',
+        "        self.last_refusal()\n",
+        ("tests/unit/magnetar_core/topics/test_client_log.py",),
+    ),
+    Mutant(
+        "an error that no row of the page has is raised",
+        "connectors/spark/source.py",
+        'raise ConfigurationError(f"no topic matches topicsPattern={options.pattern}")',
+        'raise ConfigurationError(f"nothing is called {options.pattern}")',
+        (f"{UNIT}/errors/test_errors.py", "-k", "row"),
+    ),
     # -- filters
     Mutant(
         "a filter from an entry on leaves out that entry",

@@ -58,8 +58,14 @@ def messages(draw: st.DrawFn) -> tuple[SingleMessageMetadata, bytes]:
 
 @st.composite
 def entries(draw: st.DrawFn) -> bytes:
-    common = {"publish_time": draw(times), "sequence_id": draw(numbers), "producer_name": draw(texts)}
+    common: dict[str, Any] = {
+        "publish_time": draw(times), "sequence_id": draw(numbers), "producer_name": draw(texts)
+    }  # fmt: skip
+    if draw(st.integers(0, 4)) == 0:
+        common |= {"schema_id": draw(st.binary(max_size=9)), "replicated_from": draw(texts)}
     if draw(st.booleans()):
+        if draw(st.booleans()):
+            common |= {"ordering_key": draw(st.binary(max_size=3)), "deliver_at_time": draw(times)}
         made = single(draw(payloads), **common, **draw(fields))
     else:
         found = draw(st.lists(messages(), min_size=1, max_size=6))

@@ -101,3 +101,18 @@ def test_a_table_with_columns_of_its_own_says_what_to_do(spark: SparkSession, ur
             spark.table("own_columns").count()
     finally:
         spark.sql("DROP TABLE own_columns")
+
+
+@pytest.mark.parametrize("more", ["", ", service.url 'pulsar://127.0.0.1:6650'"])
+def test_insert_says_how_rows_are_written(spark: SparkSession, url: str, more: str) -> None:
+    spark.sql(
+        f"CREATE TABLE inserted USING magnetar OPTIONS (metadata.url '{url}', topic 'public/listed/plain', "
+        f"columns 'value'{more})"
+    )
+    try:
+        with pytest.raises(
+            AnalysisException, match=r"(?s)An INSERT has none of its table's options: write with df\.write"
+        ):
+            spark.sql("INSERT INTO inserted VALUES (X'00')")
+    finally:
+        spark.sql("DROP TABLE inserted")

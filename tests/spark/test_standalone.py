@@ -6,6 +6,7 @@ Nobody registers the format: Spark finds it by itself.
 import contextlib
 import datetime
 import os
+import re
 import socket
 import stat
 from collections import Counter
@@ -31,7 +32,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 EVERYTHING = (
     "value,__key,__topic,__messageId,__publishTime,__eventTime,__messageProperties,__partition,__ledgerId,__entryId,"
-    "__batchIndex,__index,__sequenceId,__producerName,__schemaVersion"
+    "__batchIndex,__index,__sequenceId,__producerName,__schemaVersion,__schemaId,__orderingKey,__deliverAt,"
+    "__replicatedFrom"
 )
 
 
@@ -304,8 +306,11 @@ def test_mistakes_are_told_with_the_way_out(mixed: str, load: Load) -> None:
         AnalysisException, match=r"unknown option targetpartitionbyte; did you mean targetPartitionBytes\?"
     ):
         load("any", targetPartitionByte="1m")
-    with pytest.raises(AnalysisException, match="topic persistent://public/default/nowhere does not exist"):
+    with pytest.raises(AnalysisException, match="topic persistent://public/default/nowhere does not exist") as caught:
         load("nowhere")
+    *_, reason, sqlstate = str(caught.value).splitlines()
+    assert re.match(r"[\w.]+\.TopicMissing: topic \S+ does not exist in \S+; ", reason), "as the page says"
+    assert sqlstate.strip() == "SQLSTATE: 38000"
     with pytest.raises(AnalysisException, match=r"no service\.url: set it to the address of the brokers"):
         load(mixed).write.format("magnetar").mode("append").save()
 

@@ -101,8 +101,8 @@ def test_topics_with_different_schemas_are_one_frame(client: pulsar.Client, load
     send(client, "people", {"name": "ann"}, schema=pulsar.schema.AvroSchema(None, schema_definition=PERSON))
     send(client, "words", "word", schema=pulsar.schema.StringSchema())
     with pytest.raises(AnalysisException, match=r"/people: AVRO, version 0: name string; .*/words: STRING, version 0"):
-        load("people", topics="words", valueFormat="auto")
-    frame = load("people", topics="words", valueFormat="auto", unionSchemas="true")
+        load("people,words", valueFormat="auto")
+    frame = load("people,words", valueFormat="auto", unionSchemas="true")
     assert frame.dtypes[:2] == [("name", "string"), ("value", "string")]
     assert sorted((row[0] or "", row[1] or "") for row in frame.select("name", "value").collect()) == [
         ("", "word"), ("ann", ""),

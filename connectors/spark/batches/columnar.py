@@ -28,6 +28,7 @@ from managed_ledger.messages_pb2 import SingleMessageMetadata
 COMPACTED_OUT: Final = 4
 EVENT_TIME: Final = 5
 KEY_IS_BASE64: Final = 6
+ORDERING_KEY: Final = 7
 SEQUENCE_ID: Final = 8
 NULL_VALUE: Final = 9
 NULL_KEY: Final = 10
@@ -251,8 +252,9 @@ class _Fields:
         self._bytes = np.frombuffer(data, np.uint8)
         self._numbers: dict[int, Numbers] = {}
         self._has_sequence_id = np.zeros(count, bool)
-        self._has_key = np.zeros(count, bool)
-        self._key_start, self._key_length = starts, np.zeros(count, np.int64)
+        self._starts = starts
+        self._keys: dict[int, tuple[Numbers, Numbers, Numbers]] = {}
+        """By field: which messages have such a key, where it starts, its length."""
         self._properties: list[_Occurrence] = []
         self._count = count
         for part in _scan(self._bytes, starts, ends):
@@ -266,12 +268,15 @@ class _Fields:
             column[part.rows] = part.number
             if part.field == SEQUENCE_ID:
                 self._has_sequence_id[part.rows] = True
-        elif part.field == PARTITION_KEY:
-            if not self._has_key.any():
-                self._key_start = self._key_start.copy()
-            self._has_key[part.rows] = True
-            self._key_start[part.rows] = part.start
-            self._key_length[part.rows] = part.length
+        elif part.field in (PARTITION_KEY, ORDERING_KEY):
+            if part.field not in self._keys:
+                self._keys[part.field] = (
+                    np.zeros(self._count, bool), self._starts.copy(), np.zeros(self._count, np.int64),
+                )  # fmt: skip
+            is_there, start, length = self._keys[part.field]
+            is_there[part.rows] = True
+            start[part.rows] = part.start
+            length[part.rows] = part.length
         elif part.field == PROPERTIES:
             self._properties.append(part)
 
@@ -303,11 +308,18 @@ class _Fields:
 
     def keys(self) -> pa.BinaryArray:
         """The keys as they are stored, base64 or not; null without one."""
-        absent = ~self._has_key
-        null_key = self._flag(NULL_KEY)
-        if null_key is not None:
-            absent |= null_key
-        return taken(self._data, self._key_start, self._key_length, absent if absent.any() else None)
+        return self._taken(PARTITION_KEY, self._flag(NULL_KEY))
+
+    def ordering_keys(self) -> pa.BinaryArray:
+        """The ordering keys; null without one."""
+        return self._taken(ORDERING_KEY, None)
+
+    def _taken(self, field: int, nulls: Numbers | None) -> pa.BinaryArray:
+        if field not in self._keys:
+            return pa.nulls(self._count, pa.binary())
+        is_there, start, length = self._keys[field]
+        absent = ~is_there if nulls is None else ~is_there | nulls
+        return taken(self._data, start, length, absent if absent.any() else None)
 
     def properties(self, kind: pa.DataType) -> pa.MapArray:
         """A map for each message, of type *kind*. Of equal keys the last counts. Raises ArrowInvalid (not UTF-8)."""

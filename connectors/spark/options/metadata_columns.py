@@ -20,6 +20,10 @@ METADATA_COLUMNS: Final[dict[str, tuple[t.DataType, bool]]] = {
     "__sequenceId": (t.LongType(), False),
     "__producerName": (t.StringType(), False),
     "__schemaVersion": (t.BinaryType(), True),
+    "__schemaId": (t.BinaryType(), True),
+    "__orderingKey": (t.BinaryType(), True),
+    "__deliverAt": (t.TimestampType(), True),
+    "__replicatedFrom": (t.StringType(), True),
 }
 DEFAULT_METADATA: Final = tuple(METADATA_COLUMNS)[:6]
 

@@ -6,7 +6,7 @@ have the option.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -18,6 +18,7 @@ from connectors.spark.options.table import (
     Option,
     bounded,
     client_options,
+    client_problems,
     duration,
     flag,
     known_names,
@@ -35,16 +36,29 @@ from magnetar_core.topics.message_id import MessageId
 from managed_ledger.messages import CHUNKED_BYTES_MAX
 from managed_ledger.topic_name import TopicName, TopicNameError
 
-# Options of other connectors that do not exist here: refused by name, so that nobody believes they work.
-NOT_YET: Final = (
-    "assign",
-    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-    "includeHeaders", "columnStyle",
-    "subscriptionPrefix", "pollTimeoutMs", "waitingForNonExistedTopic",
-)  # fmt: skip
-
-# Options of other connectors that are called otherwise here.
+# Options of other connectors that do not exist here, with what there is instead: refused by name, so that nobody
+# believes they work.
+_NO_BROKER: Final = "reading asks no broker: set metadata.url, and for writing service.url"
 INSTEAD: Final = {
+    # Kafka's
+    "kafka.bootstrap.servers": _NO_BROKER,
+    "assign": "a partition is a topic: topics=NAME-partition-0,NAME-partition-3",
+    "startingOffsetsByTimestamp": "set startingTimestamp, one time for all topics",
+    "endingOffsetsByTimestamp": "set endingTimestamp, one time for all topics",
+    "startingOffsetsByTimestampStrategy": "leave it out: where no message is later than startingTimestamp, the read "
+    "begins at the end",
+    "includeHeaders": "leave it out: column __messageProperties is always there",
+    "maxRecordsPerPartition": "set targetPartitionBytes, or minPartitions",
+    "groupIdPrefix": "leave it out: nobody consumes; subscription names a subscription that keeps what is not read",
+    "kafka.group.id": "leave it out: nobody consumes; subscription names a subscription that keeps what is not read",
+    "kafkaConsumer.pollTimeoutMs": "set bookkeeper.readTimeoutMs",
+    "fetchOffset.numRetries": "leave it out: another bookie is asked by itself",
+    "fetchOffset.retryIntervalMs": "leave it out: another bookie is asked by itself",
+    # pulsar-spark's
+    "columnStyle": "leave it out: values and metadata are columns side by side",
+    "pollTimeoutMs": "set bookkeeper.readTimeoutMs",
+    "subscriptionPrefix": "leave it out: reading needs no subscription; subscription names one that a stream moves",
+    "waitingForNonExistedTopic": "create the topic first, or set topicsPattern, whose topics join when they are there",
     "allowDifferentTopicSchemas": "valueFormat=binary leaves the values of topics with different schemas as they are, "
     "unionSchemas=true decodes each by its own",
 }
@@ -84,6 +98,10 @@ SLACK_MS: Final = 10 * 60_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 """How long a batch waits for `minMessagesPerTrigger`, as with Kafka's source."""
 
+_METADATA_URLS: Final = ("zk:", "zk+", "rocksdb:", "memory:", "metadata-store:")
+_BROKERS_URL: Final = re.compile(r"(pulsar|pulsar\+ssl|https?)://.*", re.IGNORECASE)
+_WAYS_TO_METADATA: Final = "set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone"
+
 _EARLIEST_PLACES: Final = ("earliest", -2, "-2")
 _LATEST_PLACES: Final = ("latest", -1, "-1")
 
@@ -93,9 +111,13 @@ def parse_topic(name: str) -> TopicName:
     try:
         topic = TopicName.parse(name)
     except TopicNameError as error:
-        raise ConfigurationError(f"topic {error}") from None
+        raise ConfigurationError(
+            f"topic {error}; a topic is called NAME, tenant/namespace/NAME or persistent://tenant/namespace/NAME"
+        ) from None
     if not topic.is_persistent:
-        raise ConfigurationError(f"topic {name}: only persistent topics have ledgers to read")
+        raise ConfigurationError(
+            f"topic {name}: only persistent topics have ledgers to read; leave it out, or read it with a client"
+        )
     return topic
 
 
@@ -122,6 +144,27 @@ class Mode(Enum):
     """They are left out."""
 
 
+def _metadata_url(text: str) -> str:
+    """Raises ValueError."""
+    if _BROKERS_URL.fullmatch(text):
+        raise ValueError(
+            "that is the brokers' address, and reading asks the metadata store: expected zk:host:port of the cluster, "
+            "or rocksdb:DIR of a standalone (its folder `metadata`)"
+        )
+    if text and not text.startswith(_METADATA_URLS):
+        raise ValueError("expected zk:host:port of the cluster, or rocksdb:DIR of a standalone")
+    return text
+
+
+def service_address(text: str) -> str:
+    """Raises ValueError."""
+    if text.startswith(_METADATA_URLS):
+        raise ValueError("that is the metadata store, which is metadata.url: expected the brokers', pulsar://host:6650")
+    if text and "://" not in text:
+        raise ValueError("expected the brokers' address, pulsar://host:6650")
+    return text
+
+
 def _subscription(text: str) -> str:
     """Raises ValueError."""
     if not text:
@@ -134,16 +177,16 @@ def _columns(text: str) -> tuple[str, ...]:
     columns = names(text)
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
-        raise ValueError(f"{', '.join(twice)} stands there more than once")
+        raise ValueError(f"expected each once, and {', '.join(twice)} stands there more than once")
     return columns
 
 
 _FORMATS_WITH_COLUMNS: Final = frozenset(VALUE_FORMATS) - {"binary", "string"}
 
 TABLE: Final = (
-    Option("metadata.url", "metadata_url", also=("metadataServiceUri", "metadataUrl")),
-    Option("topic", also=("path", "subscribe")),
-    Option("topics", also=("paths",)),
+    Option("metadata.url", "metadata_url", _metadata_url, ("metadataServiceUri", "metadataUrl")),
+    Option("topic", also=("path",)),
+    Option("topics", also=("paths", "subscribe")),
     Option("topicsPattern", also=("subscribePattern",)),
     Option("includeInternal"),
     Option("startingOffsets"),
@@ -163,12 +206,13 @@ TABLE: Final = (
     Option("minMessagesPerTrigger", "min_messages", number, ("minOffsetsPerTrigger",)),
     Option("maxTriggerDelay", "trigger_delay_ms", duration),
     Option("subscription", "subscription", also=("predefinedSubscription",)),
-    Option("service.url", "service_url", also=("serviceUrl",)),
+    Option("service.url", "service_url", service_address, ("serviceUrl",)),
     Option("columns", "columns", _columns),
     Option("valueFormat", "value_format", one_of(*VALUE_FORMATS)),
     Option("mode", "mode", lambda text: Mode(one_of(*Mode.__members__)(text))),
     Option("keyFormat", "key_is_text", lambda text: one_of(*KEY_FORMATS)(text) == "string"),
     Option("encrypted", "passes_encrypted", lambda text: one_of(*ENCRYPTED)(text) == "raw"),
+    Option("encryption.keys", "key_folder"),
     Option("unionSchemas", "union_schemas", flag),
     Option("bookkeeper.readTimeoutMs", "read_timeout_s", lambda text: number(text) / 1000),
     Option("bookkeeper.tlsDirectory", "tls_directory"),
@@ -200,6 +244,11 @@ class TopicsPattern:
     """Topics of brokers, and others whose names begin with `__`."""
     names_namespace: bool = False
     """The namespace was written out; else it is the default one."""
+
+    def names(self, topic: TopicName) -> bool:
+        """Whether the name matches, whoever's topic it is."""
+        is_there = topic.namespace == f"{self.tenant}/{self.namespace}"
+        return is_there and re.fullmatch(self.local, topic.local) is not None
 
 
 class Place(NamedTuple):
@@ -246,7 +295,9 @@ class ReadOptions:
     key_is_text: bool = False
     """The column `__key` is text, not bytes."""
     passes_encrypted: bool = False
-    """Encrypted entries are rows, as they are; otherwise the read fails."""
+    """Encrypted entries are rows, as they are; otherwise the read fails, unless it has their keys."""
+    key_folder: str = ""
+    """Folder with private keys, NAME.pem each, on every machine that reads: encrypted entries are decrypted."""
     union_schemas: bool = False
     """Each topic is decoded by its own schema, into the columns of all."""
     mode: Mode = Mode.FAILFAST
@@ -286,11 +337,17 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
     values = read_values(TABLE, given, problems)
     pattern = values["pattern"] = _pattern(given, problems)
     topics = values["topics"] = _topics(given, problems) if pattern is None else ()
-    values["starting"], values["starts_latest"] = _starting(given, kind, topics, problems)
-    values["ending"] = _offsets(given, "endingOffsets", "latest", topics, problems)
+
+    def is_read(topic: TopicName) -> bool:
+        return pattern.names(topic) if pattern is not None else topic in topics or not topics
+
+    values["starting"], values["starts_latest"] = _starting(given, kind, is_read, problems)
+    values["ending"] = _offsets(given, "endingOffsets", "latest", is_read, problems)
     values["times"] = _times(given, values.get("slack_ms", SLACK_MS), problems)
     values["max_partitions"] = values.get("max_partitions") or max(PARTITIONS_MAX, values.get("min_partitions", 1))
     problems += _contradictions(given, values)
+    if "subscription" in given:
+        problems += client_problems(options)
     if problems:
         raise ConfigurationError("; ".join(problems))
     return ReadOptions(
@@ -302,14 +359,18 @@ def parse_options(options: Mapping[str, str], kind: Kind = Kind.BATCH) -> ReadOp
 
 def _contradictions(given: Mapping[str, str], values: Mapping[str, Any]) -> Iterator[str]:
     """What does not go together."""
-    if not values.get("metadata_url"):
-        yield "no metadata.url: set it to zk:host:port of the cluster, or rocksdb:DIR of a standalone"
+    if not given.get("metadata.url"):
+        yield f"no metadata.url: {_WAYS_TO_METADATA}"
+    if "topic" in given and "topics" in given:
+        yield "topic and topics cannot both be given: name all of them in topics, with commas between them"
     value_format = values.get("value_format", "binary")
     if values.get("passes_encrypted") and value_format != "binary":
         yield (
             f"encrypted=raw passes values as they are, which valueFormat={value_format} cannot decode; set "
             "valueFormat=binary"
         )
+    if values.get("passes_encrypted") and values.get("key_folder"):
+        yield "encrypted=raw and encryption.keys cannot both be given: messages are decrypted, or stay as they are"
     if values.get("union_schemas") and value_format not in _FORMATS_WITH_COLUMNS:
         yield f"unionSchemas=true has no meaning for valueFormat={value_format}; set valueFormat=auto"
     if (minimum := values.get("min_partitions", 1)) > values["max_partitions"]:
@@ -343,14 +404,18 @@ def _unused(options: Mapping[str, str], *, needs_broker: bool) -> tuple[str, ...
     return tuple(key for key in options if key.lower() in names or key.lower().startswith(prefixes))
 
 
-def _why_not(lowered: str, key: str) -> str | None:
-    """What is wrong with an option that is not in the table (`read_names`)."""
+def why_not_here(lowered: str, key: str) -> str | None:
+    """What is wrong with an option of another connector (`read_names`)."""
     for name, way in INSTEAD.items():
         if name.lower() == lowered:
             return f"option {name} does not exist here: {way}"
-    for name in NOT_YET:
-        if name.lower() == lowered:
-            return f"option {name} is not supported by this source"
+    return f"option {key} does not exist here: {_NO_BROKER}" if lowered.startswith("kafka.") else None
+
+
+def _why_not(lowered: str, key: str) -> str | None:
+    """What is wrong with an option that is not in the table (`read_names`)."""
+    if (why := why_not_here(lowered, key)) is not None:
+        return why
     is_brokers = lowered in {name.lower() for name in BROKER} or lowered.startswith(BROKER_PREFIXES)
     return "" if is_brokers else None
 
@@ -400,7 +465,7 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
     try:
         re.compile(match["local"])
     except re.error as error:
-        problems.append(f"topicsPattern={text}: {error}")
+        problems.append(f"topicsPattern={text}: expected a regular expression ({error})")
     return TopicsPattern(
         match["tenant"] or "public", match["namespace"] or "default", match["local"], internal,
         names_namespace=match["tenant"] is not None,
@@ -408,14 +473,14 @@ def _pattern(given: Mapping[str, str], problems: list[str]) -> TopicsPattern | N
 
 
 def _starting(
-    given: Mapping[str, str], kind: Kind, topics: tuple[TopicName, ...], problems: list[str]
+    given: Mapping[str, str], kind: Kind, is_read: Callable[[TopicName], bool], problems: list[str]
 ) -> tuple[Offsets, bool]:
     """(positions, whether a stream begins behind everything where there are none)."""
     neutral = "latest" if kind is Kind.STREAM and "startingTimestamp" not in given else "earliest"
     text = given.get("startingOffsets", neutral).lower()
     if kind is not Kind.BATCH and text == "latest":
         return {}, True
-    return _offsets(given, "startingOffsets", "earliest", topics, problems, takes_latest=kind is not Kind.BATCH), False
+    return _offsets(given, "startingOffsets", "earliest", is_read, problems, takes_latest=kind is not Kind.BATCH), False
 
 
 def _times(given: Mapping[str, str], slack_ms: int, problems: list[str]) -> Times | None:
@@ -445,7 +510,7 @@ def _offsets(
     given: Mapping[str, str],
     name: str,
     neutral: str,
-    topics: tuple[TopicName, ...],
+    is_read: Callable[[TopicName], bool],
     problems: list[str],
     *,
     takes_latest: bool = False,
@@ -461,7 +526,7 @@ def _offsets(
     try:
         for given_name, partitions in json.loads(text).items():
             topic = parse_topic(given_name)
-            if topics and topic not in topics:
+            if not is_read(topic):
                 problems.append(f"{name}: topic {given_name} is not among those that are read")
             for partition, place in partitions.items():
                 if takes_latest and place in _LATEST_PLACES:

@@ -6,7 +6,7 @@ unknown one is refused with the nearest name.
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from magnetar_core.runtime.types import ConfigurationError
@@ -172,6 +172,24 @@ def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
+CLIENT: Final = "pulsar.client."
+CLIENT_NAMES: Final = (
+    "authPluginClassName", "authParams", "tlsTrustCertsFilePath", "tlsHostnameVerificationEnable",
+    "tlsAllowInsecureConnection", "operationTimeoutMs",
+)  # fmt: skip
+
+
+def client_problems(options: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with the names of `pulsar.client.…`, where a broker is needed."""
+    given = {key.lower().removeprefix(CLIENT): key for key in options if key.lower().startswith(CLIENT)}
+    known = {name.lower() for name in CLIENT_NAMES}
+    for name, key in given.items():
+        if name not in known:
+            yield f"option {key} is not supported; there are {', '.join(CLIENT + one for one in CLIENT_NAMES)}"
+    if "authparams" in given and "authpluginclassname" not in given:
+        yield f"{CLIENT}authParams belongs to {CLIENT}authPluginClassName, which is not given"
+
+
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options of the official client, `pulsar.client.…` in lower case."""
-    return {key.lower(): value for key, value in options.items() if key.lower().startswith("pulsar.client.")}
+    return {key.lower(): value for key, value in options.items() if key.lower().startswith(CLIENT)}

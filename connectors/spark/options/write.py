@@ -1,17 +1,18 @@
 """The options of `df.write.format("magnetar")` and `df.writeStream.format("magnetar")`. No IO."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from connectors.spark.options.read import TABLE as READING
-from connectors.spark.options.read import parse_topic
+from connectors.spark.options.read import parse_topic, service_address, why_not_here
 from connectors.spark.options.table import (
     BROKER_PREFIXES,
     Option,
     Parse,
     bounded,
     client_options,
+    client_problems,
     flag,
     known_names,
     one_of,
@@ -24,7 +25,8 @@ from magnetar_core.runtime.types import GIB, MIB, ConfigurationError
 from managed_ledger.topic_name import TopicName
 
 # Options that only reading needs, and Spark's own: ignored, so that one set of options serves both.
-UNUSED: Final = ("admin.url", "adminurl", "checkpointlocation", *known_names(READING))
+CHECKPOINT: Final = "checkpointlocation"
+UNUSED: Final = ("admin.url", "adminurl", CHECKPOINT, *known_names(READING))
 
 VALUE_FORMATS: Final = ("binary", "avro", "json")
 
@@ -64,7 +66,7 @@ _PRODUCER: Final[Mapping[str, tuple[str, Parse]]] = {
 }
 
 TABLE: Final = (
-    Option("service.url", "service_url", also=("serviceUrl",)),
+    Option("service.url", "service_url", service_address, ("serviceUrl",)),
     Option("topic", "topic", _topic, ("path",)),
     Option("valueFormat", "value_format", one_of(*VALUE_FORMATS)),
     Option("deduplication", "deduplication", flag),
@@ -95,6 +97,8 @@ class WriteOptions:
     """Arguments of the official client; the compression by its name."""
     broker_options: Mapping[str, str] = field(default_factory=dict)
     """`pulsar.client.…` in lower case."""
+    unused: tuple[str, ...] = ()
+    """Names of options that were given and have no effect."""
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -104,16 +108,36 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     given = read_names(TABLE, options, problems, _why_not)
     values = read_values(TABLE, given, problems)
     producer = {**_DEFAULTS, **_producer_arguments(options, problems)}
-    if not values.get("service_url"):
+    if not given.get("service.url"):
         problems.append("no service.url: set it to the address of the brokers, pulsar://host:6650")
-    if values.get("deduplication") and producer.get("chunking_enabled"):
-        problems.append(
-            "deduplication and pulsar.producer.chunkingEnabled cannot both be on: chunks of a message have one number"
-        )
+    problems += [*_contradictions(given, values, producer), *client_problems(options)]
     if problems:
         raise ConfigurationError("; ".join(problems))
     values.setdefault("topic", None)
-    return WriteOptions(**values, producer=producer, broker_options=client_options(options))
+    unused = tuple(
+        key for key in options if key.lower() in UNUSED and key.lower() not in {CHECKPOINT, *known_names(TABLE)}
+    )
+    return WriteOptions(**values, producer=producer, broker_options=client_options(options), unused=unused)
+
+
+def _contradictions(given: Mapping[str, str], values: Mapping[str, Any], producer: Mapping[str, Any]) -> Iterator[str]:
+    """What does not go together."""
+    is_once = bool(values.get("deduplication"))
+    if is_once and producer.get("chunking_enabled"):
+        yield "deduplication and pulsar.producer.chunkingEnabled cannot both be on: chunks of a message have one number"
+    if not is_once and "deduplicationHeldBytes" in given:
+        yield "deduplicationHeldBytes belongs to deduplication=true"
+    if is_once and "batching_max_publish_delay_ms" in producer:
+        yield (
+            "pulsar.producer.batchingMaxPublishDelayMicros has no meaning with deduplication=true, where a batch ends "
+            "by its messages and bytes"
+        )
+    if producer["batching_enabled"] and producer.get("chunking_enabled"):
+        yield "pulsar.producer.batchingEnabled and chunkingEnabled cannot both be on: leave batchingEnabled out"
+    without = "chunkingEnabled" if producer.get("chunking_enabled") else "batchingEnabled=false"
+    for name, (argument, _) in _PRODUCER.items():
+        if name.startswith("batchingMax") and argument in producer and not producer["batching_enabled"]:
+            yield f"{PREFIX}{name} has no meaning with {without}"
 
 
 def _producer_arguments(options: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
@@ -138,4 +162,6 @@ def _why_not(lowered: str, key: str) -> str | None:
         every = [f"{PREFIX}{name}" for name in _PRODUCER]
         is_there = lowered in map(str.lower, every)
         return "" if is_there else f"option {key} is not supported; there are {', '.join(every)}"
-    return "" if lowered in UNUSED or lowered.startswith(BROKER_PREFIXES) else None
+    if lowered in UNUSED or lowered.startswith(BROKER_PREFIXES):
+        return ""
+    return why_not_here(lowered, key)

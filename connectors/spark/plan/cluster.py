@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from connectors.spark.options.read import Place, ReadOptions
@@ -16,7 +17,7 @@ from connectors.spark.plan.cursors import consumed, missing
 from connectors.spark.plan.planning import TopicRange, clip
 from connectors.spark.plan.recorded import check_on_bookies, places, recorded
 from connectors.spark.plan.times import bounds
-from connectors.spark.plan.topics import partition_count, topics_like
+from connectors.spark.plan.topics import near_names, partition_count, topics_like
 from connectors.spark.ranges import Position, Run, Times
 from magnetar_core.bookkeeper.client.client import BookKeeper
 from magnetar_core.bookkeeper.client.config import ClientConfig
@@ -30,8 +31,9 @@ from magnetar_core.bookkeeper.client.errors import (
 )
 from magnetar_core.bookkeeper.client.reading.read_handle import LedgerReadHandle
 from magnetar_core.bookkeeper.metadata.ledgers.ledger_metadata import LedgerMetadata
-from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore
-from magnetar_core.bookkeeper.metadata.stores.url import open_store, split_service_uri
+from magnetar_core.bookkeeper.metadata.stores.secondary import holds_tree
+from magnetar_core.bookkeeper.metadata.stores.store import MetadataStore, StoreUnavailable
+from magnetar_core.bookkeeper.metadata.stores.url import DEFAULT_ROOT, open_store, split_service_uri
 from magnetar_core.runtime.clock import Clock
 from magnetar_core.runtime.process.daemon import new_clock
 from magnetar_core.runtime.types import MIB, Allocate, ConfigurationError, Corruption, MagnetarError
@@ -58,6 +60,11 @@ SCHEMAS_BYTES_MAX: Final = 8 * MIB
 
 # How often what compaction kept is looked for while compactions end meanwhile.
 _COMPACTION_LOOKS: Final = 3
+
+# How long a ZooKeeper server is waited for at first; later, while servers change their leader, requests wait longer.
+CONNECT_S: Final = 10.0
+
+_WHICH_FOLDER: Final = "it is the folder `metadata` in the data folder of `magnetar standalone`, as seen from here"
 
 # Value formats that do not depend on the topic's schema.
 WITHOUT_SCHEMA: Final = frozenset({"binary", "string"})
@@ -95,7 +102,12 @@ async def connected(
     tls = directory_files(place.tls_directory, "bookkeeper.tlsDirectory") if place.tls_directory else None
     clock = new_clock()
     url, root = split_service_uri(place.metadata_url)
-    store = await open_store(url, clock, read_only=True)
+    if place.ledgers_root and root not in (DEFAULT_ROOT, place.ledgers_root):
+        raise ConfigurationError(
+            f"ledgersRoot={place.ledgers_root}, but metadata.url={place.metadata_url} names {root}; leave "
+            "ledgersRoot out"
+        )
+    store = await _opened(url, clock)
     config = ClientConfig(timeout_s=place.read_timeout_s, tls=tls, frame_bytes_max=place.frame_bytes_max)
     bookkeeper = BookKeeper(store, clock, config, root=place.ledgers_root or root, allocate=allocate)
     try:
@@ -105,6 +117,23 @@ async def connected(
     finally:
         await bookkeeper.close()
         await store.close()
+
+
+async def _opened(url: str, clock: Clock) -> MetadataStore:
+    """The metadata store, for reading. Raises ConfigurationError, MetadataError."""
+    folder = Path(url.partition(":")[2].removeprefix("//"))
+    if url.startswith("rocksdb:") and not holds_tree(folder):
+        inside = folder / "metadata"
+        hint = f"a standalone has them in rocksdb:{inside}" if holds_tree(inside) else _WHICH_FOLDER
+        raise ConfigurationError(f"metadata.url={url}: there are no metadata in {folder}; {hint}")
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return await open_store(url, clock, read_only=True)
+    except TimeoutError:
+        raise StoreUnavailable(
+            f"metadata.url={url}: no ZooKeeper answers there within {CONNECT_S:g} s; look whether it runs, whether "
+            "host and port are right, and whether this machine may reach it"
+        ) from None
 
 
 async def freeze(options: ReadOptions) -> list[FrozenTopic]:
@@ -163,7 +192,8 @@ class Freezer:
                 raise ConfigurationError(f"offsets for partition {unknown[0]} of {topic}, which has {len(parts)}")
         ranges = await asyncio.gather(*(self.range(topic, part, number) for number, part in enumerate(parts)))
         if count is None and ranges[0] is None:
-            raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}")
+            near = await near_names(self._store, topic)
+            raise TopicMissing(f"topic {topic} does not exist in {self._options.metadata_url}; {near}")
         if self._options.backlog_of and not any(ranges):
             raise await missing(self._store, parts[0], self._options.backlog_of)
         return tuple(one or TopicRange(str(part), part.partition, ()) for one, part in zip(ranges, parts, strict=True))

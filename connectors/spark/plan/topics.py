@@ -1,5 +1,6 @@
 """Which topics there are, and how many partitions they have, as the metadata store says."""
 
+import difflib
 import json
 import re
 from typing import Final
@@ -32,9 +33,24 @@ async def topics_like(store: MetadataStore, pattern: TopicsPattern) -> list[Topi
 
 def is_like(topic: TopicName, pattern: TopicsPattern) -> bool:
     """Whether its name matches."""
-    is_there = topic.namespace == f"{pattern.tenant}/{pattern.namespace}"
-    is_meant = re.fullmatch(pattern.local, topic.local) is not None
-    return is_there and is_meant and (pattern.includes_internal or not is_internal(topic))
+    return pattern.names(topic) and (pattern.includes_internal or not is_internal(topic))
+
+
+_NEAR: Final = 3
+"""How many names are proposed."""
+
+
+async def near_names(store: MetadataStore, topic: TopicName) -> str:
+    """What to say of a topic that does not exist: names of its namespace that are like it. Raises MetadataError."""
+    everything = TopicsPattern(topic.tenant, topic.namespace_local, ".*")
+    there = {other.local.lower(): other.local for other in await topics_like(store, everything)}
+    if not there:
+        return f"namespace {topic.namespace} has no topics in it"
+    near = difflib.get_close_matches(topic.local.lower(), there, _NEAR)
+    if near:
+        return f"did you mean {' or '.join(there[name] for name in near)}?"
+    some = ", ".join(sorted(there.values())[:_NEAR])
+    return f"of the {len(there)} topics of namespace {topic.namespace} none is like it: {some}, …"
 
 
 _INTERNAL: Final = re.compile(r"__.*")

@@ -31,6 +31,7 @@ from connectors.spark.stream.admission import Allowance, Heads, Waiting, admit, 
 from connectors.spark.stream.follower import Follower
 from connectors.spark.stream.measures import Backlog
 from connectors.spark.stream.offsets import EARLIEST, Lag, Part, Positions, StreamOffset, start_of
+from connectors.spark.stream.restarts import check_topics
 from connectors.spark.stream.retaining import Subscription
 from connectors.spark.values.records import Values
 from magnetar_core.bookkeeper.client.errors import BookKeeperError
@@ -97,6 +98,7 @@ class MagnetarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             options = self._options
             allowance = Allowance(options.max_messages, options.max_bytes, options.min_messages)
+        check_topics(self._options, StreamOffset.from_json(start))
         end = self.driver.next_end(StreamOffset.from_json(start), allowance)
         return start if end is None else end.to_json()
 
@@ -116,6 +118,7 @@ class MagnetarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
         last = StreamOffset.from_json(end)
+        check_topics(self._options, last)
         return self.driver.tasks(start_of(StreamOffset.from_json(start), last), last)
 
     def commit(self, end: dict[str, Any]) -> None:

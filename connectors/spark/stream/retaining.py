@@ -9,10 +9,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from connectors.spark.client_access import client_arguments, explain
+from connectors.spark.client_access import client_arguments, client_logger, explain
 from connectors.spark.options.read import ReadOptions
 from connectors.spark.ranges import Position
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.client_log import client_log
 from managed_ledger.topic_name import TopicName
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Subscription:
         try:
             self._client = pulsar.Client(
                 options.service_url,
-                logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+                logger=client_logger(),
                 **client_arguments(options.broker_options),
             )
         except Exception as error:  # the library raises its own and ValueError
@@ -57,6 +58,7 @@ class Subscription:
                         initial_position=pulsar.InitialPosition.Earliest,
                         receiver_queue_size=0,  # nothing is sent
                     )
+                    client_log().forget()  # it may have been refused before, as by a broker that was giving it away
                 if position is None or position <= self._acknowledged.get(topic, (-1, -1)):
                     continue
                 consumer.acknowledge_cumulative(pulsar.MessageId(-1, *position, -1))

@@ -5,8 +5,8 @@ Rules (docs/formats/pulsar.md):
 1. Markers are left out.
 2. A message in chunks is one row, at the place of its last chunk. Chunks that consumers drop are dropped here, too:
    those without a first chunk, or with a gap, or sent again after the message was whole.
-3. Encrypted and transactional messages are refused: their content, or whether they were committed, is not known here.
-   If it is asked for, an encrypted entry is one row, as it is stored, even if it is a batch.
+3. Transactional messages are refused: whether they were committed is not known here. So are encrypted ones, unless
+   their key is there; if it is asked for, such an entry is one row, as it is stored, even if it is a batch.
 4. An entry that was read and cannot be understood is a BadEntry, by what stands in it alone: so it is one whenever it
    is read. Entries that nobody gives, or whose digest is wrong at all bookies, are not: they are lost data.
 5. What an entry unpacks to is its producer's choice. It is unpacked when its turn comes, if it is not small.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from connectors.spark.options.read import UNPACKED_BYTES
-from connectors.spark.task.encryption import check_passable
+from connectors.spark.task.encryption import Decryption, check_passable
 from connectors.spark.values.decoding import describe
 from magnetar_core.bookkeeper.wire.checksum import crc32c
 from magnetar_core.runtime.types import MIB, Buffer, Corruption
@@ -91,15 +91,16 @@ def open_entry(
     wants: Wants | None = None,
     *,
     passes_encrypted: bool = False,
+    decryption: Decryption | None = None,
     unpacks_max: int = UNPACKED_BYTES,
     bytes_max: int = UNPACKED_BYTES,
     keeps_stored: bool = False,
 ) -> Opened | None:
     """The entry with its payload; None if it holds no user's messages, or is not a chunk and *wants* does not want it.
 
-    If it *passes_encrypted*, the payload of such an entry is as it is stored. One that unpacks to more than
-    *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises BadEntry,
-    TransactionalTopic.
+    If it *passes_encrypted*, the payload of such an entry is as it is stored; *decryption* decrypts it. One that
+    unpacks to more than *unpacks_max* bytes is left packed; *bytes_max* is what it may unpack to at all. Raises
+    BadEntry, TransactionalTopic, ConfigurationError.
     """
     known = None
     try:
@@ -114,6 +115,8 @@ def open_entry(
             return None
         if wants is not None and metadata.num_chunks_from_msg <= 1 and not wants(ledger_id, entry_id, metadata):
             return None
+        if decryption is not None and metadata.encryption_keys:
+            parts = parts._replace(payload=memoryview(decryption.payload(metadata, parts.payload)))
         check_passable(metadata, is_passed=passes_encrypted)
         if metadata.HasField("txnid_most_bits"):
             raise TransactionalTopic(

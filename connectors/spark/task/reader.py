@@ -21,7 +21,9 @@ from connectors.spark.options.read import Mode, Place, ReadOptions
 from connectors.spark.plan.cluster import DataLoss, connected
 from connectors.spark.plan.planning import LOOK_BACK_ENTRIES, Split, clip
 from connectors.spark.ranges import Run
+from connectors.spark.task.encryption import Decryption
 from connectors.spark.task.entries import BadEntry, HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
+from connectors.spark.task.key_folder import KeyFolder
 from connectors.spark.task.rows import RowBuilder, signed
 from connectors.spark.values.records import Values
 from connectors.spark.worker.heap import settle
@@ -194,6 +196,7 @@ class _Task:
         self._read_again = 0
         """Chunks, one by one."""
         self._bad_before: BadEntry | None = None
+        self._decryption = Decryption(KeyFolder(options.key_folder)) if options.key_folder else None
         self._entries = self._bytes = self._rows = self._dropped = 0
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
@@ -365,6 +368,7 @@ class _Task:
             payload,
             wants,
             passes_encrypted=self._options.passes_encrypted,
+            decryption=self._decryption,
             unpacks_max=unpacks_max,
             bytes_max=self._options.unpacked_bytes_max,
             keeps_stored=self._options.mode is Mode.PERMISSIVE,

@@ -42,7 +42,7 @@ REPEATED_BYTES_MAX: Final = 128 * MIB
 """What the rows of one entry may have beside their messages. A million rows of the default columns fit."""
 
 # Columns of which each message of a batch has its own value.
-_PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId"})
+_PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId", "__orderingKey"})
 
 # Spark's timestamps count microseconds in 64 bits.
 _TIME_MS_MAX: Final = (2**63 - 1) // 1000
@@ -109,6 +109,8 @@ class RowBuilder:
             ),
             "__eventTime": _event_times,
             "__messageProperties": lambda rows, field: rows.messages.fields.properties(field.type),
+            "__orderingKey": lambda rows, field: rows.messages.fields.ordering_keys(),
+            "__deliverAt": _deliver_times,
             "__partition": lambda rows, field: pa.array(np.full(rows.count, partition, np.int32)),
             "__ledgerId": lambda rows, field: pa.array(rows.repeated([e.opened.ledger_id for e in rows.entries])),
             "__entryId": lambda rows, field: pa.array(rows.repeated([e.opened.entry_id for e in rows.entries])),
@@ -130,9 +132,11 @@ class RowBuilder:
             "__topic": lambda opened: topic,
             "__producerName": lambda opened: opened.metadata.producer_name,
             "__schemaVersion": lambda opened: opened.metadata.schema_version or None,
+            "__schemaId": lambda opened: opened.metadata.schema_id or None,
+            "__replicatedFrom": _replicated_from,
         }
         """What an entry has once, and what may be long: made for the rows of one record batch."""
-        self._long = [name for name in ("__producerName", "__schemaVersion") if name in schema.names]
+        self._long = [name for name in self._spread if name != "__topic" and name in schema.names]
         self.chunks = Chunks(unpacked_bytes_max)
         self._reset()
 
@@ -232,6 +236,8 @@ class RowBuilder:
                 raise Corruption(f"it has {len(metadata.properties)} properties, and {FIELDS_MAX} is the limit")
             single.properties.extend(metadata.properties)
             single.event_time = metadata.event_time
+            if metadata.HasField("ordering_key"):
+                single.ordering_key = metadata.ordering_key
             single.sequence_id = metadata.sequence_id
             if metadata.HasField("partition_key"):
                 single.partition_key = metadata.partition_key
@@ -665,6 +671,19 @@ def _corrupt_values(rows: _Part, corrupt: Mapping[int, str]) -> pa.BinaryArray:
 
 def _event_times(rows: _Rows, field: pa.Field) -> pa.Array:
     times_ms = rows.messages.fields.event_time_ms()
+    return _timestamps(times_ms, field, times_ms == 0)
+
+
+def _replicated_from(opened: Opened) -> str | None:
+    """Raises Corruption."""
+    name: str | bytes = opened.metadata.replicated_from
+    if isinstance(name, bytes):  # the library gives them where a text is not UTF-8
+        raise Corruption("the name of the cluster that it was replicated from is not UTF-8")
+    return name or None
+
+
+def _deliver_times(rows: _Rows, field: pa.Field) -> pa.Array:
+    times_ms = rows.repeated([entry.opened.metadata.deliver_at_time for entry in rows.entries])
     return _timestamps(times_ms, field, times_ms == 0)
 
 

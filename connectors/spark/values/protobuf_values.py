@@ -115,7 +115,7 @@ def _fields(message: Descriptor, topic: str, within: tuple[str, ...]) -> list[t.
     clash = [field.name for field in message.fields if not within and field.name.startswith("__")]
     if clash:
         raise ConfigurationError(
-            f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
+            f"fields {clash} of {topic} have the names of metadata columns; read it with valueFormat=binary"
         )
     return [t.StructField(field.name, _type(field, topic, inside), True) for field in message.fields]
 

@@ -114,7 +114,7 @@ def columns_of(schema: StoredSchema, topic: str) -> list[t.StructField]:
     clash = [field.name for field in fields if field.name.startswith("__")]
     if clash:
         raise ConfigurationError(
-            f"fields {clash} of {topic} have the names of metadata columns; use valueFormat=binary"
+            f"fields {clash} of {topic} have the names of metadata columns; read it with valueFormat=binary"
         )
     if schema.schema.type is SchemaType.JSON:
         fields = [
@@ -132,7 +132,9 @@ def _definition(schema: StoredSchema, topic: str) -> dict[str, Any]:
     try:
         definition = parse_json(schema.schema.data)
     except ValueError as error:
-        raise ConfigurationError(f"the schema of {topic} is not JSON ({error}); use valueFormat=binary") from None
+        raise ConfigurationError(
+            f"the schema of {topic} is not JSON ({error}); read it with valueFormat=binary"
+        ) from None
     if not isinstance(definition, dict) or definition.get("type") != "record":
         raise ConfigurationError(f"the schema of {topic} is not a record; read it with valueFormat=binary")
     try:
@@ -196,7 +198,10 @@ class _Types:
                 return _PRIMITIVES[schema], False
             known = self._named.get(schema)
             if known is None:
-                raise ConfigurationError(f"{self._topic}: field {place} has the unknown or recursive type {schema}")
+                raise ConfigurationError(
+                    f"{self._topic}: field {place} has the unknown or recursive type {schema}; use valueFormat=binary "
+                    "and decode it yourself"
+                )
             return known, False
         return self._complex(schema, place)
 

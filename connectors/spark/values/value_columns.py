@@ -97,9 +97,8 @@ def _kind(wanted: str, newest: StoredSchema | None, topic: str) -> str:
         )
     if wanted not in ("auto", stored_kind):
         kind = SchemaType.NONE if newest is None else newest.schema.type
-        raise ConfigurationError(
-            f"valueFormat={wanted}, but the schema of {topic} is {kind.name}; use valueFormat=binary"
-        )
+        formats = {"binary": "binary, or string", "primitive": "auto"}.get(stored_kind, f"{stored_kind}, or auto")
+        raise ConfigurationError(f"valueFormat={wanted}, but the schema of {topic} is {kind.name}; use {formats}")
     return stored_kind
 
 

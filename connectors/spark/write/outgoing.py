@@ -53,6 +53,9 @@ class Columns:
         self._format = value_format
         self._key = next((name for name in (_KEYS[:1] if is_record else _KEYS) if name in types), None)
         topic = next((name for name in (_TOPICS[:1] if is_record else _TOPICS) if name in types), None)
+        for first, second in () if is_record else (_KEYS, _TOPICS):
+            if first in types and second in types:
+                problems.append(f"columns {first} and {second} mean the same: leave one out")
         self._topic = None if has_topic else topic
         self._event_time = _EVENT_TIME if _EVENT_TIME in types else None
         self._properties = _PROPERTIES if _PROPERTIES in types else None

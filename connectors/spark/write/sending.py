@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from connectors.spark.client_access import client_arguments, explain
+from connectors.spark.client_access import client_arguments, client_logger, explain
 from connectors.spark.options.write import WriteOptions
 from connectors.spark.write.message import Outgoing
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.client_log import client_log
 
 TOPICS_MAX: Final = 1_000
 """Topics, with `deduplication` partitions, that one task writes to at once: each is a producer with its queue."""
@@ -39,9 +40,7 @@ class Brokers:
             self._arguments["schema"] = _encoded(options.value_format, definition)
         arguments = client_arguments(options.broker_options)
         try:
-            self._client = pulsar.Client(
-                options.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **arguments
-            )
+            self._client = pulsar.Client(options.service_url, logger=client_logger(), **arguments)
         except Exception as error:  # the library raises its own and ValueError
             raise NotWritten(f"service.url={options.service_url}: {error}") from error
 
@@ -55,7 +54,9 @@ class Brokers:
 
         for left in reversed(range(BUSY_MAX)):
             try:
-                return self._client.create_producer(topic, producer_name=name, **{**self._arguments, **(more or {})})
+                made = self._client.create_producer(topic, producer_name=name, **{**self._arguments, **(more or {})})
+                client_log().forget()  # it may have been refused before, as by a broker that was giving the topic away
+                return made
             except Exception as error:
                 is_busy = name is not None and isinstance(error, pulsar.ProducerBusy)
                 if not is_busy or not left:
@@ -106,14 +107,14 @@ class Deliveries:
         try:
             producer.send_async(message.value, done, **{name: one for name, one in facts.items() if one is not None})
         except Exception as error:
-            raise NotWritten(f"a message for {producer.topic()} could not be sent: {error}") from error
+            raise NotWritten(f"a message for {producer.topic()} could not be sent: {explain(error)}") from error
 
     def check(self) -> None:
         """Raises NotWritten if a message is known to have failed."""
         if self._failure:
             raise NotWritten(
-                f"the brokers at {self._service_url} did not take a message: {self._failure}. The task may be "
-                "tried again; messages that were taken stay in the topic"
+                f"the brokers at {self._service_url} did not take a message: {explain(self._failure)}. The task may "
+                "be tried again; messages that were taken stay in the topic"
             )
 
     def flush(self, producer: Any) -> None:
@@ -121,7 +122,7 @@ class Deliveries:
         try:
             producer.flush()
         except Exception as error:
-            raise NotWritten(f"messages for {producer.topic()} were not confirmed: {error}") from error
+            raise NotWritten(f"messages for {producer.topic()} were not confirmed: {explain(error)}") from error
         self.check()
 
 

@@ -3,9 +3,8 @@
 import contextlib
 import functools
 import io
+import itertools
 import json
-import os
-import re
 import socket
 import threading
 from collections import deque
@@ -19,6 +18,7 @@ import click
 from magnetar.cli.messages.places import shown_id
 from magnetar.inspect.access import CURRENT
 from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.topics.client_log import client_log
 from magnetar_core.topics.message_id import EARLIEST, LATEST, MessageId
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ OPERATION_TIMEOUT_S: Final = 20
 READ_TIMEOUT_MS: Final = 10_000
 """Wait for a message that exists, as the broker has said."""
 
-# The line in which the client logs a refusal: its kind, and the broker's text.
-_REFUSAL: Final = re.compile(r"Received error response from server: (\w+)(?: \((.*)\))? -- req_id")
 # So many refusals in a row, which take a second or two, are reported at once and not only when the client gives up.
 _REFUSALS_REPORTED: Final = 5
 
@@ -60,65 +58,30 @@ def client_of(service_url: str) -> Iterator[Any]:
     except ImportError:
         raise ClientError("the official client is missing: pip install pulsar-client") from None
     _check_reachable(service_url)
-    with contextlib.ExitStack() as stack:
-        heard = stack.enter_context(_heard())
-        client = pulsar.Client(
-            service_url,
-            logger=heard.logger,
-            connection_timeout_ms=CONNECT_TIMEOUT_MS,
-            operation_timeout_seconds=OPERATION_TIMEOUT_S,
-            **CURRENT.get().client_options(),
-        )
-        try:
-            yield client
-        except pulsar.PulsarException as error:
-            unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
-            hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
-            if heard.refusal:
-                hint = f". The broker answers: {heard.refusal}"
-            raise ClientError(f"{error} ({service_url}){hint}") from None
-        finally:
-            with contextlib.suppress(Exception):  # closing what failed says nothing new
-                client.close()
+    refusals = itertools.count(1)
 
+    def on_refusal(text: str) -> None:
+        if next(refusals) == _REFUSALS_REPORTED:  # the client waits longer and longer between its tries
+            click.echo(f"magnetar: still trying; the broker answers: {text}", err=True)
 
-class _Heard:
-    """Refusals of brokers, read from the client's log: where it tries again, its own error is only a time-out."""
-
-    def __init__(self, logger: Any) -> None:
-        self.logger = logger
-        self.refusal = ""
-        """The last refusal."""
-        self._lines = 0
-
-    def line(self, text: str) -> None:
-        match = _REFUSAL.search(text)
-        if match is None:
-            return
-        self.refusal = match[2] or match[1]
-        self._lines += 1
-        if self._lines == _REFUSALS_REPORTED:  # the client waits longer and longer between its tries
-            click.echo(f"magnetar: still trying; the broker answers: {self.refusal}", err=True)
-
-
-@contextlib.contextmanager
-def _heard() -> Iterator[_Heard]:
-    """The client logs into a pipe, which a thread empties: only the last refusal is kept."""
-    import pulsar
-
-    reading, writing = os.pipe()
-    made = _Heard(pulsar.FileLogger(pulsar.LoggerLevel.Warn, f"/dev/fd/{writing}"))
-
-    def listen() -> None:
-        with os.fdopen(reading, errors="replace") as lines:
-            for line in lines:
-                made.line(line)
-
-    threading.Thread(target=listen, name="client log", daemon=True).start()
+    client = pulsar.Client(
+        service_url,
+        logger=client_log().logger(on_refusal),
+        connection_timeout_ms=CONNECT_TIMEOUT_MS,
+        operation_timeout_seconds=OPERATION_TIMEOUT_S,
+        **CURRENT.get().client_options(),
+    )
     try:
-        yield made
+        yield client
+    except pulsar.PulsarException as error:
+        unreachable = isinstance(error, pulsar.ConnectError | pulsar.Timeout | pulsar.LookupError)
+        hint = ". Is a broker running there? Give it with --service-url." if unreachable else ""
+        if refusal := client_log().last_refusal():
+            hint = f". The broker answers: {refusal}"
+        raise ClientError(f"{error} ({service_url}){hint}") from None
     finally:
-        os.close(writing)  # the client has opened it for itself; the thread ends with the last of them
+        with contextlib.suppress(Exception):  # closing what failed says nothing new
+            client.close()
 
 
 def _check_reachable(service_url: str) -> None:

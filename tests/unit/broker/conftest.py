@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -75,8 +76,9 @@ CONFIG = BrokerConfig(
 )
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[BrokerInMemory]:
+@asynccontextmanager
+async def broker_in_memory() -> AsyncIterator[BrokerInMemory]:
+    """A broker that runs until the block ends."""
     store = MemoryStore(LoopClock())
     await initialise_cluster(store, CONFIG)
     made = BrokerInMemory(CONFIG, store, SoleOwner(), MemoryLedgers(), MemorySchemas(), None)  # type: ignore[arg-type]
@@ -84,3 +86,9 @@ async def world() -> AsyncIterator[BrokerInMemory]:
     await made.broker.start()
     yield made
     await made.broker.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[BrokerInMemory]:
+    async with broker_in_memory() as made:
+        yield made

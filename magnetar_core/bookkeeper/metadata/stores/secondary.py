@@ -34,6 +34,11 @@ class StoreReadOnly(MetadataError):
     """A secondary cannot change anything."""
 
 
+def holds_tree(path: Path) -> bool:
+    """Whether there is a metadata store in this folder."""
+    return (path / "CURRENT").exists()
+
+
 class SecondaryStore:
     """The tree of another process's directory, read-only. Made by `open`."""
 
@@ -51,7 +56,7 @@ class SecondaryStore:
     async def open(cls, path: str | Path, clock: Clock) -> "SecondaryStore":
         """Read the tree in *path*, which another process may own. Raises MetadataError if there is none."""
         path = Path(path)
-        if not (path / "CURRENT").exists():
+        if not holds_tree(path):
             raise MetadataError(f"{path} holds no metadata store; is the path right?")
         # RocksDB wants a folder for its log. It is needed until it is open: a process that is killed leaves nothing.
         with tempfile.TemporaryDirectory(prefix="magnetar-metadata-", ignore_cleanup_errors=True) as own_directory:

@@ -148,6 +148,10 @@ def slow_rows(entries: Sequence[Buffer], *, partition: int = -1) -> list[dict[st
                     "__sequenceId": sequence_id,
                     "__producerName": metadata.producer_name,
                     "__schemaVersion": metadata.schema_version or None,
+                    "__schemaId": metadata.schema_id or None,
+                    "__orderingKey": own.ordering_key if own.HasField("ordering_key") else None,
+                    "__deliverAt": metadata.deliver_at_time * 1000 or None,
+                    "__replicatedFrom": metadata.replicated_from or None,
                 }
             )
     return rows

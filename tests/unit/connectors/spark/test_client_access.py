@@ -74,6 +74,7 @@ def test_options_of_the_connection_have_their_types() -> None:
         ({PLUGIN: f"{CLASSES}Tls", PARAMETERS: "secret"}, "expected tlsCertFile and tlsKeyFile"),
         ({PLUGIN: f"{CLASSES}Basic", PARAMETERS: "{secret"}, "expected userId and password"),
         ({"pulsar.client.tlsallowinsecureconnection": "secret"}, "expected true or false"),
+        ({"pulsar.client.operationtimeoutms": "secret"}, "expected a number of milliseconds"),
     ],
 )
 def test_what_cannot_be_is_refused_and_no_secret_is_told(options: dict[str, str], why: str) -> None:

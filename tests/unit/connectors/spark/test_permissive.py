@@ -248,7 +248,8 @@ async def test_columns_of_which_bad_entries_have_nothing_may_be_null_only_then(w
         fields = MagnetarSource(world.options("t", columns=",".join(ALL_METADATA), **more)).schema().fields
         return {field.name for field in fields if field.nullable}
 
-    usual = {"__key", "__eventTime", "__index", "__schemaVersion"}
+    usual = {"__key", "__eventTime", "__index", "__schemaVersion", "__schemaId", "__orderingKey", "__deliverAt"}
+    usual |= {"__replicatedFrom"}
     assert await asyncio.to_thread(nullable) == usual
     assert await asyncio.to_thread(lambda: nullable(mode="DROPMALFORMED")) == usual
     unknown = {"__publishTime", "__messageProperties", "__sequenceId", "__producerName"}

@@ -170,7 +170,7 @@ async def test_a_shadow_topic_is_not_taken_for_an_empty_one(
 
 
 async def test_metadata_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(MagnetarError, match="holds no metadata store"):
+    with pytest.raises(MagnetarError, match="there are no metadata in"):
         await asyncio.to_thread(reader_of, {"metadata.url": f"rocksdb:{tmp_path / 'x'}", "topic": "t"})
 
 

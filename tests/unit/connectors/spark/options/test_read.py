@@ -1,6 +1,11 @@
+import re
+from pathlib import Path
+
 import pytest
 
-from connectors.spark.options.read import KNOWN, NOT_YET, UNPACKED_BYTES, parse_options, parse_topic
+from connectors.spark.options.read import INSTEAD, KNOWN, TABLE, UNPACKED_BYTES, Kind, parse_options, parse_topic
+from connectors.spark.options.table import known_names
+from connectors.spark.options.write import TABLE as WRITING
 from magnetar_core.runtime.types import ConfigurationError
 from managed_ledger.topic_name import TopicName
 
@@ -22,15 +27,15 @@ def test_names_come_in_lower_case_and_have_aliases() -> None:
 def test_all_problems_are_told_at_once_in_the_last_line_which_is_what_users_see() -> None:
     problems = problems_of(
         tpic="t", minPartitions="0", targetPartitionBytes="much", failOnDataLoss="maybe", valueFormat="xml",
-        assign="1", startingOffsets="latest", columns="value, value",
+        includeHeaders="true", startingOffsets="latest", columns="value, value",
     )  # fmt: skip
     told = [
         "unknown option tpic; did you mean topic?",
-        "option assign is not supported by this source",
+        "option includeHeaders does not exist here: leave it out: column __messageProperties is always there",
         "minPartitions=0: expected a number of at least 1",
         "targetPartitionBytes=much: expected a size such as 128m",
         "failOnDataLoss=maybe: expected true or false",
-        "columns=value, value: value stands there more than once",
+        "columns=value, value: expected each once, and value stands there more than once",
         "valueFormat=xml: expected binary, string, avro, json, protobuf, keyvalue or auto",
         "no topic: set option topic, or topics with commas between them",
         "startingOffsets=latest: a batch read starts at earliest and ends at latest, or at given positions",
@@ -40,7 +45,7 @@ def test_all_problems_are_told_at_once_in_the_last_line_which_is_what_users_see(
 
 
 def test_options_for_a_broker_are_taken_and_named_as_unused() -> None:
-    assert parse_options({**BASE, "service.url": "x", "pulsar.client.authparams": "secret"}).unused == (
+    assert parse_options({**BASE, "service.url": "pulsar://x", "pulsar.client.authparams": "secret"}).unused == (
         "service.url", "pulsar.client.authparams",
     )  # fmt: skip
 
@@ -82,7 +87,7 @@ def test_one_partition_is_a_topic_of_its_own() -> None:
 
 
 def test_a_topic_that_is_named_twice_is_read_once() -> None:
-    options = parse_options({"metadata.url": "zk:a", "topic": "t", "topics": "u, persistent://public/default/t,u"})
+    options = parse_options({"metadata.url": "zk:a", "topics": "t, u, persistent://public/default/t,u"})
     assert options.topics == (T, TopicName("persistent", "public", "default", "u"))
 
 
@@ -161,7 +166,40 @@ def test_united_schemas_need_a_format_that_has_schemas() -> None:
     ]
 
 
+# The options of Kafka's source, as the guide of Spark 4 lists them.
+KAFKA = (
+    "assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers", "startingTimestamp",
+    "startingOffsetsByTimestamp", "startingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
+    "failOnDataLoss", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
+    "groupIdPrefix", "kafka.group.id", "includeHeaders", "startingOffsetsByTimestampStrategy",
+)  # fmt: skip
+
+
+def test_the_page_has_every_name_of_every_option() -> None:
+    page = (Path(__file__).parents[5] / "docs/spark.md").read_text()
+    names = [name for option in (*TABLE, *WRITING) for name in (option.name, *option.also)]
+    assert [name for name in names if not re.search(rf"`{name}[`=]", page)] == []
+
+
+def test_each_option_of_kafkas_source_is_taken_or_names_what_there_is_instead() -> None:
+    page = (Path(__file__).parents[5] / "docs/spark.md").read_text()
+    table = page.partition("## Moving from Kafka's source\n")[2].partition("Kafka's column")[0]
+    cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")]
+    listed = {name for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    assert listed == set(KAFKA)
+    taken = known_names(TABLE)
+    for name in KAFKA:
+        if name.lower() not in taken:
+            (problem,) = problems_of(**BASE, **{name.lower(): "x"})
+            assert problem.startswith(f"option {name} does not exist here: ")
+            options = set(re.findall(r"\b[a-z]+(?:\.[a-z]\w*|[A-Z]\w*)", INSTEAD[name])) - {"processingTime"}
+            assert {option.lower() for option in options} <= {*taken}, "what there is instead is there"
+    assert parse_options({"metadata.url": "zk:a", "subscribe": "t, u"}).topics == (T, T.parse("u"))
+    assert parse_options({**BASE, "maxoffsetspertrigger": "5"}, Kind.STREAM).max_messages == 5
+
+
 def test_every_refused_name_is_told_by_name() -> None:
-    for name in NOT_YET:
-        assert problems_of(**BASE, **{name.lower(): "x"}) == [f"option {name} is not supported by this source"]
-    assert not {name.lower() for name in NOT_YET} & {name.lower() for name in KNOWN}
+    for name, way in INSTEAD.items():
+        assert problems_of(**BASE, **{name.lower(): "x"}) == [f"option {name} does not exist here: {way}"]
+    assert not {name.lower() for name in INSTEAD} & {name.lower() for name in KNOWN}

@@ -70,6 +70,28 @@ def test_compacted_out_messages_are_no_rows_but_count_an_index() -> None:
     assert rows_of([data], ("value",)) == [{"value": b"a"}, {"value": b"c"}]
 
 
+def test_what_few_messages_have_is_null_in_the_others() -> None:
+    names = ("__orderingKey", "__deliverAt", "__schemaId", "__replicatedFrom")
+    entries = [
+        single(b"a", ordering_key=b"\xff", deliver_at_time=1_900_000_000_000, schema_id=b"\x00\x01"),
+        batch(message(b"b", ordering_key=b"k"), message(b"c"), message(b"d", ordering_key=b""), replicated_from="east"),
+    ]
+    assert [tuple(row.values()) for row in rows_of(entries, names)] == [
+        (b"\xff", 1_900_000_000_000_000, b"\x00\x01", None),
+        (b"k", None, None, "east"), (None, None, None, "east"), (b"", None, None, "east"),
+    ]  # fmt: skip
+
+
+def test_a_cluster_whose_name_is_not_text_is_refused_for_who_asks_for_it() -> None:
+    metadata = metadata_of(replicated_from="ab").SerializeToString().replace(b"ab", b"\xff\xfe")
+    entry = len(metadata).to_bytes(4, "big") + metadata + b"v"
+    assert rows_of([entry]) == [{"value": b"v"}]
+    with pytest.raises(
+        Corruption, match=r"entry 3:0: the name of the cluster that it was replicated from is not UTF-8"
+    ):
+        rows_of([entry], ("__replicatedFrom",))
+
+
 def test_a_null_value_is_null_and_an_empty_one_is_empty() -> None:
     entries = [single(b"", null_value=True), single(b""), batch(message(b"", null_value=True), message(b""))]
     assert [row["value"] for row in rows_of(entries)] == [None, b"", None, b""]

@@ -72,8 +72,8 @@ def test_the_budget_is_an_option_of_the_write() -> None:
         return parse_write_options({"service.url": "pulsar://h:6650", "topic": "t", **options}).held_bytes
 
     assert held() == HELD_BYTES
-    assert held(deduplicationHeldBytes="2m") == 2 * MIB
+    assert held(deduplication="true", deduplicationHeldBytes="2m") == 2 * MIB
     with pytest.raises(ConfigurationError, match=r"deduplicationHeldBytes=100k: expected at least 1m"):
-        held(deduplicationHeldBytes="100k")
+        held(deduplication="true", deduplicationHeldBytes="100k")
     with pytest.raises(ConfigurationError, match=r"deduplicationHeldBytes=much: expected a size such as 128m"):
-        held(deduplicationHeldBytes="much")
+        held(deduplication="true", deduplicationHeldBytes="much")
