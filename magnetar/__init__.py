@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from magnetar.client.async_producer import AsyncProducer
     from magnetar.client.base.options import Start, SubscriptionType
     from magnetar.client.base.states import StateChange
+    from magnetar.client.base.telemetry import Telemetry
     from magnetar.client.blocking.consumer import Consumer, Reader
     from magnetar.client.blocking.producer import Producer
     from magnetar.client.blocking.table import TableView
@@ -53,6 +54,7 @@ __all__ = [
     "StateChange",
     "SubscriptionType",
     "TableView",
+    "Telemetry",
     "TopicError",
     "__version__",
 ]
@@ -78,6 +80,7 @@ _HOMES = {
     "StateChange": "magnetar.client.base.states",
     "SubscriptionType": "magnetar.client.base.options",
     "TableView": "magnetar.client.blocking.table",
+    "Telemetry": "magnetar.client.base.telemetry",
     "TopicError": "magnetar.client.errors",
 }
 

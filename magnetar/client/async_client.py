@@ -19,6 +19,7 @@ from magnetar.client.base.closing import Closing
 from magnetar.client.base.options import ConsumerOptions, ProducerOptions, ReaderOptions, Start, SubscriptionType
 from magnetar.client.base.rpc import log
 from magnetar.client.base.states import OnState
+from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.brokers import Brokers
 from magnetar.client.codecs.codec import Codec, codec_of
 from magnetar.client.codecs.declared import Declared, Schema, T
@@ -54,6 +55,8 @@ class AsyncClient:
 
     *on_state* is called with a `magnetar.StateChange` each time a producer or consumer is connected, loses its
     connection, is closed or refused. It must not wait: it runs on the event loop.
+
+    *telemetry* (`magnetar.Telemetry`) makes spans and metrics of OpenTelemetry of what is sent and received.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class AsyncClient:
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
         on_state: OnState | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._is_closed = True  # until it is made
         if isinstance(addresses, str):
@@ -78,7 +82,7 @@ class AsyncClient:
         access = Access(token, tls, tls_trust_certs_file, tls_certificate_file, tls_key_file, trusted).check()
         if on_state is not None and not callable(on_state):
             raise wrong("on_state", on_state, "a function of one magnetar.StateChange")
-        self._brokers = Brokers(addresses, operation_timeout_s, access, on_state)
+        self._brokers = Brokers(addresses, operation_timeout_s, access, on_state, telemetry)
         self._open: dict[Sender | AsyncConsumer[Any], None] = {}
         self._senders: dict[Hashable, Sender] = {}
         """Those that are shared, by what they were made with."""

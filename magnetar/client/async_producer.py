@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Self
 from magnetar.client.async_topics import topics_of
 from magnetar.client.base.arguments import check_whole
 from magnetar.client.base.closing import Closing
+from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.brokers import Brokers
 from magnetar.client.codecs.codec import Codec, shown_value
 from magnetar.client.codecs.declared import T
@@ -62,6 +63,10 @@ class Sender:
         behind them."""
         self._closing = Closing(self._close)
         self._is_closed = False
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        return self._brokers.telemetry
 
     @property
     def name(self) -> str:
@@ -263,7 +268,10 @@ class AsyncProducer(Generic[T]):
         if sequence_id is not None:
             check_whole("sequence_id", sequence_id, 0, INT64)
         self._check_open()
-        return await self.sender.send(message, key, sequence_id)
+        if (telemetry := self.sender.telemetry) is None:
+            return await self.sender.send(message, key, sequence_id)
+        with telemetry.publishing(self.topic, [message]):
+            return await self.sender.send(message, key, sequence_id)
 
     async def send_many(
         self, messages: Sequence[Outgoing[T] | T], *, first_sequence_id: int | None = None
@@ -278,7 +286,10 @@ class AsyncProducer(Generic[T]):
         self._check_open()
         if not checked:
             return []
-        return await self.sender.send_many(checked, first_sequence_id)
+        if (telemetry := self.sender.telemetry) is None:
+            return await self.sender.send_many(checked, first_sequence_id)
+        with telemetry.publishing(self.topic, checked):
+            return await self.sender.send_many(checked, first_sequence_id)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "open" if self.sender.streams else "not opened yet"

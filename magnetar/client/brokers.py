@@ -22,6 +22,7 @@ from magnetar.client.base.closing import Closing
 from magnetar.client.base.ports import Speaks, listen, problem
 from magnetar.client.base.rpc import FORKED, check_fork, grpc, log, mark_in_child
 from magnetar.client.base.states import OnState, StateChange
+from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.errors import ClientClosed, TopicError, TopicUnavailable, error_of
 from magnetar_core.runtime.pauses import GrowingPause
 from magnetar_core.security.followed import KnownHosts
@@ -124,9 +125,14 @@ class Brokers:
     """The brokers of a cluster, as far as we know their addresses."""
 
     def __init__(
-        self, addresses: Sequence[str], timeout_s: float, access: Access | None = None, on_state: OnState | None = None
+        self,
+        addresses: Sequence[str],
+        timeout_s: float,
+        access: Access | None = None,
+        on_state: OnState | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        """*on_state* is told of the states of producers and consumers."""
+        """*on_state* is told of the states of producers and consumers, *telemetry* of messages."""
         if not addresses:
             raise ValueError("a client needs the address of at least one broker, host:port of its gRPC port")
         for address in addresses:
@@ -135,6 +141,7 @@ class Brokers:
         self.addresses = list(addresses)
         self.timeout_s = timeout_s
         self.on_state = on_state
+        self.telemetry = telemetry
         self._access = access or Access()
         self._known = KnownHosts(addresses, self._access.trusted_hosts)
         self.is_closed = False

@@ -16,6 +16,7 @@ from magnetar.client.async_producer import SEND_TIMEOUT_S, AsyncProducer
 from magnetar.client.base.options import ConsumerOptions, ProducerOptions, ReaderOptions, Start, SubscriptionType
 from magnetar.client.base.rpc import check_fork
 from magnetar.client.base.states import OnState
+from magnetar.client.base.telemetry import Telemetry
 from magnetar.client.blocking.consumer import Consumer, Reader
 from magnetar.client.blocking.loop import ClientLoop
 from magnetar.client.blocking.producer import Producer
@@ -50,6 +51,8 @@ class Client:
 
     *on_state* is called with a `magnetar.StateChange` each time a producer or consumer is connected, loses its
     connection, is closed or refused. It must not wait: it runs on the client's own thread.
+
+    *telemetry* (`magnetar.Telemetry`) makes spans and metrics of OpenTelemetry of what is sent and received.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Client:
         tls_key_file: str | None = None,
         trusted_hosts: Sequence[str] = (),
         on_state: OnState | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         check_fork()
         self._loop = ClientLoop()
@@ -79,6 +83,7 @@ class Client:
                 tls_key_file=tls_key_file,
                 trusted_hosts=trusted_hosts,
                 on_state=on_state,
+                telemetry=telemetry,
             )
 
         try:

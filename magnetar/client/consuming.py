@@ -214,9 +214,12 @@ class ConsumeStream(Stream):
                     future.set_result(None)
 
     def _messages(self, deliveries: Iterable[Any]) -> list[Message[Any]]:
-        return [
+        messages: list[Message[Any]] = [
             Message(self.topic, delivery, message, self) for delivery in deliveries for message in delivery.messages
         ]
+        if (telemetry := self._brokers.telemetry) is not None and messages:
+            telemetry.received(self.topic, len(messages))
+        return messages
 
     def is_before_end(self) -> bool:
         """Whether a reader has yet to take the last message that is known."""

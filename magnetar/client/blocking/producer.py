@@ -95,7 +95,16 @@ class Producer(Generic[T]):
         message = outgoing(Outgoing(value, key, properties, event_time, deliver_at, ordering_key), self._producer.codec)
         if sequence_id is not None:
             check_whole("sequence_id", sequence_id, 0, INT64)
-        return self._queue.put(message, key, sequence_id)
+        if (telemetry := self._producer.sender.telemetry) is None:
+            return self._queue.put(message, key, sequence_id)
+        publishing = telemetry.publishing(self.topic, [message])
+        try:
+            future = self._queue.put(message, key, sequence_id)
+        except BaseException as error:
+            publishing.end(error)
+            raise
+        future.add_done_callback(lambda ended: publishing.end(_error_of(ended)))
+        return future
 
     def send_many(
         self, messages: Sequence[Outgoing[T] | T], *, first_sequence_id: int | None = None
@@ -123,3 +132,7 @@ class Producer(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _error_of(future: "concurrent.futures.Future[MessageId]") -> BaseException | None:
+    return concurrent.futures.CancelledError() if future.cancelled() else future.exception()
