@@ -17,6 +17,8 @@ from broker.errors import (
     NotReady,
     ProducerBusy,
     ProducerFenced,
+    QuotaExceeded,
+    QuotaExceededHold,
     StorageFailure,
     SubscriptionNotFound,
     TooManyRequests,
@@ -47,6 +49,8 @@ _BY_CLASS: Final[dict[type[BrokerError], tuple[Any, str]]] = {
     NotAuthenticated: (Status.UNAUTHENTICATED, "send valid credentials in the metadata `authorization`"),
     NotAuthorized: (Status.PERMISSION_DENIED, "ask an administrator of the tenant for the permission"),
     TooManyRequests: (Status.RESOURCE_EXHAUSTED, _RETRY),
+    QuotaExceededHold: (Status.UNAVAILABLE, _RETRY),
+    QuotaExceeded: (Status.FAILED_PRECONDITION, "let its consumers catch up, or raise the quota"),
 }
 
 

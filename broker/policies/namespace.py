@@ -24,6 +24,11 @@ from magnetar_core.bookkeeper.client.placing.isolation import Isolation
 from magnetar_core.runtime.data.json_text import parse_json
 from magnetar_core.runtime.types import Corruption
 
+WRITES: Final = "magnetar.writes"
+WRITES_STOPPED: Final = "stopped"
+"""A property of a namespace and the value with which nobody may publish there. Apache's brokers keep it and do not
+apply it."""
+
 RESOURCE_GROUP: Final = "resource_group_name"
 """The member of a namespace's record that names its resource group."""
 
@@ -97,6 +102,8 @@ class NamespacePolicies:
     max_message_bytes: int | None = None
     """Only a topic has it, as what follows."""
     rates_of_subscriptions: Mapping[str, DispatchRate] = field(default_factory=dict)
+    stops_writes: bool = False
+    """Nobody may publish, until an operator allows it again."""
     deleted: bool = False
     raw: dict[str, Any] = field(default_factory=dict)
 
@@ -197,6 +204,7 @@ def _policies(raw: dict[str, Any], cluster: str) -> NamespacePolicies:
         max_subscriptions_per_topic=_integer(raw, "max_subscriptions_per_topic"),
         max_topics=_integer(raw, "max_topics_per_namespace"),
         subscription_expiration_minutes=_integer(raw, "subscription_expiration_time_minutes"),
+        stops_writes=(raw.get("properties") or {}).get(WRITES) == WRITES_STOPPED,
         compaction_threshold_bytes=_integer(raw, "compaction_threshold"),
         inactive_topics=inactive_topics(raw.get("inactive_topic_policies")),
         storage_quota=backlog_quota(quotas.get("destination_storage")),

@@ -68,7 +68,7 @@ class Access:
         if caller.role is None:
             raise NotAuthenticated(reason)
         if not known.has_tenant and need.operation is not Operation.GET_TENANT:
-            raise NoSuchTenant("Tenant does not exist")
+            raise NoSuchTenant("Tenant does not exist", way_out="create it first, or correct the name")
         raise NotAuthorized(reason)
 
     async def _known(self, caller: Caller, need: Need) -> Known:

@@ -40,6 +40,8 @@ class TopicLimits:
     """Whether a consumer may create the subscription that it names."""
     requires_encryption: bool = False
     """Producers that do not encrypt are refused."""
+    stops_writes: bool = False
+    """All producers are refused for a while: their clients wait and try again."""
     subscription_types: frozenset[str]
     """Empty: all types."""
     deduplicates: bool
@@ -83,6 +85,7 @@ def limits_of(config: BrokerConfig, policies: NamespacePolicies, *, is_system: b
         creates_subscriptions=is_system
         or _first(policies.auto_subscription_creation, config.allow_auto_subscription_creation),
         requires_encryption=not is_system and (policies.encryption_required or config.encryption_required),
+        stops_writes=not is_system and policies.stops_writes,
         subscription_types=frozenset() if is_system else types_of(config, policies),
         deduplicates=_first(policies.deduplication, config.deduplication),
         ttl_s=0 if is_system else _first(policies.message_ttl_s, config.ttl_s),

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from broker.errors import MetadataFailure, NotReady, TopicTerminated, storage_errors
+from broker.errors import MetadataFailure, NotReady, QuotaExceededHold, TopicTerminated, storage_errors
 from broker.memory_budget import MemoryBudget
 from broker.ownership.rules import Ownership
 from broker.policies.namespace import NamespacePolicies
@@ -304,6 +304,7 @@ class Topic:
             if self._limits.requires_encryption and not request.encrypted:
                 raise MetadataFailure(f"Encryption is required in {self.name.namespace}")
             producers.make_room(producer, self._limits, request.topic_epoch)
+            self._check_writes()
             await self._check_backlog()
             self._check_open()
             if request.initial_subscription:
@@ -316,6 +317,13 @@ class Topic:
         if not self._config.backlog_quota_checks or self.name.is_system:
             return None
         return await exceeded(self.ledger, subscriptions, limits.storage_quota, limits.age_quota, self._clock.wall_ms())
+
+    def _check_writes(self) -> None:
+        """Raises QuotaExceededHold."""
+        if self._limits.stops_writes:
+            raise QuotaExceededHold(
+                f"Writes are stopped in {self.name.namespace}; `magnetar namespaces allow-writes {self.name.namespace}`"
+            )
 
     async def _check_backlog(self) -> None:
         """Raises QuotaExceededHold, QuotaExceeded."""
@@ -519,6 +527,9 @@ class Topic:
         self._subscriptions.apply_limits(self._limits)
         self._use_rates()
         async with self._producers.admission:
+            if self._limits.stops_writes and self.producers:
+                log.info("%s: its producers are disconnected: writes are stopped in its namespace", self.name)
+                await in_turns(by_turns(self._producers.disconnect_all()))
             if self._limits.requires_encryption:
                 await in_turns(by_turns(self._producers.require_encryption()))
             await self._deduplication.apply(self.deduplication_enabled)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from broker.policies.namespace import WRITES, WRITES_STOPPED
 from magnetar.cli.common import output as show
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import (
@@ -236,6 +237,35 @@ def set_policy(admin: AdminClient, namespace: str, policy: str, value: str) -> N
     else:
         admin.call("POST", path, body)
     click.echo("set")
+
+
+@namespaces.command("stop-writes")
+@click.argument("namespace")
+@json_option
+@with_admin
+def stop_writes(admin: AdminClient, namespace: str, as_json: bool) -> None:
+    """Disconnect all producers of NAMESPACE, and refuse new ones, until `allow-writes`.
+
+    Their clients wait and try again; consumers go on. Apache's brokers do not know of it: it counts where ours serve
+    the namespace. Non-persistent topics go on.
+
+    Example:  magnetar namespaces stop-writes public/default
+    """
+    admin.call("PUT", f"{admin.namespace_path(namespace)}/property/{WRITES}/{WRITES_STOPPED}")
+    done("writes are stopped", as_json, namespace=namespace, writes="stopped")
+
+
+@namespaces.command("allow-writes")
+@click.argument("namespace")
+@json_option
+@with_admin
+def allow_writes(admin: AdminClient, namespace: str, as_json: bool) -> None:
+    """Let producers publish to NAMESPACE again after `stop-writes`.
+
+    Example:  magnetar namespaces allow-writes public/default
+    """
+    admin.call("DELETE", f"{admin.namespace_path(namespace)}/property/{WRITES}")
+    done("writes are allowed", as_json, namespace=namespace, writes="allowed")
 
 
 @namespaces.command("set-retention")

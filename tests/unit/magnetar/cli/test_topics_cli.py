@@ -121,3 +121,12 @@ def test_names_of_policies_are_in_the_help_and_near_to_a_wrong_one(
     assert "did you mean" not in run(group, "set-policy", target, right, "1").output
     fake.answer("GET", f"{path}/zzz", {"reason": "HTTP 404 Not Found"}, status=404)
     assert "--help lists those of our brokers" in run(group, "get-policy", target, "zzz").output
+
+
+def test_writes_to_a_namespace_are_stopped_and_allowed_again(fake: HttpFake) -> None:
+    path = "/admin/v2/namespaces/a/b/property/magnetar.writes"
+    fake.answer("PUT", f"{path}/stopped", status=204)
+    fake.answer("DELETE", path, "stopped")
+    assert run("namespaces", "stop-writes", "a/b").output == "writes are stopped\n"
+    assert run("namespaces", "allow-writes", "a/b").output == "writes are allowed\n"
+    assert [(method, asked) for method, asked, _ in fake.asked] == [("PUT", f"{path}/stopped"), ("DELETE", path)]
