@@ -9,6 +9,8 @@ MINUTES ?= 10
 SEED ?=
 # How many rounds its part with Spark has.
 ROUNDS ?= 50
+# How many its part with tables of a lake has.
+LAKE_ROUNDS ?= 20
 # How many lives of clusters `make sim` lives: 20 a minute and core, or more.
 LIVES ?= 200
 # Since when `make check` looks for changes.
@@ -85,10 +87,11 @@ endif
 abuse: $(VENV)/dev ## hostile clients of each role at every port, drawn: ten minutes; MAGNETAR_ABUSE_SEED repeats a run
 	MAGNETAR_ABUSE_INPUTS=5000 MAGNETAR_ABUSE_RESULTS=out/abuse.json $(BIN)/python -m pytest tests/abuse
 
-soak: $(VENV)/dev ## clients on a cluster under faults, and the topic API under closes and forks, each message accounted for; MINUTES=10 ROUNDS=50 SEED=
+soak: $(VENV)/dev ## clients on a cluster under faults, and the topic API under closes and forks, each message accounted for; MINUTES=10 ROUNDS=50 LAKE_ROUNDS=20 SEED=
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed "$(SEED)"
 	$(BIN)/python -m tests.soak.topics --minutes $(MINUTES) --seed "$(SEED)"
 	$(BIN)/python -m tests.soak.spark --rounds $(ROUNDS) --seed "$(SEED)"
+	$(BIN)/python -m tests.soak.lake --rounds $(LAKE_ROUNDS) --seed "$(SEED)"
 
 mutants: $(VENV)/dev ## seeded bugs of bookie, broker, managed ledger and client, each of which the tests must catch
 	$(BIN)/python -m tests.mutants

@@ -19,3 +19,8 @@ pin demo.txt --constraint requirements/dev.txt --extra spark --extra demo
 # The tools that build the site have nothing to do with what they describe.
 CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
     --no-emit-find-links --strip-extras --allow-unsafe --output-file=requirements/docs.txt requirements/docs.in
+# Tests put these before our own packages, so what both have is the same; but for PySpark.
+grep '^[a-z].*==' requirements/dev.txt | grep -v '^pyspark==' | sed 's/ .*//' >"$tools/constraint.txt"
+CUSTOM_COMPILE_COMMAND="make requirements" "$tools/bin/pip-compile" --quiet --generate-hashes --no-emit-index-url \
+    --no-emit-find-links --strip-extras --allow-unsafe --no-annotate --constraint "$tools/constraint.txt" \
+    --output-file=requirements/lakehouse.txt requirements/lakehouse.in

@@ -24,6 +24,7 @@ from magnetar_core.bookkeeper.metadata.stores.zookeeper_server import (
     zookeeper_command,
     zookeeper_config,
 )
+from tests.support import lakehouse
 from tests.support.pages import blocks_of, spark_java
 from tests.support.spark_session import unpacked_home
 from tests.support.zookeeper import why_not
@@ -100,7 +101,7 @@ def follow(
 ) -> str:  # fmt: skip
     if network is None:
         with usual_ports() as own:
-            return follow(page, folder, *options, by=by, network=own)
+            return follow(page, folder, *options, by=by, network=own, environment=environment)
     command = [*network, sys.executable, "-m", by, str(ROOT / page), str(folder), *options]
     found = subprocess.run(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False,
@@ -408,7 +409,7 @@ def test_blocks_that_are_not_run_say_what_they_are(page: str) -> None:
     for block in blocks_of((ROOT / page).read_text()):
         if not block.language and not block.file and page not in not_followed:
             first = block.text.split()[0]
-            known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl", "kill", "openssl")
+            known = ("magnetar", "seq", "echo", "pip", "python", "grpcurl", "source", "curl", "kill", "openssl", "for")
             assert first in known, f"{page}: {block.text}"
 
 
@@ -457,6 +458,21 @@ def test_the_page_of_spark_can_be_copied(beside_spark: Callable[..., str]) -> No
         "|1    |", "|2    |", "2 orders", "sensor-kitchen|kitchen|21.5", "this is no JSON", "|kitchen| 21.5|",
         "|      5|    7|", "2 in the last hour", "|kitchen|  off|", "2 to be billed", "3 tasks", "|   18.0|",
         "5 in files", "left: Lag(messages=0, bytes=0", "schema_type", "count(1)", "LX14", "2 copied",
+    )  # fmt: skip
+    for text in wanted:
+        assert text in said, f"{text!r} is not in\n{said}"
+
+
+@pytest.mark.spark
+@pytest.mark.long("PySpark 4.2 is got, and Java starts with the jars of Delta Lake")
+def test_the_page_of_the_lake_can_be_copied(tmp_path: Path) -> None:
+    """With the versions that it says, which it leaves to its reader to install."""
+    said = follow("docs/lakehouse.md", tmp_path, environment=lakehouse.environment())
+    wanted = (
+        "|2025-12-02|  1000|", "3000 orders in 3 files of Iceberg",
+        "|2025-12-02|  1010|   10|", "10 late orders in Iceberg", "3010 recent orders",
+        "| ann| gone|\n| bob| here|\n|cleo| here|\n", "| bob| here|\n|cleo| away|\n|dora| here|\n",
+        "|            1|              2|", "4 files of Iceberg, now 3 with 3010 orders",
     )  # fmt: skip
     for text in wanted:
         assert text in said, f"{text!r} is not in\n{said}"

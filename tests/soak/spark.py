@@ -172,12 +172,13 @@ def rounds(
         finally:
             driver.kill()
         driver.finish()
-        _compare("files", Counter(int(line) for line in (directory / "values").read_text().split()), sent)
-        _compare(OTHER, Counter(int(one.data()) for one in received(client, other)), sent)
+        compare("files", Counter(int(line) for line in (directory / "values").read_text().split()), sent)
+        compare(OTHER, Counter(int(one.data()) for one in received(client, other)), sent)
         remark(f"{sent} messages, each once in the files and in the other topic")
 
 
-def _compare(where: str, found: Counter[int], sent: int) -> None:
+def compare(where: str, found: Counter[int], sent: int) -> None:
+    """Raises NotOnce where *found* is not each number below *sent*, once."""
     missing = sorted(set(range(sent)) - set(found))
     twice = sorted(value for value, times in found.items() if times > 1)
     other = sorted(set(found) - set(range(sent)))

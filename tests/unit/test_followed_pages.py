@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import lakehouse
 from tests.support.pages import Block, Newcomer, Step, blocks_of, commands_of
 
 ROOT = Path(__file__).parents[2]
+LINKING = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/compatibility.md", "docs/lakehouse.md")
 FOLDERS = "autorecovery|bookie|broker|connectors|deploy|docs|magnetar|magnetar_core|managed_ledger|tests"
 
 
@@ -19,11 +21,22 @@ def test_each_file_that_a_page_for_contributors_names_is_there(page: str) -> Non
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/compatibility.md"])
+@pytest.mark.parametrize("page", LINKING)
 def test_each_link_to_a_file_is_true(page: str) -> None:
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
     assert targets
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_the_page_of_the_lake_says_the_versions_that_are_tested() -> None:
+    page = lakehouse.PAGE.read_text()
+    pinned = dict(re.findall(r"^([\w-]+)==(\S+) ", lakehouse.REQUIREMENTS.read_text(), re.MULTILINE))
+    assert f"'pyspark=={pinned['pyspark']}'" in page
+    assert f"'pyiceberg[pyiceberg-core,sql-sqlite]=={pinned['pyiceberg']}'" in page
+    (row,) = re.findall(r"\| Python \| Java \| PySpark \| Delta Lake \| PyIceberg \|\n\S+\n\| (.+) \|", page)
+    scala, _, delta = lakehouse.jars().rpartition(":")
+    assert scala == f"io.delta:delta-spark_{pinned['pyspark'].rpartition('.')[0]}_2.13"
+    assert row.split(" | ")[2:] == [pinned["pyspark"], delta, pinned["pyiceberg"]]
 
 
 def test_a_block_of_a_list_is_taken_without_its_indent() -> None:

@@ -1,0 +1,90 @@
+"""What docs/lakehouse.md asks for: its PySpark and PyIceberg, and the jars of Delta Lake.
+
+    .cache/lakehouse/packages-…    what pip installs of requirements/lakehouse.txt
+    .cache/lakehouse/.ivy2.5.2     what Spark gets from Maven for the `lake.py` of the page
+
+They are got once, which takes a minute and 600 MB, and come before what this environment has.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.support.pages import blocks_of
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "lakehouse.md"
+REQUIREMENTS: Final = ROOT / "requirements" / "lakehouse.txt"
+HOME: Final = ROOT / ".cache" / "lakehouse"
+PROGRAMS: Final = ("lake.py", "to_delta.py", "to_iceberg.py")
+"""Of the page: a topic into both tables."""
+
+_JARS: Final = re.compile(r'"spark\.jars\.packages", "([^"]+)"')
+
+
+def program(name: str) -> str:
+    """The text that the page saves in the file of this name."""
+    (text,) = (block.text for block in blocks_of(PAGE.read_text()) if block.file == name)
+    return text
+
+
+def jars() -> str:
+    """What `lake.py` lets Spark get, as `spark.jars.packages` takes it."""
+    (packages,) = _JARS.findall(program("lake.py"))
+    return str(packages)
+
+
+def environment() -> dict[str, str]:
+    """For processes in which the programs of the page run. Gets what is missing. Raises CalledProcessError,
+    AssertionError."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    packages = HOME / f"packages-{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
+    variables = {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH")))),
+        # Not the folder of this user: what Maven has got there in part, Spark takes for whole.
+        "SPARK_SUBMIT_OPTS": f"-Duser.home={HOME}",
+    }
+    with _alone():
+        if not packages.exists():
+            _install(packages)
+        named = HOME / "jars"
+        if not named.exists() or named.read_text() != jars():
+            _fetch_jars(packages, variables)
+            named.write_text(jars())
+    return variables
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Tests run in several processes."""
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(packages: Path) -> None:
+    unfinished = HOME / "unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--target", str(unfinished)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)], check=True)
+    unfinished.rename(packages)
+
+
+def _fetch_jars(packages: Path, environment: dict[str, str]) -> None:
+    """A program that does nothing, with the jars of the page. Raises AssertionError."""
+    nothing = HOME / "nothing.py"
+    nothing.touch()
+    done = subprocess.run(
+        [str(packages / "pyspark" / "bin" / "spark-submit"), "--packages", jars(), str(nothing)],
+        env={**os.environ, **environment, "PYSPARK_PYTHON": sys.executable}, check=False, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, f"Spark could not get {jars()} from Maven:\n{done.stdout[-2000:]}"
