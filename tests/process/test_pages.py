@@ -467,7 +467,7 @@ def test_the_page_of_spark_can_be_copied(beside_spark: Callable[..., str]) -> No
 @pytest.mark.long("PySpark 4.2 is got, and Java starts with the jars of Delta Lake")
 def test_the_page_of_the_lake_can_be_copied(tmp_path: Path) -> None:
     """With the versions that it says, which it leaves to its reader to install."""
-    said = follow("docs/lakehouse.md", tmp_path, environment=lakehouse.environment())
+    said = follow("docs/lakehouse.md", tmp_path, environment=lakehouse.needed())
     wanted = (
         "|2025-12-02|  1000|", "3000 orders in 3 files of Iceberg",
         "|2025-12-02|  1010|   10|", "10 late orders in Iceberg", "3010 recent orders",

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.soak.lake.rounds import MOMENTS, moments, rounds
+from tests.support.lakehouse import needed
 
 pytestmark = [pytest.mark.spark, pytest.mark.process]
 
 
 @pytest.mark.long("PySpark 4.2 is got, and five times Java starts")
 def test_both_tables_hold_each_message_once_whenever_spark_is_killed(tmp_path: Path) -> None:
+    needed()
     said: list[str] = []
     rounds(tmp_path, count=len(MOMENTS), seed="1", remark=said.append)
     assert "each once in both tables" in said[-1]

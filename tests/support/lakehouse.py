@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.support.pages import blocks_of
 
 ROOT: Final = Path(__file__).parents[2]
@@ -42,9 +44,20 @@ def jars() -> str:
     return str(packages)
 
 
+class Missing(Exception):
+    """What the page asks for could not be got: PyPI or Maven did not give it."""
+
+
+def needed() -> dict[str, str]:
+    """`environment` for a test, which is skipped by name where nothing can be got."""
+    try:
+        return environment()
+    except Missing as error:
+        pytest.skip(f"no tables of a lake: {error}")
+
+
 def environment() -> dict[str, str]:
-    """For processes in which the programs of the page run. Gets what is missing. Raises CalledProcessError,
-    AssertionError."""
+    """For processes in which the programs of the page run. Gets what is missing. Raises Missing."""
     HOME.mkdir(parents=True, exist_ok=True)
     packages = HOME / f"packages-{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
     variables = {
@@ -74,12 +87,14 @@ def _install(packages: Path) -> None:
     unfinished = HOME / "unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--target", str(unfinished)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)], check=True)
+    done = subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", str(REQUIREMENTS)], check=False)
+    if done.returncode:
+        raise Missing(f"pip could not install {REQUIREMENTS.name}")
     unfinished.rename(packages)
 
 
 def _fetch_jars(packages: Path, environment: dict[str, str]) -> None:
-    """A program that does nothing, with the jars of the page. Raises AssertionError."""
+    """A program that does nothing, with the jars of the page. Raises Missing."""
     nothing = HOME / "nothing.py"
     nothing.touch()
     done = subprocess.run(
@@ -87,4 +102,5 @@ def _fetch_jars(packages: Path, environment: dict[str, str]) -> None:
         env={**os.environ, **environment, "PYSPARK_PYTHON": sys.executable}, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert done.returncode == 0, f"Spark could not get {jars()} from Maven:\n{done.stdout[-2000:]}"
+    if done.returncode:
+        raise Missing(f"Spark could not get {jars()} from Maven:\n{done.stdout[-2000:]}")
