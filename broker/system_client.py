@@ -1,4 +1,4 @@
-"""A small client of the binary protocol, for the topics in which brokers keep their own data.
+"""A small client of the binary protocol, for the topics in which brokers keep their own data, and for copies of topics.
 
 Which broker serves such a topic is looked up as every client does it; the way to this broker itself is a pair of
 sockets inside the process. Each publish and each reader has a connection of its own: changes are rare, and a connection
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from broker.wire import pulsar_pb2 as wire
 from broker.wire.frames import FRAME_PADDING_BYTES, command, parse_frame, payload_frame
 from magnetar_core.bookkeeper.wire.framing import FrameSplitter, MalformedFrame
-from magnetar_core.runtime.types import MagnetarError
+from magnetar_core.runtime.types import Buffer, MagnetarError
 from managed_ledger.messages import encode_entry, message_count, metadata_of, split_entry
 from managed_ledger.messages_pb2 import MessageIdData, MessageMetadata
 from managed_ledger.position import Position
@@ -79,8 +79,11 @@ class SystemClient:
         message_bytes_max: int,
         *,
         prefers_tls: Callable[[], bool],
+        own_name: str = "this broker",
     ) -> None:
-        """*own_urls*: the service URLs of this broker; *prefers_tls*: others are asked over TLS where they have it."""
+        """*own_urls*: the service URLs of this broker, which errors call *own_name*; *prefers_tls*: others are asked
+        over TLS where they have it."""
+        self._own_name = own_name
         self._dial = dial
         self._own_urls = own_urls
         self._now_ms = now_ms
@@ -91,7 +94,7 @@ class SystemClient:
         self, topic: TopicName, schema: wire.Schema, metadata: MessageMetadata, payload: bytes
     ) -> Position:
         """Store one message and return where it is. *metadata* gets the producer's part. Raises SystemClientError."""
-        async with self._link_to(topic) as link:
+        async with self.link_to(topic) as link:
             made = await link.ask(
                 _T.PRODUCER, topic=topic.full, producer_id=1, schema=schema, user_provided_producer_name=False
             )
@@ -104,7 +107,7 @@ class SystemClient:
 
     async def schema(self, topic: TopicName, version: bytes) -> wire.Schema:
         """A version of the topic's schema. Raises NoSuchSchema, SystemClientError."""
-        async with self._link_to(topic) as link:
+        async with self.link_to(topic) as link:
             answer = (await link.ask(_T.GET_SCHEMA, topic=topic.full, schema_version=version)).getSchemaResponse
             if answer.HasField("error_code"):
                 is_gone = answer.error_code in (wire.TopicNotFound, wire.IncompatibleSchema)
@@ -124,41 +127,19 @@ class SystemClient:
         *on_end* is called once, when all that was there at the beginning has been given. Returns only by raising
         SystemClientError, or what *on_entry* raises.
         """
-        async with self._link_to(topic) as link:
-            await link.ask(
-                _T.SUBSCRIBE,
-                topic=topic.full,
-                subscription=f"__system_reader-reader-{secrets.token_hex(5)}",  # each reader has its own
-                consumer_id=1,
-                subType=wire.CommandSubscribe.Exclusive,
-                durable=False,
-                read_compacted=True,
-                initialPosition=wire.CommandSubscribe.Earliest,
-                start_message_id=MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
-                schema=schema,
-            )
-            answer = await link.ask(_T.GET_LAST_MESSAGE_ID, consumer_id=1)
-            last_id = answer.getLastMessageIdResponse.last_message_id
-            last: Position | None = Position(_signed(last_id.ledgerId), _signed(last_id.entryId))
-            if last is not None and last.entry_id < 0:
+        async with self.link_to(topic) as link:
+            last = await link.subscribe(topic, schema, compacted=True)
+            if last is None:
                 on_end()
-                last = None
-            link.write(command(_T.FLOW, consumer_id=1, messagePermits=PERMITS))
-            given = 0
             while True:
                 position, entry = await link.message()
                 await on_entry(position, entry)
                 if last is not None and position >= last:
                     on_end()
                     last = None
-                parts = split_entry(entry)
-                given += message_count(metadata_of(parts), len(parts.payload))
-                if given >= PERMITS // 2:
-                    link.write(command(_T.FLOW, consumer_id=1, messagePermits=given))
-                    given = 0
 
     @contextlib.asynccontextmanager
-    async def _link_to(self, topic: TopicName) -> AsyncIterator["_Link"]:
+    async def link_to(self, topic: TopicName) -> AsyncIterator["Link"]:
         """A connection to the broker that serves *topic*. Raises SystemClientError."""
         async with self._open(await self._locate(topic)) as link:
             yield link
@@ -180,15 +161,15 @@ class SystemClient:
         raise SystemClientError(f"{topic}: its lookup was sent on {REDIRECTS_MAX} times and found no broker")
 
     @contextlib.asynccontextmanager
-    async def _open(self, url: str) -> AsyncIterator["_Link"]:
+    async def _open(self, url: str) -> AsyncIterator["Link"]:
         """Raises SystemClientError."""
-        name = url or "this broker"
+        name = url or self._own_name
         try:
             async with asyncio.timeout(ANSWER_S):
                 dialed = await self._dial(url)
         except (OSError, TimeoutError) as error:
             raise SystemClientError(f"no connection to {name}: {error or 'it does not answer'}") from error
-        link = _Link(dialed, name, self._frame_bytes_max)
+        link = Link(dialed, name, self._frame_bytes_max)
         try:
             await link.greet(dialed)
             yield link
@@ -196,7 +177,7 @@ class SystemClient:
             link.close()
 
 
-class _Link:
+class Link:
     """One connection, on which one question is asked or one topic followed at a time."""
 
     def __init__(self, dialed: Dialed, name: str, frame_bytes_max: int) -> None:
@@ -206,6 +187,8 @@ class _Link:
         self._splitter = FrameSplitter(frame_bytes_max)
         self._frames: list[memoryview] = []
         self._requests = 0
+        self._given = 0
+        """Messages that came since permits were given last."""
 
     async def greet(self, dialed: Dialed) -> None:
         """Raises SystemClientError."""
@@ -229,19 +212,55 @@ class _Link:
 
     async def send(self, producer_id: int, entry: bytes) -> Position:
         """Store an entry and return where it is. Raises SystemClientError."""
-        made = wire.BaseCommand(type=_T.SEND, send=wire.CommandSend(producer_id=producer_id, sequence_id=0))
-        self._writer.writelines(payload_frame(made, entry))
+        self.push(wire.CommandSend(producer_id=producer_id, sequence_id=0), entry)
+        return await self.receipt()
+
+    def push(self, send: wire.CommandSend, entry: Buffer) -> None:
+        """Send an entry; `receipt` has the answers in the same order."""
+        self._writer.writelines(payload_frame(wire.BaseCommand(type=_T.SEND, send=send), entry))
+
+    async def receipt(self) -> Position:
+        """Where the next entry that was pushed is. Raises SystemClientError."""
         answer, _ = await self._next(_T.SEND_RECEIPT, ANSWER_S)
         message_id = answer.send_receipt.message_id
         return Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
 
+    async def subscribe(self, topic: TopicName, schema: wire.Schema | None, *, compacted: bool) -> Position | None:
+        """Begin to read *topic* from its beginning, as the only consumer of this connection. Returns the last message
+        that is there; None: there is none. Raises SystemClientError."""
+        await self.ask(
+            _T.SUBSCRIBE,
+            topic=topic.full,
+            subscription=f"__system_reader-reader-{secrets.token_hex(5)}",  # each reader has its own
+            consumer_id=1,
+            subType=wire.CommandSubscribe.Exclusive,
+            durable=False,
+            read_compacted=compacted,
+            initialPosition=wire.CommandSubscribe.Earliest,
+            start_message_id=MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1),
+            schema=schema,
+        )
+        answer = await self.ask(_T.GET_LAST_MESSAGE_ID, consumer_id=1)
+        last_id = answer.getLastMessageIdResponse.last_message_id
+        self._permit(PERMITS)
+        last = Position(_signed(last_id.ledgerId), _signed(last_id.entryId))
+        return None if last.entry_id < 0 else last
+
     async def message(self) -> tuple[Position, memoryview]:
-        """The next message of the only consumer. Raises SystemClientError."""
+        """The next entry after `subscribe`: a message, a batch, a chunk. Raises SystemClientError, Corruption."""
         answer, entry = await self._next(_T.MESSAGE, SILENCE_S)
         if entry is None:
             raise SystemClientError(f"{self._name} sent a message without an entry")
+        parts = split_entry(entry)
+        self._given += message_count(metadata_of(parts), len(parts.payload))
+        if self._given >= PERMITS // 2:
+            self._permit(self._given)
+            self._given = 0
         message_id = answer.message.message_id
         return Position(_signed(message_id.ledgerId), _signed(message_id.entryId)), entry
+
+    def _permit(self, messages: int) -> None:
+        self.write(command(_T.FLOW, consumer_id=1, messagePermits=messages))
 
     async def _next(self, wanted: int | None, timeout_s: float) -> tuple[wire.BaseCommand, memoryview | None]:
         """The next command, which must be *wanted*; pings are answered meanwhile. Raises SystemClientError."""

@@ -52,6 +52,9 @@ COMMANDS = (
 )  # fmt: skip
 
 
+_ZSH_BEGIN = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n"
+
+
 def _answered() -> str:
     """The URL of the server that answered this command last; empty if none did."""
     asked = sys.modules.get("magnetar_core.runtime.http.request")  # it is loaded by commands that ask one
@@ -106,4 +109,8 @@ def completion(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, "bash and zsh come with click"
-    click.echo(kind(main, {}, "magnetar", "_MAGNETAR_COMPLETE").source())
+    source = kind(main, {}, "magnetar", "_MAGNETAR_COMPLETE").source()
+    if shell == "zsh":  # the first line is for a file in its `fpath`; behind it, for a ~/.zshrc without completion
+        first, _, rest = source.lstrip("\n").partition("\n")
+        source = f"{first}\n{_ZSH_BEGIN}{rest}"
+    click.echo(source)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from magnetar.cli.backups.topic import export_topic, import_topic
 from magnetar.cli.common import output as show
 from magnetar.cli.common.guesses import Guessing
 from magnetar.cli.common.options import (
@@ -418,6 +419,8 @@ for command in (
     entries.examine,
     entries.truncate,
     entries.analyze_backlog,
+    export_topic,
+    import_topic,
 ):
     topics.add_command(command)
 

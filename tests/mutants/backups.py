@@ -8,6 +8,8 @@ SNAPSHOT = (f"{BACKUP}/test_snapshot.py",)
 COPYING = (f"{BACKUP}/test_copying.py",)
 MANIFEST = (f"{BACKUP}/test_manifest.py",)
 DUMPING = (f"{BACKUP}/test_dumping.py",)
+TOPIC_FORMAT = (f"{BACKUP}/test_topic_format.py",)
+TOPIC_COPYING = (f"{BACKUP}/test_topic_copying.py",)
 MOVED = ("tests/unit/bookie/disks/test_moved.py",)
 WIDENING = ("tests/unit/magnetar/inspect/test_widening.py",)
 
@@ -155,6 +157,35 @@ MUTANTS = (
         "            if ledger_id % len(directories) != number:\n",
         "            if ledger_id < 0:\n",
         (*MOVED, "-k", "order"),
+    ),
+    # -- a topic whole
+    Mutant(
+        "a copy of a topic that lacks an entry is called whole",
+        "magnetar/processes/backup/topic_format.py",
+        "        if tail != (count, size_bytes):\n",
+        "        if tail.entries < count:\n",
+        (*TOPIC_FORMAT, "-k", "left_out"),
+    ),
+    Mutant(
+        "the version of a schema means another one at the target",
+        "magnetar/processes/backup/topic_format.py",
+        "        self._versions |= {one: one + _WITHOUT_SCHEMA for one in taken if one not in versions}\n",
+        "        del taken\n",
+        (*TOPIC_FORMAT, "-k", "had_no_schema"),
+    ),
+    Mutant(
+        "messages that expired while a topic is copied are taken for markers",
+        "magnetar/processes/backup/topic_copying.py",
+        '            if any(name.lower() == _MARKER for name in admin.answer("GET", path).headers):\n',
+        '            if admin.answer("GET", path).headers:\n',
+        (*TOPIC_COPYING, "-k", "must_be_a_marker"),
+    ),
+    Mutant(
+        "an import holds a whole topic in memory",
+        "magnetar/processes/backup/topic_copying.py",
+        "                await producer.answers(AT_ONCE - 1)\n",
+        "",
+        (*TOPIC_COPYING, "-k", "under_way"),
     ),
     # -- more copies
     Mutant(

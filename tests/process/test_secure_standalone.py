@@ -69,6 +69,9 @@ def test_a_secured_standalone_serves_those_who_have_its_token(tmp_path: Path) ->
         run(*profile, "produce", "t", "-m", "hello")
         assert "hello" in run(*profile, "read", "t")
         assert "persistent://public/default/t" in run(*profile, "topics", "list")
+        run(*profile, "topics", "export", "t", str(tmp_path / "t.topic"))
+        run(*profile, "topics", "import", str(tmp_path / "t.topic"), "copy")
+        assert "hello" in run(*profile, "read", "copy")
         assert v2.parse_response(asyncio.run(answer(bookie, v2.read_request(0, 0))))[1] == v2.V2Error.EUA
         refused = v3.parse_response(asyncio.run(answer(bookie, v3.read_request(1, 0, 0))))
         assert int(refused.status) == v3.V3Error.EUA

@@ -6,4 +6,6 @@ door          in the process: the socket in the data folder, where a snapshot is
 copying       in the command: snapshot → folder or tar
 restoring     in the command: folder or tar → data folder
 dumping       the records of a metadata store as a file, and back
+topic_format  a topic as a stream (no IO)
+topic_copying a topic → that stream → another topic, over the brokers' protocol
 """
