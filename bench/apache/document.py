@@ -2,7 +2,7 @@
 
 `docs/benchmarks/GROUP.json` holds the last runs of a group, newest last: date, machine, command, notes, rows with a
 number a round. From them come `docs/benchmarks/rows.md` (all rows), and in `docs/BENCHMARKS.md` the table between the
-two marks, and the picture.
+two marks, and the picture; between such marks in `docs/spark.md`, what questions cost.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.apache.headlines import LESS, MORE, Shown, shown, table
 from bench.apache.quiet import Quiet
 from bench.apache.rig import ROOT
-from bench.apache.table import Row, figure, markdown, row_from
+from bench.apache.table import NOTHING, Row, cell, figure, markdown, row_from
 
 DOCS: Final = ROOT / "docs"
 RUNS_KEPT: Final = 2
@@ -33,6 +33,7 @@ TITLES: Final = {
     "reads": "Entries read back",
     "disk": "The disk",
     "spark": "Into Spark",
+    "spark-costs": "What questions cost in Spark",
     "profile": "Where our servers spend their time",
     "growth": "From one to very many",
 }
@@ -82,6 +83,10 @@ official client from the first message to the last. Parquet of the same rows is 
 source that yields one prepared Arrow batch of the same columns again and again; the rows of a share of it are our
 figure by that. What is left of the time stands in the stages: seconds of both cores for a million rows. The picture
 shows the rates of four partitions.""",
+    "spark-costs": """\
+Seconds of processor time that a question takes, of all processes that have a part in it. Apache's servers do not run
+here. A count of the default columns shows what Spark's own copying of each row takes: it asks a Python source for all
+columns, whatever the question needs, and the ceiling pays that, too.""",
     "profile": """\
 Samples of the main thread's processor time, the load as above.""",
     "growth": """\
@@ -127,6 +132,9 @@ def write(results: Mapping[str, Any], docs: Path = DOCS) -> None:
         draw(lines, folder / "headlines.png")
     page = docs / "BENCHMARKS.md"
     page.write_text(with_table(page.read_text(), f"{table(lines)}\n\n{machines(groups)}"))
+    if "spark-costs" in groups:
+        guide = docs / "spark.md"
+        guide.write_text(with_table(guide.read_text(), costs(groups["spark-costs"][-1])))
 
 
 def runs_of(path: Path) -> Runs:
@@ -185,6 +193,21 @@ def machines(groups: Mapping[str, Runs]) -> str:
     for name, runs in groups.items():
         lines.setdefault(f"{runs[-1]['date']}; {runs[-1]['machine']}", []).append(name)
     return "\n".join(f"- {', '.join(names)}: {line}." for line, names in lines.items())
+
+
+def costs(run: Mapping[str, Any]) -> str:
+    """What questions cost, a line each with a column a way, and the state of the machine. The rows of *run* are called
+    `question: way`."""
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows_in(run):
+        question, _, way = row.what.rpartition(": ")
+        lines.setdefault(question, {})[way] = cell(row, "ours")
+    ways = list(dict.fromkeys(way for cells in lines.values() for way in cells))
+    head = [f"| seconds of processor time, a million rows | {' | '.join(ways)} |", "|---|" + "---:|" * len(ways)]
+    body = [
+        f"| {question} | {' | '.join(cells.get(way, NOTHING) for way in ways)} |" for question, cells in lines.items()
+    ]
+    return "\n".join([*head, *body, "", f"{run['date']}; {run['machine']}. {run['quiet']} {run['notes'][-1]}."])
 
 
 def rows_page(groups: Mapping[str, Runs]) -> str:

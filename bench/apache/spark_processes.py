@@ -16,6 +16,8 @@ class Process(NamedTuple):
     is_python: bool
     cpu_s: float
     """User and system, without its children."""
+    ended_cpu_s: float
+    """Of its children that have ended, and of theirs."""
     peak_mb: float
     """The most memory it had at once (VmHWM), with pages that it shares with the process that it was forked from."""
 
@@ -30,11 +32,11 @@ def _process(pid: int) -> Process | None:
     except OSError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
-    ticks = int(fields[11]) + int(fields[12])
+    ticks, ended_ticks = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     peak = status.partition("VmHWM:")[2].split()
     is_python = "python" in Path(os.fsdecode(words[0])).name
     peak_mb = int(peak[0]) / 1024 if peak else 0.0
-    return Process(pid, int(fields[1]), is_python, ticks / tick, peak_mb)
+    return Process(pid, int(fields[1]), is_python, ticks / tick, ended_ticks / tick, peak_mb)
 
 
 def below(ancestor: int) -> Iterator[Process]:
@@ -63,6 +65,12 @@ class Jvm(NamedTuple):
     def cpu_s(self) -> float:
         found = _process(self.pid)
         return found.cpu_s if found else 0.0
+
+    @property
+    def job_cpu_s(self) -> float:
+        """Of the JVM and of all Python processes below it, those that have ended too."""
+        own = _process(self.pid)
+        return sum(one.cpu_s + one.ended_cpu_s for one in (*([own] if own else []), *below(self.pid)))
 
     @property
     def workers(self) -> list[Process]:

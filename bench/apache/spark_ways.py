@@ -106,6 +106,7 @@ _VALUE_OF: Final[dict[str, Callable[[Any], Any]]] = {
     "__key": lambda message: message.partition_key().encode(),
     "__topic": lambda message: message.topic_name(),
     "__messageId": lambda message: message.message_id().serialize(),
+    "__entryId": lambda message: message.message_id().entry_id(),
     "__publishTime": lambda message: message.publish_timestamp() * 1_000,
     "__eventTime": lambda message: message.event_timestamp() * 1_000 or None,
     "__messageProperties": lambda message: list(message.properties().items()),

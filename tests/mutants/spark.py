@@ -353,6 +353,20 @@ MUTANTS = (
         _UNITED,
     ),
     Mutant(
+        "what compaction emptied is counted",
+        "connectors/spark/task/reader.py",
+        "not has_compacted and is_by_heads(",
+        "is_by_heads(",
+        (f"{_UNIT}/test_compacted.py", "-k", "of_each_key"),
+    ),
+    Mutant(
+        "a bad batch is as many rows as it says, but only in a count",
+        "connectors/spark/task/rows.py",
+        "    return mode is Mode.FAILFAST and ",
+        "    return ",
+        (f"{_UNIT}/task/test_rows.py", "-k", "by_heads"),
+    ),
+    Mutant(
         "an encrypted batch is split as if it were not",
         "connectors/spark/task/rows.py",
         "        if is_batch(metadata) and not metadata.encryption_keys:\n",

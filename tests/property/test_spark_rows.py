@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from managed_ledger.messages import encode_entry
+from connectors.spark.options.read import Mode
+from connectors.spark.task.rows import is_by_heads
+from managed_ledger.messages import encode_entry, split_entry
+from managed_ledger.messages import metadata_of as stored_metadata_of
 from managed_ledger.messages_pb2 import BrokerEntryMetadata, SingleMessageMetadata
 from tests.unit.connectors.spark.entries import (
     ALL_METADATA,
@@ -88,6 +91,17 @@ def test_rows_are_those_of_the_slow_definition(found: list[bytes], partition: in
     expected = slow_rows(found, partition=partition)
     assert rows_of(found, EVERYTHING, partition=partition) == expected
     assert rows_of(found, ("value",)) == [{"value": row["value"]} for row in expected]
+
+
+@given(st.lists(entries(), min_size=1, max_size=6), st.integers(-1, 3))
+def test_rows_by_heads_are_those_of_messages(found: list[bytes], partition: int) -> None:
+    """If compaction emptied none."""
+    heads = [name for name in ALL_METADATA if is_by_heads((name,), Mode.FAILFAST)]
+    expected = slow_rows(found, partition=partition)
+    declared = sum(stored_metadata_of(split_entry(entry)).num_messages_in_batch for entry in found)
+    assume(len(expected) == declared)
+    made = rows_of(found, heads, partition=partition, by_heads=True)
+    assert made == [{name: row[name] for name in heads} for row in expected]
 
 
 @st.composite

@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from bench.apache.document import (
     DOCS,
     END,
     TITLES,
+    costs,
     draw_curves,
     machines,
     rows_in,
@@ -36,6 +40,7 @@ from bench.apache.profile import report
 from bench.apache.quiet import Quiet, Stolen, stolen
 from bench.apache.spark import topic_of
 from bench.apache.spark_jobs import summed
+from bench.apache.spark_processes import Jvm
 from bench.apache.spark_reads import Rates, add_ratios
 from bench.apache.spark_ways import BROKER, CEILING, SOURCE, VALUES
 from bench.apache.table import (
@@ -338,6 +343,29 @@ def test_the_page_in_the_repository_is_what_its_data_say() -> None:
     page = (DOCS / "BENCHMARKS.md").read_text()
     assert with_table(page, f"{table(lines)}\n\n{machines(groups)}") == page
     assert rows_page(groups) == (DOCS / "benchmarks" / "rows.md").read_text()
+    guide = (DOCS / "spark.md").read_text()
+    assert with_table(guide, costs(groups["spark-costs"][-1])) == guide
+
+
+def test_the_time_of_a_job_counts_processes_that_have_ended() -> None:
+    before = Jvm(os.getpid()).job_cpu_s
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert Jvm(os.getpid()).job_cpu_s - before >= 0.25
+
+
+def test_what_questions_cost_is_a_line_a_question_and_a_column_a_way() -> None:
+    rows = [Row("count: ours", "s", {"ours": [1.0, 3.0, 2.0]}), Row("count: Parquet", "s", {"ours": [0.5]}),
+            Row("full rows: ours", "s", {"ours": [4.0]})]  # fmt: skip
+    run = {"date": "2026-01-02", "machine": "2 cores", "quiet": "It was quiet.", "notes": ["one", "load 1.0"],
+           "rows": list(map(row_to, rows))}  # fmt: skip
+    assert costs(run).splitlines() == [
+        "| seconds of processor time, a million rows | ours | Parquet |",
+        "|---|---:|---:|",
+        "| count | 2.00 [1.00..3.00] | 0.50 |",
+        "| full rows | 4.00 | – |",
+        "",
+        "2026-01-02; 2 cores. It was quiet. load 1.0.",
+    ]
 
 
 def test_a_machine_is_quiet_while_the_same_work_takes_the_same_time_and_nothing_is_stolen() -> None:

@@ -24,7 +24,7 @@ from connectors.spark.ranges import Run
 from connectors.spark.task.encryption import Decryption
 from connectors.spark.task.entries import BadEntry, HeadlessChunk, Opened, Wants, check_chunked_bytes, open_entry
 from connectors.spark.task.key_folder import KeyFolder
-from connectors.spark.task.rows import RowBuilder, signed
+from connectors.spark.task.rows import RowBuilder, is_by_heads, signed
 from connectors.spark.values.records import Values
 from connectors.spark.worker.heap import settle
 from connectors.spark.worker.laps import Laps
@@ -198,9 +198,13 @@ class _Task:
         self._bad_before: BadEntry | None = None
         self._decryption = Decryption(KeyFolder(options.key_folder)) if options.key_folder else None
         self._entries = self._bytes = self._rows = self._dropped = 0
+        self._by_heads = False
+        """No batch is opened."""
 
     def batches(self, schema: pa.Schema, values: Values | None) -> Generator[pa.RecordBatch, None, None]:
         """Record batches, the first one small."""
+        has_compacted = any(run.is_compacted for run in self._split.runs)
+        self._by_heads = not has_compacted and is_by_heads(schema.names, self._options.mode)
         builder = RowBuilder(
             schema,
             self._split.topic,
@@ -211,6 +215,7 @@ class _Task:
             self._split.acked,
             mode=self._options.mode,
             unpacked_bytes_max=self._options.unpacked_bytes_max,
+            by_heads=self._by_heads,
         )
         rows = ROWS_FIRST
         laps = Laps(self._clock.monotonic)
@@ -337,7 +342,7 @@ class _Task:
 
     def _opened(self, run: Run, group: list[StoredEntry]) -> list[Opened | BadEntry]:
         entries_opened: list[Opened | BadEntry] = []
-        left = UNPACKED_BYTES_MAX
+        left = 0 if self._by_heads else UNPACKED_BYTES_MAX
         for entry in group:
             try:
                 opened = self._open(run, entry, self._wants, left)

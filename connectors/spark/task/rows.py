@@ -7,6 +7,7 @@ Rules (docs/formats/pulsar.md):
 3. A record batch weighs some RECORD_BATCH_BYTES_MAX at most, or is one row: an entry may hold a million messages, and
    what it has once (the name of its producer) stands in each of their rows. What weighs more is built part by part.
 4. An entry that cannot be understood is found among the others by halves, so that they are read all the same.
+5. If its head tells all that is asked for, as for a count, a batch is not opened: it has as many rows as it says.
 """
 
 import base64
@@ -44,8 +45,20 @@ REPEATED_BYTES_MAX: Final = 128 * MIB
 # Columns of which each message of a batch has its own value.
 _PER_MESSAGE: Final = frozenset({"__key", "__eventTime", "__messageProperties", "__sequenceId", "__orderingKey"})
 
+_OF_HEADS: Final = frozenset({
+    "__topic", "__messageId", "__publishTime", "__partition", "__ledgerId", "__entryId", "__batchIndex", "__index",
+    "__producerName", "__schemaVersion", "__schemaId", "__deliverAt", "__replicatedFrom",
+})  # fmt: skip
+"""Columns that the head of an entry tells for all of its messages."""
+
 # Spark's timestamps count microseconds in 64 bits.
 _TIME_MS_MAX: Final = (2**63 - 1) // 1000
+
+
+def is_by_heads(names: Sequence[str], mode: Mode) -> bool:
+    """Whether the heads of entries tell the columns with these *names* (rule 5). Where a bad entry is not an error,
+    each is opened, so that it is as many rows whatever the columns are."""
+    return mode is Mode.FAILFAST and _OF_HEADS.issuperset(names)
 
 
 class _Entry(NamedTuple):
@@ -78,11 +91,14 @@ class RowBuilder:
         *,
         mode: Mode = Mode.FAILFAST,
         unpacked_bytes_max: int = UNPACKED_BYTES,
+        by_heads: bool = False,
     ) -> None:
         """*values* decodes into columns; None leaves the column `value` as it is stored, or as text. Messages that were
         not published in *times*, that are whole in an entry which *wants* does not want, or of which *acked* says that
         they are consumed, give no rows. *mode* says what becomes of what cannot be understood, *unpacked_bytes_max*
-        what a message in chunks may unpack to."""
+        what a message in chunks may unpack to. *by_heads*: `is_by_heads` of the schema, and compaction emptied no
+        message of a batch."""
+        self._by_heads = by_heads
         self._wants = wants
         self._acked = acked
         self._schema = schema
@@ -201,7 +217,9 @@ class RowBuilder:
         metadata = opened.metadata
         if self._times is not None and not self._times.has(signed(metadata.publish_time)):
             return
-        if opened.is_packed:
+        if self._by_heads:
+            opened = opened._replace(payload=b"", is_packed=False)
+        elif opened.is_packed:
             opened = unpacked(opened)
         payload = opened.payload
         row_bytes = self._row_bytes
@@ -278,7 +296,7 @@ class RowBuilder:
         if not entries:
             return
         try:
-            rows = _Rows(entries)
+            rows = _Rows(entries, by_heads=self._by_heads)
             self._make(rows)
         except (UnusualLayout, *NO_COLUMN) as error:
             if is_usual and isinstance(error, UnusualLayout):
@@ -314,7 +332,8 @@ class RowBuilder:
     def _make(self, rows: "_Rows") -> None:
         """The columns that do not depend on values, but for those that may be long. Raises UnusualLayout, and what
         NO_COLUMN names."""
-        fields = rows.messages.fields if self._needs_fields or rows.messages.has_flags else None
+        is_parsed = self._needs_fields or (not self._by_heads and rows.messages.has_flags)
+        fields = rows.messages.fields if is_parsed else None
         rows.null_value = None if fields is None else fields.null_value
         rows.compacted_out = None if fields is None else fields.compacted_out
         for field in self._schema:
@@ -337,7 +356,9 @@ class RowBuilder:
 
     def _batch(self, rows: "_Part") -> pa.RecordBatch:
         compacted_out = rows.cut(rows.whole.compacted_out)
-        decoded = Decoded({}) if self._values is None else self._decoded(rows, self._values, compacted_out)
+        decoded = (
+            Decoded({}) if self._values is None or self._by_heads else self._decoded(rows, self._values, compacted_out)
+        )
         columns = []
         for field in self._schema:
             if field.name in decoded.columns:
@@ -519,13 +540,11 @@ def _apart(entries: Sequence[_Entry]) -> Messages:
 class _Rows:
     """The messages of several entries, and how what an entry has once becomes a column."""
 
-    def __init__(self, entries: Sequence[_Entry]) -> None:
-        """Raises UnusualLayout."""
+    def __init__(self, entries: Sequence[_Entry], *, by_heads: bool) -> None:
+        """*by_heads*: nobody asks for `messages`."""
         self.entries = entries
-        count = sum(entry.messages for entry in entries)
-        in_long_batches = len(entries) * RUN_MIN <= count and all(entry.is_batch for entry in entries)
-        self.messages = _apart(entries) if in_long_batches else _joined(entries)
-        self.count = self.messages.count
+        self.count = sum(entry.messages for entry in entries)
+        self._by_heads = by_heads
         self.weight = sum(entry.weight for entry in entries)
         self.null_value: Numbers | None = None
         self.compacted_out: Numbers | None = None
@@ -533,12 +552,20 @@ class _Rows:
         self.counts = np.array([entry.messages for entry in entries], np.int64)
         self.firsts = np.cumsum(self.counts) - self.counts
 
+    @cached_property
+    def messages(self) -> Messages:
+        """Raises UnusualLayout."""
+        in_long_batches = len(self.entries) * RUN_MIN <= self.count and all(entry.is_batch for entry in self.entries)
+        return _apart(self.entries) if in_long_batches else _joined(self.entries)
+
     def parts(self, bytes_max: int) -> Iterator[tuple[int, int]]:
         """(first row, row behind the last) of pieces that weigh at most *bytes_max*, or have one row."""
         if self.weight <= bytes_max:
             yield 0, self.count
             return
-        sizes = self.messages.sizes() + self.repeated([entry.row_bytes for entry in self.entries])
+        sizes = self.repeated([entry.row_bytes for entry in self.entries])
+        if not self._by_heads:
+            sizes = sizes + self.messages.sizes()
         ends = np.cumsum(sizes)
         first = 0
         while first < self.count:
@@ -605,7 +632,6 @@ class _Part:
         self.count = behind - first
         self._first, self._behind = first, behind
         self._is_whole = self.count == whole.count
-        self.messages = whole.messages if self._is_whole else whole.messages.part(first, behind)
         self.null_value: Numbers | None = self.cut(whole.null_value)
         self.first_place = 0
         if self._is_whole:
@@ -616,6 +642,10 @@ class _Part:
             self.entries = whole.entries[begin:end]
             borders = np.concatenate((whole.firsts[begin:end], (behind,)))
             self._counts = np.diff(np.maximum(borders, first))
+
+    @cached_property
+    def messages(self) -> Messages:
+        return self.whole.messages if self._is_whole else self.whole.messages.part(self._first, self._behind)
 
     def cut(self, rows: Any) -> Any:
         """The part of *rows*, which are values of all rows, that belongs to these rows; None stays None."""

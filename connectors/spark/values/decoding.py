@@ -44,11 +44,13 @@ def describe(error: object) -> str:
 class Source(Protocol):
     """The messages of a record batch, as far as decoding needs them."""
 
-    messages: Messages
     null_value: Numbers | None
     count: int
     first_place: int
     """The place of the first message in its entry."""
+
+    @property
+    def messages(self) -> Messages: ...
 
     @property
     def versions(self) -> Sequence[tuple[int, int | None]]:

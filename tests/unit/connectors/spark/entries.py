@@ -61,9 +61,14 @@ def schema_of(names: Sequence[str], value_type: t.DataType | None = None) -> pa.
 
 
 def builder_of(
-    names: Sequence[str], value_type: t.DataType | None = None, *, partition: int = -1, values: Values | None = None
+    names: Sequence[str],
+    value_type: t.DataType | None = None,
+    *,
+    partition: int = -1,
+    values: Values | None = None,
+    by_heads: bool = False,
 ) -> RowBuilder:
-    return RowBuilder(schema_of(names, value_type), TOPIC, partition, values)
+    return RowBuilder(schema_of(names, value_type), TOPIC, partition, values, by_heads=by_heads)
 
 
 def add(builder: RowBuilder, entry_id: int, data: Buffer, ledger_id: int = 3) -> None:
@@ -79,9 +84,10 @@ def rows_of(
     *,
     partition: int = -1,
     values: Values | None = None,
+    by_heads: bool = False,
 ) -> list[dict[str, Any]]:
     """What the builder makes of entries 0, 1, … of ledger 3."""
-    builder = builder_of(names, value_type, partition=partition, values=values)
+    builder = builder_of(names, value_type, partition=partition, values=values, by_heads=by_heads)
     for entry_id, data in enumerate(entries):
         add(builder, entry_id, data)
     (taken,) = builder.take()

@@ -88,6 +88,7 @@ async def test_of_each_key_the_last_message_and_then_what_came_since(tmp_path: P
         await topic.append(keyed("a", b"1"), batch(("b", b"1"), ("a", b"2"), ("c", b"1")), keyed("b", b""))
         await topic.compact()
         assert await topic.view() == [(b"a", b"2"), (b"c", b"1")]
+        assert len(await topic.world.rows("t", columns="__entryId", compacted="true")) == 2, "of one batch"
         await topic.append(keyed("c", b"2"), keyed("d", b"1"))
         assert await topic.view() == [(b"a", b"2"), (b"c", b"1"), (b"c", b"2"), (b"d", b"1")]
         await topic.compact()

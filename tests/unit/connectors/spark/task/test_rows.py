@@ -5,8 +5,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from connectors.spark.options.read import Mode
 from connectors.spark.task import rows
 from connectors.spark.task.entries import Chunks, HeadlessChunk, Opened, open_entry
+from connectors.spark.task.rows import is_by_heads
 from magnetar_core.runtime.types import Corruption
 from managed_ledger.errors import TransactionalTopic
 from managed_ledger.messages import encode_entry
@@ -61,6 +63,25 @@ def test_only_the_columns_asked_for_are_made_in_the_order_asked_for() -> None:
     names = ("__entryId", "value", "__key")
     assert [list(row) for row in rows_of([BATCH], names)] == [list(names)] * 3
     assert rows_of([BATCH], ("__sequenceId",)) == [{"__sequenceId": number} for number in (40, 41, 42)]
+
+
+def test_a_batch_whose_head_tells_all_is_not_opened() -> None:
+    """A count of a compressed topic is not paid with its unpacking."""
+    metadata = metadata_of(num_messages_in_batch=3, compression=ZSTD, uncompressed_size=100)
+    entry = encode_entry(metadata, b"no zstd at all")
+    builder = builder_of(("__entryId", "__batchIndex"), by_heads=True)
+    opened = open_entry(TOPIC, 3, 7, entry, unpacks_max=0)
+    assert opened is not None
+    builder.add(opened)
+    assert [plain(batch) for batch in builder.take()] == [[{"__entryId": 7, "__batchIndex": n} for n in range(3)]]
+
+
+def test_only_columns_of_heads_are_read_by_heads() -> None:
+    assert is_by_heads(("__entryId", "__publishTime"), Mode.FAILFAST)
+    assert not is_by_heads(("__entryId", "__key"), Mode.FAILFAST)
+    assert not is_by_heads(("value",), Mode.FAILFAST)
+    assert not is_by_heads(("__entryId",), Mode.PERMISSIVE), "a bad batch is one row there"
+    assert not is_by_heads(("__entryId",), Mode.DROPMALFORMED)
 
 
 def test_compacted_out_messages_are_no_rows_but_count_an_index() -> None:
