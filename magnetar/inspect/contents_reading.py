@@ -1,9 +1,9 @@
 """Reads what namespaces hold that only Apache's brokers serve; nothing is fenced or changed."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.names import remote_cluster
 from broker.tenancy.changes import POLICIES_ROOT, namespace_path
@@ -23,6 +23,9 @@ from managed_ledger.records.paths import ROOT, decode, ledger_path
 from managed_ledger.records.records_pb2 import ManagedLedgerInfo
 from managed_ledger.topic_name import PARTITIONED_TOPICS, PERSISTENT, TopicName
 from managed_ledger.transactions import SNAPSHOT_TOPICS, TransactionNotes
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _PENDING_ACKS: Final = "__transaction_pending_ack"
 _TRANSACTION_LOGS: Final = "__transaction_log_"
@@ -106,11 +109,13 @@ class ContentsReader:
         tenant, _, local = namespace.partition("/")
         topics = [TopicName(PERSISTENT, tenant, local, name) for name in names]
         served = [topic for topic in topics if not topic.is_system]
-        holdings = await self._each(served, is_replicated=bool(contents.replicated_to))
+        is_replicated = bool(contents.replicated_to)
+        holdings = await self._each(served, lambda topic: self._topic(topic, is_replicated))
         transactional: Iterable[str] = ()
         if not set(SNAPSHOT_TOPICS).isdisjoint(encoded):
             transactional = await TransactionNotes(self._store, self._bookkeeper, b"").named(namespace)
-        shadows = [await self._shadow(namespace, name) for name in await self._partitioned(namespace)]
+        partitioned = await self._partitioned(namespace)
+        shadows = await self._each(partitioned, lambda name: self._shadow(namespace, name))
         return replace(
             contents,
             transactional=tuple(sorted(_local(name) for name in transactional)),
@@ -136,15 +141,15 @@ class ContentsReader:
         is_shadow = isinstance(properties, dict) and SHADOW_SOURCE in properties
         return decode(encoded) if is_shadow else ""
 
-    async def _each(self, topics: Sequence[TopicName], *, is_replicated: bool) -> list["_Holding"]:
-        holdings: list[_Holding] = []
-        for at in range(0, len(topics), CONCURRENT_MAX):
+    async def _each(self, items: Sequence[T], look: Callable[[T], Awaitable[R]]) -> list[R]:
+        """What *look* returns for each, as far as the time goes."""
+        answers: list[R] = []
+        for at in range(0, len(items), CONCURRENT_MAX):
             if self._inspector.clock.monotonic() > self._until_s:
-                self._left += len(topics) - at
+                self._left += len(items) - at
                 break
-            some = topics[at : at + CONCURRENT_MAX]
-            holdings += await asyncio.gather(*(self._topic(topic, is_replicated) for topic in some))
-        return holdings
+            answers += await asyncio.gather(*map(look, items[at : at + CONCURRENT_MAX]))
+        return answers
 
     async def _topic(self, topic: TopicName, is_replicated: bool) -> "_Holding":
         name = topic.managed_ledger_name

@@ -159,7 +159,7 @@ async def no_producer(tmp_path: Path, monkeypatch: Patch) -> list[str]:
             sent(first, b"\x02")
         with brokers(world.url, definition("string"), valueFormat="avro") as other, refused() as texts:
             sent(other, b"\x02x")
-        assert "IncompatibleSchema: the broker says: " in texts[0]
+        assert "IncompatibleSchema: the broker says: " in texts[0], texts
         assert "long" in texts[0], "in the broker's words"
         with brokers(world.url, definition("long"), valueFormat="avro") as fitting:
             sent(fitting, b"\x04")
