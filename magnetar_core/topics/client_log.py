@@ -2,6 +2,9 @@
 
 The client logs into a pipe, one for the process: some of its loggers live as long as a thread of the process, whatever
 becomes of the client for which they were made. A thread empties the pipe and keeps the last refusal.
+
+The first client of a process chooses the logger of all that come later, also when it is closed (3.x). Where a program
+has made one before, with a logger of its own, nothing is heard here, and errors are the client's own.
 """
 
 import os

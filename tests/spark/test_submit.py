@@ -101,6 +101,6 @@ def test_the_interpreter_of_the_workers_has_no_project_of_its_own(tmp_path: Path
     """What the test above would not notice."""
     python = bare_python(tmp_path)
     done = subprocess.run(
-        [str(python), "-E", "-c", "import pyarrow, connectors"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [str(python), "-c", "import pyarrow, connectors"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "No module named 'connectors'" in done.stderr

@@ -1,5 +1,9 @@
 """Rows that cannot be messages, and brokers that do not take them."""
 
+import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -128,6 +132,7 @@ async def numbers_of_batches(tmp_path: Path, monkeypatch: Patch) -> list[str]:
     return used_up + set_back
 
 
+ROOT: Final = Path(__file__).parents[5]
 NOWHERE: Final = "pulsar://127.0.0.1:1"
 
 
@@ -156,6 +161,19 @@ async def no_address(tmp_path: Path, monkeypatch: Patch) -> list[str]:
 
 @case("no producer for … at …: …")
 async def no_producer(tmp_path: Path, monkeypatch: Patch) -> list[str]:
+    # In a process of its own: the logger of the first client of a process is that of all, also when it is closed.
+    program = f"import asyncio, json; from {__name__} import refuse; print(json.dumps(asyncio.run(refuse())))"
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    texts: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return texts
+
+
+async def refuse() -> list[str]:
+    """What is said of producers that brokers refuse."""
+
     def definition(kind: str) -> dict[str, Any]:
         return {"type": "record", "name": "Record", "fields": [{"name": "n", "type": kind}]}
 
