@@ -92,9 +92,10 @@ async def test_what_another_broker_stores_holds_without_a_word_from_it(world: Ad
     policies = side.broker.in_force.topic_policies
     path = path_of(NAME, is_global=False)
     await side.store.put(path, node_of({"maxProducerPerTopic": 9, "fresh": 1}, is_global=False))
+    known = policies._namespaces["public/default"].known
+    await eventually(lambda: (NAME, False) in known)
     assert await told(world, side, "maxProducers") == "9"
     await side.store.put(path, node_of({"maxProducerPerTopic": 10, "fresh": 2}, is_global=False))
-    known = policies._namespaces["public/default"].known
     await eventually(lambda: (known[NAME, False][1] or {}).get("maxProducerPerTopic") == 10)
     await put(world, side, "maxConsumers", 1)
     assert (await node(side))["fresh"] == 2  # type: ignore[index]
