@@ -158,7 +158,7 @@ def doctor(
     """
     is_named = click.get_current_context().get_parameter_source("admin_url") is not ParameterSource.DEFAULT
     with show.bar("looking") as drawn:
-        rounds = Rounds(namespaces, ledgers_max, look_s, drawn)
+        rounds = Rounds(namespaces, ledgers_max, look_s, drawn, compares_settings=before_handover)
         store_url = metadata_of(metadata_url, admin_url)
         admin_urls = urls_of(admin_url)
         if metadata_url is not None and not is_named:
@@ -197,7 +197,17 @@ def _show(facts: ClusterFacts, findings: Iterable[Finding]) -> None:
 class Rounds:
     """One examination of a cluster; used once."""
 
-    def __init__(self, namespaces: Iterable[str], ledgers_max: int, look_s: float, drawn: show.Bar) -> None:
+    def __init__(
+        self,
+        namespaces: Iterable[str],
+        ledgers_max: int,
+        look_s: float,
+        drawn: show.Bar,
+        *,
+        compares_settings: bool = False,
+    ) -> None:
+        """*compares_settings*: also whether brokers of ours would take those of the brokers that run."""
+        self._compares_settings = compares_settings
         self._namespaces = tuple(namespaces)
         self._ledgers_max = ledgers_max
         self._look_s = look_s
@@ -358,7 +368,10 @@ class Rounds:
             self._topics(admin_url, clock),
         )
         silent = tuple(Unasked(url, answer) for url, answer in answers.items() if isinstance(answer, str))
-        refused = await self._ask("settings of the brokers", asyncio.to_thread(_refused, brokers), [], 2 * TIMEOUT_S)
+        refused: list[Unasked] = []
+        if self._compares_settings:
+            what = "whether the settings of the brokers would be taken"
+            refused = await self._ask(what, asyncio.to_thread(_refused, brokers), refused, 2 * TIMEOUT_S)
         return {"brokers": tuple(brokers), "silent_admins": silent, "ensemble_size": ensemble_size,
                 "refused_settings": tuple(refused), **topics}  # fmt: skip
 

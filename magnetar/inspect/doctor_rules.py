@@ -185,7 +185,7 @@ def examine(facts: ClusterFacts, *, backlog_warn: int = BACKLOG_WARN) -> list[Fi
                       key=lambda finding: -finding.level)  # fmt: skip
     findings = [
         *_metadata(facts), *_bookies(facts), *_copies(facts), *_brokers(facts), *_subscriptions(facts, backlog_warn),
-        *_open_secrets(facts.open_secrets), *contents_findings(facts.contents, has_coordinator=facts.has_coordinator),
+        *_open_secrets(facts.open_secrets), *_contents(facts),
         *_unasked(facts),
     ]  # fmt: skip
     return sorted(findings, key=lambda finding: -finding.level)
@@ -595,17 +595,30 @@ def _unasked(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+def _contents(facts: ClusterFacts, left: Level = Level.INFO) -> Iterator[Finding]:
+    """What only Apache's brokers serve. *left*: what it means that topics were not looked at."""
+    yield from contents_findings(facts.contents, has_coordinator=facts.has_coordinator)
+    if facts.contents_left:
+        yield Finding(
+            left, "topics",
+            f"what {counted(facts.contents_left, 'topic holds', 'topics hold')} was not looked at (--time-limit)",
+            "give it more time" if left is not Level.INFO else "",
+        )  # fmt: skip
+
+
 def examine_handover(facts: ClusterFacts) -> list[Finding]:
     """What would change for each namespace, and what brokers of ours would refuse, if they took over."""
     if facts.metadata_error:
         return list(_metadata(facts))
-    findings = [*contents_findings(facts.contents, has_coordinator=facts.has_coordinator), *_unasked(facts)]
+    findings = [*_contents(facts, Level.WARNING), *_unasked(facts)]
+    silent = [(f"broker {broker.broker_id}", broker.error) for broker in facts.brokers if broker.error]
+    silent += [("brokers", facts.brokers_error)] if facts.brokers_error else []
+    for where, why in silent:
+        text = f"whether its settings would be taken is not known: {why}"
+        findings.append(Finding(Level.WARNING, where, text, "name the brokers that run with --admin-url"))
     for broker, problem in facts.refused_settings:
         findings.append(
             Finding(Level.WARNING, f"broker {broker}", f"its settings would be refused: {problem}",
                     "start ours without it, or with the value that it names")
         )  # fmt: skip
-    if facts.contents_left:
-        text = f"{counted(facts.contents_left, 'topic was', 'topics were')} not looked at"
-        findings.append(Finding(Level.WARNING, "topics", text, "give more time: --time-limit"))
     return findings

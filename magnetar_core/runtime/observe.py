@@ -285,6 +285,8 @@ class _LogFile(WatchedFileHandler):
             if not self._is_lost:
                 print(f"the log file {self.baseFilename} cannot be written, lines are lost: {error}", file=sys.stderr)
             self._is_lost = True
+        except Exception:  # a line that cannot be formatted: said by logging, and nobody's end
+            self.handleError(record)
 
 
 def start_logging(level: str = "INFO", *, as_json: bool = False, path: str = "") -> None:

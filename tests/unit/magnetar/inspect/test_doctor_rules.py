@@ -255,11 +255,31 @@ def test_before_a_handover_only_what_would_change_is_said() -> None:
     texts = [f"{finding.where}: {finding.text}" for finding in examine_handover(facts)]
     assert texts == [
         "namespace a/b: 1 topic is scalable (s); our brokers refuse topic://",
+        "topics: what 7 topics hold was not looked at (--time-limit)",
         "topics of a/b: this could not be asked: no answer",
         "broker br1: its settings would be refused: functionsWorkerEnabled=true: not there",
-        "topics: 7 topics were not looked at",
     ]
     assert exit_code(examine_handover(facts)) == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "where"),
+    [
+        ({"brokers": (), "brokers_error": "connection refused"}, "brokers"),
+        ({"brokers": (BrokerFacts("br1", "http://br1", error="connection refused"),)}, "broker br1"),
+    ],
+)
+def test_before_a_handover_settings_that_could_not_be_compared_are_not_fine(
+    facts: dict[str, object], where: str
+) -> None:
+    (finding,) = examine_handover(replace(FINE, **facts))  # type: ignore[arg-type]
+    assert (finding.where, finding.level) == (where, Level.WARNING)
+    assert finding.text == "whether its settings would be taken is not known: connection refused"
+
+
+def test_topics_of_which_the_contents_were_not_looked_at_are_counted() -> None:
+    (finding,) = examine(replace(FINE, contents_left=7))[:1]
+    assert (finding.level, finding.text) == (Level.INFO, "what 7 topics hold was not looked at (--time-limit)")
 
 
 def test_before_a_handover_a_metadata_store_that_does_not_answer_is_an_error() -> None:

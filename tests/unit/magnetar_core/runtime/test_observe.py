@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,15 @@ def test_lines_that_cannot_be_written_are_said_to_be_lost_once(
             text == f"the log file {log_file} cannot be written, lines are lost: [Errno 28] No space left on device\n"
         )
     assert "kept" in log_file.read_text()
+
+
+def test_a_line_that_cannot_be_formatted_ends_nothing(log_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("room")
+    (handler,) = [one for one in log.root.handlers if isinstance(one, WatchedFileHandler)]
+    handler.handle(logging.LogRecord("room", logging.WARNING, "", 0, "%d entries", ("seven",), None))
+    log.warning("kept")
+    assert "Logging error" in capsys.readouterr().err
+    assert log_file.read_text().endswith("room  kept\n")
 
 
 def test_a_log_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -38,6 +38,12 @@ async def node(side: Side, *, is_global: bool = False) -> dict[str, Any] | None:
     return None if stored is None else json.loads(stored.value)
 
 
+async def there(side: Side, *, is_global: bool = False) -> dict[str, Any]:
+    stored = await node(side, is_global=is_global)
+    assert stored is not None
+    return stored
+
+
 def test_a_node_is_named_after_the_whole_topic() -> None:
     path = "/admin/topic-policies/global/public/default/persistent/a%25b"
     assert path_of(PARTED, is_global=True) == path
@@ -65,7 +71,7 @@ async def test_what_is_set_is_stored_in_a_node_and_holds_at_each_broker(world: A
     side, other = await side_of(world), await side_of(world)
     await make(world, side)
     await put(world, side, "messageTTL?messageTTL=77", 77)
-    assert (await node(side))["messageTTLInSeconds"] == 77  # type: ignore[index]
+    assert (await there(side))["messageTTLInSeconds"] == 77
     assert not await side.broker.ledgers.exists(CHANGES.managed_ledger_name), "there is no system topic"
     assert await told(world, other, "messageTTL") == "77"
     await put(world, other, "maxProducers", 3)
@@ -80,7 +86,7 @@ async def test_what_is_set_is_stored_in_a_node_and_holds_at_each_broker(world: A
             if await sees(policy) == value:
                 break
         assert await sees(policy) == value
-    assert (await node(side, is_global=True))["maxConsumerPerTopic"] == 4  # type: ignore[index]
+    assert (await there(side, is_global=True))["maxConsumerPerTopic"] == 4
     assert (await world.call(side, "DELETE", f"{TOPIC}?force=true", follow=True)).status == 204
     assert await node(side) is None
     assert await node(side, is_global=True) is None
@@ -98,7 +104,7 @@ async def test_what_another_broker_stores_holds_without_a_word_from_it(world: Ad
     await side.store.put(path, node_of({"maxProducerPerTopic": 10, "fresh": 2}, is_global=False))
     await eventually(lambda: (known[NAME, False][1] or {}).get("maxProducerPerTopic") == 10)
     await put(world, side, "maxConsumers", 1)
-    assert (await node(side))["fresh"] == 2  # type: ignore[index]
+    assert (await there(side))["fresh"] == 2
     await side.store.delete(path)
     await eventually(lambda: (NAME, False) not in known)
     assert await told(world, side, "maxProducers") == ""
