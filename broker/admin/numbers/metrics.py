@@ -189,7 +189,7 @@ class _Scrape:
         for name, values in subscriptions.items():
             yield from _samples(values, (*labels, ("subscription", name)))
         if isinstance(topic, Topic):
-            for name, cursor in topic.ledger.cursors.items():
+            for name, cursor in list(topic.ledger.cursors.items()):
                 if cluster := remote_cluster(name):
                     yield from _samples(_of_remote(topic, cursor), (*labels, ("remote_cluster", cluster)))
         for name, subscription in list(topic.subscriptions.items()):

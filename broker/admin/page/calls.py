@@ -43,7 +43,7 @@ from broker.admin.page.history import STEP_MS, WHOLE, Counts, History, shown_hou
 from broker.admin.page.signs import balance_sign, certificate_sign, quota_sign, unread_sign
 from broker.admin.rights import Routes
 from broker.broker import Broker
-from broker.errors import NotAuthenticated, NotAuthorized, TopicNotFound
+from broker.errors import NoSuchTenant, NotAuthenticated, NotAuthorized, TopicNotFound
 from broker.ownership.ownership import BundleOwnership
 from broker.ownership.rules import BrokerAddress
 from broker.records.json_records import NoRecord
@@ -414,7 +414,7 @@ class PageApi:
     async def _may(self, caller: Caller, need: Need) -> bool:
         try:
             await self._broker.access.check(caller, need)
-        except (NotAuthorized, NotAuthenticated):
+        except (NotAuthorized, NotAuthenticated, NoSuchTenant):
             return False
         return True
 
